@@ -106,7 +106,7 @@ def alarm_modes(url: str, alarms: int) -> Iterator[tuple[str, Counter[str]]]:
                 found = by_alarms(store, part, seed=10 + size, alone=False)
             found.update(f"a thread beside: {error!r}" for error in wrong)
             found["lost places"] += sum(
-                size - internals_of(store).shards.pool_for(cluster.primary).places.free()
+                size - internals_of(store).shards.pool_for(cluster.primary).slots.free()
                 for cluster in internals_of(store).topology.clusters
             )
             yield f"{1 + THREADS} threads, a pool of {size}", +found

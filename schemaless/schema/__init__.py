@@ -1,1 +1,1 @@
-"""Tables: described once, created, and upgraded by Alembic revisions."""
+"""Table definitions, their creation, and their upgrade by Alembic revisions."""

@@ -1,4 +1,4 @@
-"""Databases' tables: created from the metadata and stamped, and upgraded by revisions."""
+"""Creation of tables from the metadata, and their upgrade by revisions."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ from schemaless.wire.pool import NodePool
 
 
 def create_tables(pool: NodePool, database: str, branch: Branch) -> None:
-    """Create a branch's tables in ``database`` as the metadata has them, and stamp them with its newest revision.
+    """Create a branch's tables in a database and record the newest revision.
 
-    Safe to repeat after an interruption: what is there stays, with its revision.
+    Safe to repeat after an interruption: existing tables and an existing revision are kept.
     """
 
     def operation(connection: Connection) -> None:
         connection.execute(use(database))
         for statement in _create_statements(branch):
             connection.execute(statement)
-        # An earlier version of this library may have made the tables, and was interrupted: they keep their revision.
+        # If an interrupted run of an earlier version created the tables, their recorded revision is kept.
         connection.execute(insert_first_version(database, head(branch)))
 
     pool.run(operation, writes=True)
 
 
 def create_shard(pool: NodePool, database: str, identity: Identity) -> None:
-    """Create a shard's database and tables and write its identity; safe to repeat after an interruption.
+    """Create a shard's database, tables and identity; safe to repeat after an interruption.
 
     Raises:
-        ShardIdentityMismatch: the database is there and belongs to something else.
+        ShardIdentityMismatch: the database exists with another identity.
     """
     create_database(pool, database)
     create_tables(pool, database, "shard")
@@ -69,17 +69,19 @@ def create_shard(pool: NodePool, database: str, identity: Identity) -> None:
 
 
 def create_incoming(connection: Connection, database: str, names: Mapping[str, str], identity: Identity) -> None:
-    """Create what a shard needs on the cluster that it is on its way to, without a table that anybody writes to.
+    """Create a shard's database on the cluster it is being moved to, with temporary names for tables with contents.
 
-    Safe to repeat after an interruption; what is there stays.
+    Under these names, no client writes to the tables. Safe to repeat after an interruption; existing tables are kept.
 
     Args:
-        names: what the tables of cells and followers are called meanwhile.
-        identity: of the shard.
+        connection: connection to the target cluster's primary.
+        database: the shard's database.
+        names: temporary names of the tables of cells and followers.
+        identity: the shard's identity.
 
     Raises:
-        ShardIdentityMismatch: the database is there and belongs to something else.
-        SchemaMismatch: it is at another revision.
+        ShardIdentityMismatch: the database exists with another identity.
+        SchemaMismatch: the database exists at another revision.
     """
     connection.execute(create_if_missing(database, CHARACTER_SET, COLLATION))
     connection.execute(use(database))
@@ -93,13 +95,13 @@ def create_incoming(connection: Connection, database: str, names: Mapping[str, s
     version = str(connection.rows(select_version(database))[0][0])
     if version != head("shard"):
         raise SchemaMismatch(
-            f"{database!r} on {connection.node} is there already, at revision {version!r}, and this version needs "
-            f"{head('shard')!r}; is it a leftover? Drop it there, or take the version that made it"
+            f"{database!r} already exists on {connection.node} at revision {version!r}, and this version needs "
+            f"{head('shard')!r}. Drop it there if it is a leftover, or use the version that created it"
         )
 
 
 def catalog_tables() -> frozenset[str]:
-    """Return the names of the tables that a catalog has."""
+    """Return the names of a catalog's tables."""
     return frozenset({*catalog_metadata.tables, "alembic_version"})
 
 
@@ -107,16 +109,18 @@ def upgrade(pool: NodePool, database: str, branch: Branch, expected: Identity | 
     """Run the revisions that a database lacks.
 
     Args:
-        branch: which revisions.
-        expected: what a shard has to say of itself before it is changed; one without tables says nothing.
+        pool: pool of the database's primary.
+        database: the database.
+        branch: the branch of its revisions.
+        expected: identity that a shard must have; not checked if it has no tables yet.
 
     Returns:
-        Whether there was any.
+        False if the database was already up to date.
 
     Raises:
-        ShardIdentityMismatch: it is another shard.
-        SchemaMismatch: it is at a revision that this version does not know, or its tables are not what they should be.
-        ServerError: the server refused one; those before it are done.
+        ShardIdentityMismatch: the database is another shard.
+        SchemaMismatch: this version does not know the database's revision, or its tables differ from the metadata.
+        ServerError: the server refused a revision; earlier revisions are done.
     """
     version = version_of(pool, database)
     if version == head(branch):
@@ -129,9 +133,9 @@ def upgrade(pool: NodePool, database: str, branch: Branch, expected: Identity | 
 
 @cache
 def creations(database: str) -> tuple[bytes, ...]:
-    """Return the statements that create a cluster's own tables in ``database``, where they are missing."""
-    named = MetaData(schema=database)
-    return tuple(_create(table.to_metadata(named)) for table in heartbeat_metadata.sorted_tables)
+    """Return the statements that create a cluster's own tables, if they do not exist."""
+    qualified = MetaData(schema=database)
+    return tuple(_create(table.to_metadata(qualified)) for table in heartbeat_metadata.sorted_tables)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Databases: created empty, looked at, and held against what the catalog takes them for."""
+"""Databases: creation, inspection, and verification of a shard's identity."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from schemaless.wire.pool import NodePool
 
 CHARACTER_SET: Final = "utf8mb4"
 COLLATION: Final = "utf8mb4_bin"
-"""Every database that is created here has these, named outright, since servers differ in their defaults."""
+"""Character set and collation of every database created here, given explicitly because server defaults differ."""
 
 SHARD_TABLES: Final = frozenset({"cell", "follower", "parked", "shard_identity"})
-"""Every shard has these tables (``mysql.tables`` describes them)."""
+"""Tables that every shard has; ``schema.tables`` defines them."""
 
-_COUNTER: Final = re.compile(r"\bAUTO_INCREMENT=(\d+)")
+_AUTO_INCREMENT: Final = re.compile(r"\bAUTO_INCREMENT=(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a shard database says of itself."""
+    """Identity of a shard, as stored in its database."""
 
     datastore: str
     shard: int
@@ -46,27 +46,27 @@ class Identity:
 
 
 def create_database(pool: NodePool, database: str) -> None:
-    """Create an empty database, if it is not there, with the character set named outright."""
+    """Create an empty database if it does not exist."""
     sql = create_if_missing(database, CHARACTER_SET, COLLATION)
     pool.run(lambda connection: connection.execute(sql), writes=True)
 
 
 def has_identity(pool: NodePool, database: str) -> bool:
-    """Whether a shard database says which shard it is; one whose tables are still to be made does not."""
+    """Return True if a shard database has an identity table; one whose tables were not created yet does not."""
     return "shard_identity" in tables_of(pool, database)
 
 
 def verify_identity(pool: NodePool, database: str, expected: Identity) -> None:
-    """Check that a shard database is the one that the catalog takes it for.
+    """Check that a shard database has the identity that the catalog expects.
 
     Raises:
-        ShardIdentityMismatch: it is missing, or another one.
+        ShardIdentityMismatch: the database is missing or has another identity.
     """
     try:
         rows = pool.run(lambda connection: connection.rows(select_identity(database)), shard=expected.shard)
     except DatabaseMissing:
         absent = ShardIdentityMismatch(
-            f"{pool.node} has no database {database!r} for {expected}; is the catalog's cluster right? "
+            f"{pool.node} has no database {database!r} for {expected}; check that the catalog names the right cluster. "
             "Nothing was read or written"
         )
         absent.absent = True
@@ -75,15 +75,14 @@ def verify_identity(pool: NodePool, database: str, expected: Identity) -> None:
 
 
 def check_identity(rows: Rows, database: str, node: str, expected: Identity) -> None:
-    """Check what a shard database says of itself.
+    """Check the identity row of a shard database.
 
     Raises:
-        ShardIdentityMismatch: it is another one than was expected.
+        ShardIdentityMismatch: it is missing or differs from the expected one.
     """
     if not rows:
         raise ShardIdentityMismatch(
-            f"{database!r} on {node} does not say which shard it is (shard_identity is empty); "
-            "nothing was read or written"
+            f"{database!r} on {node} has no identity (the table shard_identity is empty); nothing was read or written"
         )
     identity = Identity(*rows[0])
     if identity.format > expected.format:
@@ -98,11 +97,11 @@ def check_identity(rows: Rows, database: str, node: str, expected: Identity) -> 
 
 
 def databases_like(pool: NodePool, datastore: str) -> list[str]:
-    """Return the databases on a server that a datastore of this name would use: catalog, shards, cluster's own."""
+    """Return the databases on a server that a datastore of this name would use: catalog, shards, cluster database."""
     rows = pool.run(lambda connection: connection.rows(SHOW_DATABASES))
     names = (str(row[0]) for row in rows)
-    own = (datastore, heartbeat_database(datastore))
-    return sorted(name for name in names if name in own or _is_shard_of(name, datastore))
+    fixed = (datastore, heartbeat_database(datastore))
+    return sorted(name for name in names if name in fixed or _is_shard_of(name, datastore))
 
 
 def tables_of(pool: NodePool, database: str) -> frozenset[str]:
@@ -112,16 +111,16 @@ def tables_of(pool: NodePool, database: str) -> frozenset[str]:
 
 
 def version_of(pool: NodePool, database: str) -> str | None:
-    """Return the revision that a database is at, or None where it has none.
+    """Return the revision of a database, or None if it has none.
 
     Raises:
-        DatabaseMissing: the database is not there at all.
+        DatabaseMissing: the database does not exist.
     """
     try:
         rows = pool.run(lambda connection: connection.rows(select_version(database)))
     except DatabaseMissing as missing:
         if missing.code == 1146:
-            # MariaDB says so of a database that is missing, too; this tells them apart.
+            # MariaDB reports the same error for a missing database; this query tells them apart.
             tables_of(pool, database)
             return None
         raise
@@ -129,9 +128,9 @@ def version_of(pool: NodePool, database: str) -> str | None:
 
 
 def next_id(connection: Connection, database: str, table: str) -> int:
-    """Return the next id of a table, from its definition: the information schema may be a day old."""
+    """Return a table's next auto-increment id from its definition; the information schema may be a day old."""
     definition = str(connection.rows(show_definition(database, table))[0][1])
-    counter = _COUNTER.search(definition.rpartition(")")[2])
+    counter = _AUTO_INCREMENT.search(definition.rpartition(")")[2])
     return int(counter[1]) if counter is not None else 1
 
 

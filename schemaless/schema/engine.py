@@ -1,6 +1,6 @@
-"""SQLAlchemy over this package's own connections, for revisions alone: Alembic's operations want a connection of its.
+"""SQLAlchemy connections for Alembic, whose operations require them. Everything else uses the pool directly.
 
-Everything else goes through the pool. What is made here stands beside it and is closed at its block's end.
+They are opened like the pool's connections, but are not part of it, and are closed at the end of their block.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from sqlalchemy.pool import NullPool
 from schemaless.schema.sql import use
 from schemaless.wire.errors import interruption, translated
 from schemaless.wire.pool import NodePool
-from schemaless.wire.urls import sqlalchemy_url
+from schemaless.wire.sqlalchemy_url import sqlalchemy_url
 
 
 @contextmanager
 def session(pool: NodePool, database: str) -> Iterator[sqlalchemy.Connection]:
-    """Give a connection for the block, with ``database`` as its own, in AUTOCOMMIT; for changes of tables.
+    """Open a connection in autocommit mode for schema changes, with ``database`` as its default database.
 
-    SQLAlchemy takes it to be in no database, so it cannot look for tables there; for that there is ``inspection``,
-    which takes 35 ms more to make.
+    SQLAlchemy does not know the default database and cannot inspect its tables. For that there is ``inspection``, which
+    takes 35 ms longer.
 
     Raises:
-        ServerError: whatever the server or the driver raised.
+        ServerError: an error of the server or the driver.
     """
-    if pool.engine is None:
-        pool.engine = _engine(pool, None, isolation_level="AUTOCOMMIT")
+    engine = pool.engine
+    if not isinstance(engine, Engine):
+        engine = pool.engine = _engine(pool, None, isolation_level="AUTOCOMMIT")
     connecting = [True]
-    with _translating(pool, connecting), pool.engine.connect() as connection:
+    with _translating(pool, connecting), engine.connect() as connection:
         try:
             connection.exec_driver_sql(use(database).decode())
             connecting.clear()
@@ -44,10 +45,10 @@ def session(pool: NodePool, database: str) -> Iterator[sqlalchemy.Connection]:
 
 @contextmanager
 def inspection(pool: NodePool, database: str) -> Iterator[sqlalchemy.Connection]:
-    """Give a connection to one database for the block, in one transaction; Alembic looks for tables in that one.
+    """Open a connection to one database in a transaction; Alembic can inspect the database's tables through it.
 
     Raises:
-        ServerError: whatever the server or the driver raised.
+        ServerError: an error of the server or the driver.
     """
     connecting = [True]
     with _translating(pool, connecting), _engine(pool, database).begin() as connection:
@@ -55,20 +56,20 @@ def inspection(pool: NodePool, database: str) -> Iterator[sqlalchemy.Connection]
         yield connection
 
 
-def _engine(pool: NodePool, database: str | None, **more: Any) -> Engine:
-    autocommit = "isolation_level" in more
+def _engine(pool: NodePool, database: str | None, **options: Any) -> Engine:
+    autocommit = "isolation_level" in options
     return sqlalchemy.create_engine(
         sqlalchemy_url(pool.node, pool.credentials, database),
         poolclass=NullPool,
         hide_parameters=True,
         creator=lambda: pool.open(database, autocommit=autocommit)[0],
-        **more,
+        **options,
     )
 
 
 @contextmanager
 def _translating(pool: NodePool, connecting: list[bool]) -> Iterator[None]:
-    """Raise our errors in place of SQLAlchemy's; ``connecting`` is empty once something may have been sent."""
+    """Translate SQLAlchemy's exceptions; ``connecting`` is emptied once a statement may have been sent."""
     try:
         yield
     except sqlalchemy.exc.SQLAlchemyError as error:

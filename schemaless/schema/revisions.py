@@ -1,9 +1,10 @@
-"""Revisions: the steps from older tables to this version's, taken on one database at a time, from many threads at once.
+"""Runner for schema revisions, one database at a time, usable from many threads.
 
-The files are Alembic's and so are their operations. Its runner is not used: that keeps the operations and the
-connection in globals of the process, and MySQL commits each statement that changes a table by itself, so a step may be
-found half taken. Here a revision is handed its operations, ``upgrade(op)``, and what an operation finds done counts as
-done, once the tables have been compared with this version's. ``migrations/README.md`` has the rules for a revision.
+Revision files and operations are Alembic's, but its runner is not used: it keeps operations and connection in process
+globals, and cannot resume a revision that was interrupted halfway, which happens because MySQL commits every DDL
+statement. Here a revision receives its operations as an argument, ``upgrade(op)``. An operation whose work is already
+done is accepted if the tables match this version's metadata at the end. ``migrations/README.md`` has the rules for
+revisions.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ from schemaless.wire.sql.sessions import release_lock, set_session, take_lock
 
 METADATA: Final[dict[Branch, MetaData]] = {"catalog": catalog_metadata, "shard": shard_metadata}
 
-_TURN_WAIT_S: Final = 10
-"""An upgrade waits so long for another one of the same database."""
+_UPGRADE_LOCK_WAIT_S: Final = 10
+"""How long an upgrade waits for another upgrade of the same database, in seconds."""
 
-_LOCK_WAIT_S: Final = 10
-"""A change of a table waits so long for those who use it: meanwhile all others wait behind it, writers too."""
+_TABLE_LOCK_WAIT_S: Final = 10
+"""How long a DDL statement waits for the table's metadata lock, in seconds; new queries queue up after it."""
 
-_DONE: Final = frozenset({1050, 1051, 1060, 1061, 1091})
-"""These say that a table, column or key to make is there, or one to drop is not."""
+_ALREADY_DONE: Final = frozenset({1050, 1051, 1060, 1061, 1091})
+"""Errors that mean that a table, column or key to create exists, or one to drop does not."""
 
 
 def version_of(connection: sqlalchemy.Connection, database: str) -> str | None:
-    """Return the revision that a database is at, or None where it has none."""
+    """Return the revision of a database, or None if it has none."""
     try:
         row = _send(connection, select_version(database)).first()
     except sqlalchemy.exc.DBAPIError as error:
@@ -56,10 +57,10 @@ def version_of(connection: sqlalchemy.Connection, database: str) -> str | None:
 
 
 def check_known(pool: NodePool, database: str, branch: Branch, version: str | None) -> None:
-    """Check that a database is at a revision that this version has, or at none.
+    """Check that this version knows the revision of a database; None is accepted.
 
     Raises:
-        SchemaMismatch: it is at another.
+        SchemaMismatch: the revision is unknown.
     """
     if version is not None and version not in known_revisions(branch):
         raise SchemaMismatch(
@@ -69,23 +70,31 @@ def check_known(pool: NodePool, database: str, branch: Branch, version: str | No
 
 
 def run(
-    pool: NodePool, database: str, branch: Branch, *, turn_s: int = _TURN_WAIT_S, lock_s: int = _LOCK_WAIT_S
+    pool: NodePool,
+    database: str,
+    branch: Branch,
+    *,
+    turn_s: int = _UPGRADE_LOCK_WAIT_S,
+    lock_s: int = _TABLE_LOCK_WAIT_S,
 ) -> bool:
     """Run the revisions that a database lacks, oldest first; safe to repeat after an interruption at any point.
 
     Args:
-        turn_s: how long it waits for another upgrade of the same database.
-        lock_s: how long a change waits for those who use its table.
+        pool: pool of the database's primary.
+        database: the database.
+        branch: the branch of its revisions.
+        turn_s: how long to wait for another upgrade of the same database, in seconds.
+        lock_s: how long a DDL statement waits for the table's metadata lock, in seconds.
 
     Returns:
-        Whether there was any.
+        False if the database was already up to date.
 
     Raises:
-        SchemaMismatch: it is at a revision that this version does not know, or an operation found its work done and
-            the tables are not this version's in the end.
-        ServerError: the server refused an operation, or failed; the revisions before it are done.
+        SchemaMismatch: this version does not know the database's revision, or an operation found its work done and the
+            tables differ from this version's metadata at the end.
+        ServerError: the server failed or refused an operation; earlier revisions are done.
     """
-    with session(pool, database) as connection, _turn(connection, pool, database, turn_s, lock_s):
+    with session(pool, database) as connection, _upgrade_lock(connection, pool, database, turn_s, lock_s):
         version = version_of(connection, database)
         check_known(pool, database, branch, version)
         known = [script.revision for script in _chain(branch)]
@@ -95,18 +104,18 @@ def run(
         operations = _Repeatable(MigrationContext.configure(connection))
         for script in lacking:
             script.module.upgrade(operations)
-            if operations.done_before and script is lacking[-1]:
-                # What was found done may be somebody else's doing.
-                _compare(pool, database, branch, operations.done_before)
-            _note(connection, database, version, script.revision)
+            if operations.already_done and script is lacking[-1]:
+                # Another program may have done this work, and differently.
+                _compare(pool, database, branch, operations.already_done)
+            _record(connection, database, version, script.revision)
             version = script.revision
     return True
 
 
 def configuration() -> Config:
-    """Return Alembic's configuration of the two branches."""
+    """Return the Alembic configuration of both branches."""
     config = Config()
-    # ConfigParser would read a percent sign in a path as its own.
+    # ConfigParser interpolates percent signs.
     config.set_main_option("script_location", str(files("schemaless.migrations")).replace("%", "%%"))
     config.set_main_option("path_separator", "newline")
     config.set_main_option("version_locations", "\n".join(map(str, folders())).replace("%", "%%"))
@@ -121,32 +130,32 @@ def _chain(branch: Branch) -> list[Script]:
 
 
 class _Repeatable(Operations):
-    """Alembic's operations, where one that finds its work done goes on.
+    """Alembic operations that continue if their work is already done.
 
-    A process or a server may have died behind any of them, since none can be undone together with the note of its
-    revision. Only statements of the revision's own, ``op.execute``, are for the revision to make repeatable.
+    An earlier run may have died after any of them, since DDL cannot be rolled back together with the recorded revision.
+    The exception is ``op.execute``: each revision must make its own statements repeatable.
 
     Attributes:
-        found: what the server said of work that was done already.
+        already_done: the server's errors for work that was already done.
     """
 
     def __init__(self, context: MigrationContext) -> None:
         super().__init__(context)
-        self.done_before: list[str] = []
+        self.already_done: list[str] = []
 
     def invoke(self, operation: MigrateOperation) -> Any:
-        """Run one operation."""
+        """Run an operation."""
         try:
             return super().invoke(operation)
         except sqlalchemy.exc.DBAPIError as error:
-            if error_code(error) not in _DONE or isinstance(operation, ExecuteSQLOp):
+            if error_code(error) not in _ALREADY_DONE or isinstance(operation, ExecuteSQLOp):
                 raise
-            self.done_before.append(str(error.orig.args[1]) if error.orig is not None else str(error))
+            self.already_done.append(str(error.orig.args[1]) if error.orig is not None else str(error))
         return operation.to_table(self.migration_context) if isinstance(operation, CreateTableOp) else None
 
 
-def _note(connection: sqlalchemy.Connection, database: str, old: str | None, new: str) -> None:
-    """Write down that a revision is done."""
+def _record(connection: sqlalchemy.Connection, database: str, old: str | None, new: str) -> None:
+    """Record a finished revision."""
     if old is None:
         _send(connection, CREATE_VERSION_TABLE)
         _send(connection, insert_first_version(database, new))
@@ -159,47 +168,49 @@ def _send(connection: sqlalchemy.Connection, sql: bytes) -> sqlalchemy.CursorRes
 
 
 def _compare(pool: NodePool, database: str, branch: Branch, already: list[str]) -> None:
-    """Check that the tables are this version's.
+    """Check that the tables match this version's metadata.
 
     Raises:
-        SchemaMismatch: they are not.
+        SchemaMismatch: they differ.
     """
-    # A connection of its own: Alembic looks for tables in the database that its engine connects to.
+    # A separate connection, because Alembic inspects the default database of the engine.
     with inspection(pool, database) as connection:
         differences = compare_metadata(MigrationContext.configure(connection), METADATA[branch])
-    telling = [difference for difference in differences if difference[0] != "remove_table"]
-    if telling:
+    relevant = [difference for difference in differences if difference[0] != "remove_table"]
+    if relevant:
         raise SchemaMismatch(
-            f"{database!r} on {pool.node} has what a revision was to make or to drop ({already[0]}), but its tables "
-            f"are not those of revision {head(branch)!r}: {_named(telling[0])}. Mend them by hand, then run "
+            f"a revision of {database!r} on {pool.node} found its work already done ({already[0]}), but the tables do "
+            f"not match revision {head(branch)!r}: {_describe(relevant[0])}. Correct them by hand, then run "
             "'schemaless schema upgrade' again"
         )
 
 
-def _named(difference: Any) -> str:
-    """Return what a difference that Alembic found is about, such as ``add_column cell.note``."""
+def _describe(difference: Any) -> str:
+    """Describe a difference found by Alembic, as in ``add_column cell.note``."""
     first = difference[0] if isinstance(difference, list) else difference
-    what, *about = first
-    words = [part if isinstance(part, str) else getattr(part, "name", None) for part in about]
-    # A changed column stands there as schema, table, column, its facts, old, new; what is there or not as an object.
-    words = words[:3] if what.startswith("modify_") else words
-    table = getattr(getattr(about[-1], "table", None), "name", None)
+    kind, *details = first
+    words = [part if isinstance(part, str) else getattr(part, "name", None) for part in details]
+    # Modifications are (schema, table, column, attributes, old, new); additions and removals have the object itself.
+    words = words[:3] if kind.startswith("modify_") else words
+    table = getattr(getattr(details[-1], "table", None), "name", None)
     names = list(dict.fromkeys(word for word in [table, *words] if word))
-    return f"{what} {'.'.join(names)}"
+    return f"{kind} {'.'.join(names)}"
 
 
 @contextmanager
-def _turn(connection: sqlalchemy.Connection, pool: NodePool, database: str, turn_s: int, lock_s: int) -> Iterator[None]:
-    """Hold a database's lock among upgrades for the block; where that fails, the end of the connection frees it.
+def _upgrade_lock(
+    connection: sqlalchemy.Connection, pool: NodePool, database: str, turn_s: int, lock_s: int
+) -> Iterator[None]:
+    """Hold a database's upgrade lock during the block; after an error, closing the connection releases it.
 
     Raises:
-        ServerTimeout: another upgrade holds it.
+        ServerTimeout: another upgrade holds the lock.
     """
-    # Under 64 characters, as MySQL wants it: a database's name has 54 at most.
+    # MySQL allows 64 characters, and a database name has at most 54.
     name = f"upgrade.{database}"
     if _send(connection, take_lock(name, turn_s)).scalar() != 1:
         raise ServerTimeout(
-            f"another upgrade is changing {database!r}; wait for its end, then run 'schemaless schema upgrade' again",
+            f"another upgrade is changing {database!r}; wait for it to finish, then repeat 'schemaless schema upgrade'",
             node=str(pool.node),
         )
     _send(connection, set_session({"lock_wait_timeout": lock_s}))

@@ -1,4 +1,4 @@
-"""Statements about databases and their tables."""
+"""Statements about databases, their tables and their revision."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ SHOW_DATABASES: Final = b"SHOW DATABASES"
 CREATE_VERSION_TABLE: Final = (
     b"CREATE TABLE IF NOT EXISTS alembic_version (version_num VARCHAR(32) NOT NULL, PRIMARY KEY (version_num))"
 )
-"""It makes the table that Alembic makes, in the connection's own database."""
+"""Creates Alembic's version table in the connection's default database."""
 
 
 def create_if_missing(database: str, character_set: str, collation: str) -> bytes:
-    """Create a database, if it is not there."""
+    """Create a database if it does not exist."""
     return b"CREATE DATABASE IF NOT EXISTS `%b` CHARACTER SET %b COLLATE %b" % (
         database.encode(),
         character_set.encode(),
@@ -30,12 +30,12 @@ def create_if_missing(database: str, character_set: str, collation: str) -> byte
 
 
 def use(database: str) -> bytes:
-    """Make a database the connection's own."""
+    """Set the connection's default database."""
     return b"USE `%b`" % database.encode()
 
 
 def select_moved_tables(datastore: str) -> bytes:
-    """Select database and name of what moves of shards left behind on a server."""
+    """Select database and name of the tables that shard moves left on a server."""
     return (
         b"SELECT table_schema, table_name FROM information_schema.tables WHERE table_name LIKE '%%\\_moved\\_%%' "
         b"AND table_schema LIKE %b ORDER BY table_schema, table_name" % text(datastore.replace("_", "\\_") + "\\_____%")
@@ -43,36 +43,36 @@ def select_moved_tables(datastore: str) -> bytes:
 
 
 def show_tables(database: str) -> bytes:
-    """Show the names of a database's tables."""
+    """List the tables of a database."""
     return b"SHOW TABLES FROM `%b`" % database.encode()
 
 
 def show_definition(database: str, table: str) -> bytes:
-    """Show the statement that would make a table."""
+    """Show a table's CREATE TABLE statement."""
     return b"SHOW CREATE TABLE %b" % quoted_table(database, table)
 
 
 def drop_database(database: str) -> bytes:
-    """Drop a database with all that is in it."""
+    """Drop a database with all its tables."""
     return b"DROP DATABASE `%b`" % database.encode()
 
 
 def select_identity(database: str) -> bytes:
-    """Select what a shard says of itself."""
+    """Select a shard's identity."""
     return b"SELECT datastore, shard, shard_count, placement, format FROM %b" % table(database, b"shard_identity")
 
 
 def insert_identity(
     database: str, datastore: str, shard: int, shard_count: int, placement: str, format_number: int
 ) -> bytes:
-    """Insert what a shard says of itself, unless it says something already."""
+    """Insert a shard's identity, unless it has one."""
     names = "only_row, datastore, shard, shard_count, placement, format"
     row = (1, datastore, shard, shard_count, placement, format_number)
     return insert(table(database, b"shard_identity"), names, [row], ignore=True)
 
 
 def insert_first_version(database: str, revision: str) -> bytes:
-    """Write down the Alembic revision of tables that were just made, unless there is one."""
+    """Record the Alembic revision of new tables, unless one is recorded."""
     return b"INSERT IGNORE INTO %b (version_num) SELECT %b FROM DUAL WHERE NOT EXISTS (SELECT * FROM %b)" % (
         _version(database),
         text(revision),
@@ -81,12 +81,12 @@ def insert_first_version(database: str, revision: str) -> bytes:
 
 
 def update_version(database: str, old: str, new: str) -> bytes:
-    """Write down that a database is at another revision than before."""
+    """Record a database's new revision."""
     return update(_version(database), {"version_num": new}, version_num=old)
 
 
 def select_version(database: str) -> bytes:
-    """Select the Alembic revision that a database is at."""
+    """Select the Alembic revision of a database."""
     return b"SELECT version_num FROM %b" % _version(database)
 
 

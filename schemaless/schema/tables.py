@@ -1,4 +1,4 @@
-"""The tables, described once. Alembic revisions lead to the same ones; a test holds the two against each other."""
+"""Definitions of all tables. Alembic revisions lead to the same tables; a test compares the two."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _ascii(length: int) -> VARCHAR:
 
 
 def _stamp(name: str) -> Column[Any]:
-    """Return a column for when a row was written."""
+    """Return a column that defaults to the time of the insert."""
     return Column(name, DATETIME(fsp=6), nullable=False, server_default=_NOW)
 
 
@@ -50,24 +50,24 @@ shard_identity = _table(
     CheckConstraint("only_row = 1", name="shard_identity_only_row"),
 )
 
-# Who reads a shard's change feed, and how far: a row for each follower. What is noted here is asked for its epoch.
+# Followers of a shard's change feed: one row with the checkpoint of each. Updates are conditional on the epoch.
 follower = _table(
     "follower",
     shard_metadata,
     Column("name", _ascii(80), primary_key=True),
-    # All cells up to here are dealt with, or parked.
+    # Checkpoint: all cells up to here are processed or parked.
     Column("location", BIGINT(unsigned=True), nullable=False),
     Column("worker", VARCHAR(255), nullable=True),
     Column("epoch", BIGINT(unsigned=True), nullable=False, server_default=text("0")),
     Column("state", _ascii(16), nullable=False, server_default=text("'running'")),
-    # Of the first cell behind location.
+    # Attempts at the first cell after location.
     Column("attempts", Integer(), nullable=False, server_default=text("0")),
     Column("retry_at", DATETIME(fsp=6), nullable=True),
     Column("message", MEDIUMTEXT(), nullable=True),
     _stamp("moved_at"),
 )
 
-# Cells that a follower went past without having dealt with them.
+# Cells that a follower has set aside without processing them.
 parked = _table(
     "parked",
     shard_metadata,
@@ -79,7 +79,7 @@ parked = _table(
     Column("attempts", Integer(), nullable=False),
     Column("error", MEDIUMTEXT(), nullable=False),
     _stamp("parked_at"),
-    # 1: somebody asked for it to be tried again; 1 more for each time that that was begun.
+    # 0: parked; 1: a replay was requested; plus 1 for each replay attempt that was started.
     Column("replay", TINYINT(), nullable=False, server_default=text("0")),
 )
 
@@ -95,7 +95,7 @@ datastore = _table(
     Column("format", SMALLINT(), nullable=False),
     Column("ready", TINYINT(), nullable=False),
     _stamp("created_at"),
-    # Random; drawn anew in every transaction that changes clusters, nodes or ranges of shards.
+    # Random; replaced in every transaction that changes clusters, nodes or shard ranges.
     Column("topology_token", BINARY(16), nullable=True),
     CheckConstraint("only_row = 1", name="datastore_only_row"),
 )
@@ -105,9 +105,9 @@ cluster = _table(
     catalog_metadata,
     Column("name", _ascii(64), primary_key=True),
     _stamp("created_at"),
-    # Which claim its primary has to have; 0: none was ever made.
+    # Epoch of the claim that the primary must hold; 0: no claim yet.
     Column("primary_epoch", Integer(), nullable=False, server_default=text("0")),
-    # The highest block of added_ids that a claim began in its shards.
+    # Highest block of added_ids that a claim has started in the cluster's shards.
     Column("id_block", BIGINT(unsigned=True), nullable=False, server_default=text("0")),
 )
 
@@ -130,7 +130,7 @@ shard_range = _table(
     Column("cluster", _ascii(64), ForeignKey("cluster.name", name="shard_range_cluster"), nullable=False),
 )
 
-# Jobs. All times are this server's clock, UTC; what is JSON text is written and read by jobs/ledger.py.
+# Jobs. All times are from this server's clock, in UTC. JSON text is written and read by jobs/job_store.py.
 
 job = _table(
     "job",
@@ -144,7 +144,7 @@ job = _table(
     _stamp("created_at"),
     Column("ended_at", DATETIME(fsp=6), nullable=True),
     Column("message", MEDIUMTEXT(), nullable=True),
-    # Until when the budget of bytes a second is spent, in microseconds since 1970.
+    # Time until which the rate limit's budget is used up, in microseconds since 1970.
     Column("budget_us", BIGINT(unsigned=True), nullable=False, server_default=text("0")),
 )
 
@@ -212,7 +212,7 @@ job_event = _table(
     Column("what", MEDIUMTEXT(), nullable=False),
 )
 
-# What was measured, as JSON text that capacity/measurement.py alone writes and reads; capacity/history.py thins it.
+# Capacity measurements, as JSON text of capacity/measurement.py; capacity/history.py thins them out.
 capacity_sample = _table(
     "capacity_sample",
     catalog_metadata,
@@ -221,7 +221,7 @@ capacity_sample = _table(
     Column("figures", MEDIUMTEXT(), nullable=False),
 )
 
-# Rows stay once their content was removed, so that no number is ever given twice.
+# Compression dictionaries. Rows are kept after their content is removed, so that no id is ever reused.
 dictionary = _table(
     "dictionary",
     catalog_metadata,
@@ -230,16 +230,16 @@ dictionary = _table(
     Column("digest", BINARY(32), nullable=False),
     Column("content", MEDIUMBLOB(), nullable=True),
     Column("size_bytes", Integer(), nullable=False),
-    # What it was trained on, as JSON text.
+    # Training data, as JSON text.
     Column("source", MEDIUMTEXT(), nullable=False),
     _stamp("created_at"),
-    # From then on nothing begins to write with it.
+    # No new use from this time on.
     Column("retired_at", DATETIME(fsp=6), nullable=True),
     Column("removed_at", DATETIME(fsp=6), nullable=True),
     mysql_auto_increment="32768",
 )
 
-# What new bodies of a column are written in; a column that is not here has the default.
+# Codec of new bodies per column; columns without a row use the default codec.
 column_codec = _table(
     "column_codec",
     catalog_metadata,
@@ -250,7 +250,7 @@ column_codec = _table(
     _stamp("set_at"),
 )
 
-# Followers as a whole: whether they are to run, and what each is told to do, as JSON text (feed/settings.py).
+# Followers across all shards: desired state, and settings as JSON text (followers/settings.py).
 follower_setting = _table(
     "follower_setting",
     catalog_metadata,
@@ -260,7 +260,7 @@ follower_setting = _table(
     _stamp("created_at"),
 )
 
-# The processes that do followers' work: alive as long as their lease holds, by this server's clock.
+# Worker processes of followers, alive until their lease expires by this server's clock.
 follower_worker = _table(
     "follower_worker",
     catalog_metadata,
@@ -270,13 +270,13 @@ follower_worker = _table(
     Column("figures", MEDIUMTEXT(), nullable=False),
 )
 
-# Secondary indexes (store/registry.py). Rows stay once an index was dropped, so that no number is ever given twice.
+# Secondary indexes (indexes/registry.py). Rows are kept after an index is dropped, so that no id is ever reused.
 secondary_index = _table(
     "secondary_index",
     catalog_metadata,
     Column("index_id", Integer(), primary_key=True, autoincrement=True),
     Column("name", _ascii(32), nullable=False),
-    # JSON text (store/definitions.py).
+    # JSON text (indexes/definition.py).
     Column("definition", MEDIUMTEXT(), nullable=False),
     Column("state", _ascii(16), nullable=False),
     _stamp("created_at"),
@@ -285,7 +285,7 @@ secondary_index = _table(
     Column("message", MEDIUMTEXT(), nullable=True),
 )
 
-# Shards on their way to another cluster, beside what job_shard has of each; what move/record.py writes and reads.
+# Shards being moved, in addition to their rows in job_shard; written and read by move/record.py.
 shard_move = _table(
     "shard_move",
     catalog_metadata,
@@ -294,26 +294,26 @@ shard_move = _table(
     Column("source", _ascii(64), nullable=False),
     Column("target", _ascii(64), nullable=False),
     Column("phase", _ascii(16), nullable=False),
-    # What the move's own tables are called by; drawn anew by each runner that takes the shard.
+    # Part of the names of the move's tables; replaced by each runner that takes over the shard.
     Column("token", _ascii(16), nullable=True),
-    # All cells up to here are on the target.
+    # All cells up to here have been copied to the target.
     Column("settled_id", BIGINT(unsigned=True), nullable=False, server_default=text("0")),
-    # All up to here were compared afterwards.
+    # All cells up to here have been compared after the move.
     Column("verified_id", BIGINT(unsigned=True), nullable=False, server_default=text("0")),
-    # Of the table that was left behind: its highest added_id, and how many cells it has.
+    # Highest added_id and number of cells of the source's table at the cutover.
     Column("fence_id", BIGINT(unsigned=True), nullable=True),
     Column("fence_rows", BIGINT(unsigned=True), nullable=True),
-    # Which two servers the cells were copied from and to.
+    # The two servers between which the cells were copied.
     Column("target_server", VARCHAR(255), nullable=True),
-    # How long the shard was held, in seconds.
+    # How long the shard was unavailable, in seconds.
     Column("pause_s", DOUBLE(), nullable=True),
 )
 
 heartbeat_metadata = MetaData()
 
-# A cluster's own database. Its tables are made where they are missing, and not by revisions: whatever is in them, its
-# primary may be given anew. What this one holds is of no worth a second later. A table `heartbeat` with
-# one token for a cluster was here before; no role may drop it, so this one has another name.
+# A cluster's own database. Its tables are created if missing, without revisions, because their contents can be rebuilt.
+# Tokens are worthless after a second. An earlier table `heartbeat` with one token per cluster cannot be dropped by any
+# role, hence the new name.
 heartbeat_token = _table(
     "heartbeat_token",
     heartbeat_metadata,
@@ -323,8 +323,8 @@ heartbeat_token = _table(
     _stamp("written_at"),
 )
 
-# Which server of a cluster is its primary. On the cluster itself, so that it reaches whatever follows that server; and
-# with the server's own identity, so that what has only followed it has no claim.
+# Claims of primaries. They are stored on the cluster itself, so that they are replicated, and with the server's
+# identity, so that a replica does not hold its primary's claim.
 primary_claim = _table(
     "primary_claim",
     heartbeat_metadata,
@@ -335,7 +335,7 @@ primary_claim = _table(
     Column("claimed_by", VARCHAR(255), nullable=False),
 )
 
-# Former primaries that may have cells which a failover lost, by address, until somebody says that it is settled.
+# Former primaries, by address, that may hold cells lost in a failover, until they are settled.
 lost_primary = _table(
     "lost_primary",
     heartbeat_metadata,
@@ -344,5 +344,5 @@ lost_primary = _table(
     _stamp("lost_at"),
 )
 
-# A copy of the catalog's, so that the loss of a catalog takes no dictionary along.
+# Replica of the catalog's dictionaries, so that they survive the loss of the catalog.
 dictionary_copy = dictionary.to_metadata(heartbeat_metadata)

@@ -1,1 +1,1 @@
-"""Which server holds which shard: placement, catalog, routing, replication."""
+"""Which server holds which shard: placement, catalog, routing and replication."""

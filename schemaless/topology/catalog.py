@@ -1,4 +1,4 @@
-"""The catalog: where a datastore writes down what it is and where its shards are."""
+"""Reading and writing the catalog, which describes a datastore and the location of its shards."""
 
 from __future__ import annotations
 
@@ -29,19 +29,21 @@ from schemaless.wire.pool import NodePool
 from schemaless.wire.sql.sessions import set_session
 from schemaless.wire.urls import ServerURL
 
-_SILENT_S: Final = 5
+_IDLE_TIMEOUT_S: Final = 5
 
 
 class TopologyChanged(TopologyError):
-    """Somebody else changed a cluster between its being read and its being written."""
+    """Another program changed a cluster after it was read and before it was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """A datastore's topology, and whether its creation has finished.
+    """A datastore's topology, as read from the catalog.
 
     Attributes:
-        token: random, and drawn anew by each change of the topology; None before the first change under this revision.
+        topology: clusters, nodes and shard ranges.
+        ready: True if the creation of the datastore has finished.
+        token: random token that every topology change replaces; None before the first change under this revision.
     """
 
     topology: Topology
@@ -50,13 +52,13 @@ class CatalogEntry:
 
 
 def read_catalog(pool: NodePool, name: str) -> CatalogEntry:
-    """Read a datastore's description.
+    """Read the catalog of a datastore.
 
     Raises:
-        DatastoreNotFound: there is no catalog of that name on the server.
-        AccessDenied: the account may not read it, or there is none.
-        SchemaMismatch: its tables are older or newer than this version.
-        TopologyError: it contradicts itself.
+        DatastoreNotFound: the server has no catalog of this name.
+        AccessDenied: the account cannot read the catalog, or it does not exist.
+        SchemaMismatch: the catalog's tables are older or newer than this version.
+        TopologyError: the catalog is inconsistent.
     """
     try:
         version = version_of(pool, name)
@@ -65,10 +67,10 @@ def read_catalog(pool: NodePool, name: str) -> CatalogEntry:
     except AccessDenied as denied:
         if denied.code != 1142:
             raise
-        # To an account without privileges on it, a database that is not there looks the same as one that is.
+        # Without privileges, a missing database looks the same as an existing one.
         raise AccessDenied(
-            f"there is no datastore {name!r}, or this account may not read it; check the name, or let "
-            "'schemaless grants --role app' print what the account needs",
+            f"there is no datastore {name!r}, or this account may not read it; check the name, or run "
+            "'schemaless grants --role app' for the privileges that the account needs",
             node=denied.node,
             code=denied.code,
         ) from denied
@@ -86,22 +88,22 @@ def read_catalog(pool: NodePool, name: str) -> CatalogEntry:
             f"the catalog of {name!r} is at revision {version!r}, this version needs "
             f"{head('catalog')!r}; run 'schemaless schema upgrade'"
         )
-    return pool.run(lambda connection: read_again(connection, pool.node, name))
+    return pool.run(lambda connection: reread(connection, pool.node, name))
 
 
 def find_catalog(url: ServerURL, name: str, pool_for: Callable[[Node], NodePool]) -> ServerURL:
-    """Return a URL with the server that has the catalog in the first place, where it names several.
+    """Find the server with the catalog among those that a URL names, and return the URL with this server first.
 
-    The first that has it and takes writes is that one, else the first that has it. One that does not answer costs its
-    connect timeout once: its breaker is opened.
+    A writable server with the catalog is preferred to a read-only one. A server that does not answer costs its connect
+    timeout only once, because its breaker is opened.
 
     Args:
-        url: what was given; one that names one server is returned as it is, and nobody is asked.
-        name: the datastore's.
-        pool_for: returns the pool for a server.
+        url: the URL; if it names one server, it is returned unchanged and no server is queried.
+        name: the datastore's name.
+        pool_for: returns the pool of a server.
 
     Raises:
-        ServerError, DatastoreNotFound: none of them has it; the message names all.
+        ServerError, DatastoreNotFound: none of the servers has the catalog; the message lists all of them.
     """
     if len(url.nodes) == 1:
         return url
@@ -112,7 +114,7 @@ def find_catalog(url: ServerURL, name: str, pool_for: Callable[[Node], NodePool]
         try:
             pool.heed()
             if version_of(pool, name) is None:
-                raise DatastoreNotFound(f"{node}: no datastore {name!r} there")
+                raise DatastoreNotFound(f"{node}: no datastore {name!r}")
             if not is_read_only(pool):
                 chosen = node
                 break
@@ -123,27 +125,27 @@ def find_catalog(url: ServerURL, name: str, pool_for: Callable[[Node], NodePool]
             continue
         chosen = chosen or node
     if chosen is None:
-        raise _nowhere(problems)
+        raise _none_has_it(problems)
     return replace(url, node=chosen, others=tuple(node for node in url.nodes if node != chosen))
 
 
-def _nowhere(problems: Sequence[SchemalessError]) -> SchemalessError:
-    """Return one error for all servers of a URL: of the class of the first that is no failure to answer, if any is."""
-    telling = next(
+def _none_has_it(problems: Sequence[SchemalessError]) -> SchemalessError:
+    """Combine the errors of all servers into one, preferring the class of an answer to that of an outage."""
+    answer = next(
         (problem for problem in problems if not isinstance(problem, ServerUnavailable | ServerTimeout)), problems[0]
     )
     listed = "; ".join(map(str, problems))
-    message = f"none of the {len(problems)} servers that the URL names for the catalog has it: {listed}"
-    if isinstance(telling, ServerError):
-        return type(telling)(message, node=telling.node, code=telling.code)
+    message = f"none of the {len(problems)} servers in the URL has the catalog: {listed}"
+    if isinstance(answer, ServerError):
+        return type(answer)(message, node=answer.node, code=answer.code)
     return DatastoreNotFound(message)
 
 
-def read_again(connection: Connection, node: Node, name: str) -> CatalogEntry:
-    """Read the topology of a datastore that is open already.
+def reread(connection: Connection, node: Node, name: str) -> CatalogEntry:
+    """Read the topology of an open datastore, without checking the catalog's schema again.
 
     Raises:
-        DatastoreNotFound, SchemaMismatch, TopologyError: it is not there any more, or cannot be used.
+        DatastoreNotFound, SchemaMismatch, TopologyError: the catalog is gone, or cannot be used.
         ServerError: the catalog's server cannot be reached, or refuses.
     """
     with connection.transaction():
@@ -151,10 +153,10 @@ def read_again(connection: Connection, node: Node, name: str) -> CatalogEntry:
 
 
 def read_ready(pool: NodePool, name: str) -> CatalogEntry:
-    """Read a description as ``read_catalog`` does, of a datastore whose creation came to its end.
+    """Read the catalog of a datastore whose creation has finished; raises what ``read_catalog`` raises.
 
     Raises:
-        DatastoreNotFound: it did not.
+        DatastoreNotFound: the creation was interrupted.
     """
     entry = read_catalog(pool, name)
     if not entry.ready:
@@ -165,7 +167,7 @@ def read_ready(pool: NodePool, name: str) -> CatalogEntry:
 
 
 def _read(connection: Connection, node: Node, name: str) -> CatalogEntry:
-    """Read the rows that describe a datastore; in a transaction, as they are at one moment."""
+    """Read the rows that describe a datastore; call it in a transaction, for a consistent snapshot."""
     datastore = connection.rows(sql.select_datastore(name))
     addresses = connection.rows(sql.select_nodes(name))
     clusters = connection.rows(sql.select_clusters(name))
@@ -197,71 +199,71 @@ def _read(connection: Connection, node: Node, name: str) -> CatalogEntry:
 
 
 def write_topology(pool: NodePool, topology: Topology) -> None:
-    """Write a new datastore's description in one transaction, marked as not ready.
+    """Write a new datastore's topology in one transaction, marked as not ready.
 
     Raises:
-        DuplicateKey: a description is there already.
+        DuplicateKey: the catalog already has a topology.
         OutcomeUnknown: the reply to COMMIT was lost.
     """
     name = topology.name
 
     def write(connection: Connection) -> None:
-        # First, and never over another: two creations at once meet here, and the second is refused.
+        # This insert comes first: of two concurrent creations, the second one fails here.
         connection.execute(sql.insert_datastore(name, topology.shard_count, topology.placement, FORMAT))
         connection.execute(sql.insert_clusters(name, [cluster.name for cluster in topology.clusters]))
         for cluster in topology.clusters:
             _insert_nodes(connection, name, cluster)
         ranges = [(part.first, part.last, part.cluster) for part in topology.ranges]
         connection.execute(sql.insert_ranges(name, ranges))
-        _draw_token(connection, name)
+        _replace_token(connection, name)
 
     pool.run_once(write)
 
 
 def write_cluster(pool: NodePool, before: Topology, cluster: Cluster) -> None:
-    """Give a cluster other nodes, or another epoch, in one transaction, if it and its shards are still as they were.
+    """Update a cluster's nodes and epoch in one transaction, unless the cluster or its shards have changed.
 
     Args:
-        pool: the catalog's server, which takes writes.
-        before: what was read; changes of the cluster by others since then are not written over.
-        cluster: with its new nodes and epoch.
+        pool: pool of the catalog's primary.
+        before: the topology that the change is based on.
+        cluster: the cluster with its new nodes and epoch.
 
     Raises:
-        TopologyChanged: somebody else changed the cluster meanwhile; nothing was written.
+        TopologyChanged: the cluster was changed concurrently; nothing was written.
         OutcomeUnknown: the reply to COMMIT was lost.
     """
 
     def write(connection: Connection) -> None:
-        # Changes take turns by this lock.
+        # This row lock serializes topology changes.
         connection.rows(sql.lock_datastore(before.name))
         now = _read(connection, pool.node, before.name).topology
-        # What becomes of other clusters has nothing to do with it: shards are moved all the time.
+        # Changes of other clusters do not matter, and shards are moved all the time.
         current, known = (
             (topology.cluster(cluster.name), topology.shards_of(cluster.name)) for topology in (now, before)
         )
         if current != known:
             raise TopologyChanged(
-                f"{cluster.name} of {before.name!r} was changed by somebody else at this moment; nothing was written, "
-                "look at it with 'schemaless topology show' and run the command again"
+                f"{cluster.name} of {before.name!r} was changed concurrently; nothing was written. Check it with "
+                "'schemaless topology show' and run the command again"
             )
         connection.execute(sql.delete_nodes(before.name, cluster.name))
         _insert_nodes(connection, before.name, cluster)
         connection.execute(sql.update_epoch(before.name, cluster.name, cluster.epoch, cluster.id_block))
-        _draw_token(connection, before.name)
+        _replace_token(connection, before.name)
 
     pool.run_once(write)
 
 
 def write_new_cluster(pool: NodePool, before: Topology, cluster: Cluster) -> None:
-    """Write a cluster more, without shards, in one transaction.
+    """Add a cluster without shards in one transaction, unless any cluster has changed.
 
     Args:
-        pool: the catalog's server, which takes writes.
-        before: what was read; where others have added or changed clusters since then, nothing is written.
-        cluster: with its nodes.
+        pool: pool of the catalog's primary.
+        before: the topology that the change is based on.
+        cluster: the new cluster with its nodes.
 
     Raises:
-        TopologyChanged: somebody else changed the clusters meanwhile; nothing was written.
+        TopologyChanged: the clusters were changed concurrently; nothing was written.
         OutcomeUnknown: the reply to COMMIT was lost.
     """
 
@@ -270,12 +272,12 @@ def write_new_cluster(pool: NodePool, before: Topology, cluster: Cluster) -> Non
         now = _read(connection, pool.node, before.name).topology
         if now.clusters != before.clusters:
             raise TopologyChanged(
-                f"the clusters of {before.name!r} were changed by somebody else at this moment; nothing was written, "
-                "look at them with 'schemaless topology show' and run the command again"
+                f"the clusters of {before.name!r} were changed concurrently; nothing was written. Check them with "
+                "'schemaless topology show' and run the command again"
             )
         connection.execute(sql.insert_clusters(before.name, [cluster.name]))
         _insert_nodes(connection, before.name, cluster)
-        _draw_token(connection, before.name)
+        _replace_token(connection, before.name)
 
     pool.run_once(write)
 
@@ -283,54 +285,55 @@ def write_new_cluster(pool: NodePool, before: Topology, cluster: Cluster) -> Non
 def write_place(
     pool: NodePool, before: Topology, shard: int, target: str, with_it: Callable[[Connection], None]
 ) -> None:
-    """Give a shard another cluster, in one transaction, if it and the servers of the two are still as they were.
+    """Assign a shard to another cluster in one transaction, unless it or the primaries involved have changed.
 
-    Where the catalog names that cluster already, nothing of it is changed, and ``with_it`` is done all the same.
+    If the catalog already names the target cluster, only ``with_it`` is written.
 
     Args:
-        pool: connections to the catalog's server that are for this alone: the server ends one that stays silent for
-            a few seconds, so that nobody waits long for the locks of a program that has frozen.
-        before: what was read, with the shard where it comes from.
-        target: the cluster that it is on from now on.
-        with_it: what else is written in the transaction; may be done twice.
+        pool: dedicated pool of the catalog's primary. Its sessions get a short idle timeout, so that a frozen program
+            does not hold the locks for long.
+        before: the topology that the change is based on, with the shard on its source cluster.
+        shard: the shard's number.
+        target: the shard's new cluster.
+        with_it: further writes in the same transaction; may be called more than once.
 
     Raises:
-        TopologyError: somebody else changed the two clusters, or the shard's place, meanwhile; nothing was written.
+        TopologyError: one of the clusters, or the shard's location, was changed concurrently; nothing was written.
         OutcomeUnknown: the reply to COMMIT was lost.
     """
     name = before.name
     source = before.cluster_of(shard)
 
     def write(connection: Connection) -> None:
-        connection.execute(set_session({"wait_timeout": _SILENT_S}))
+        connection.execute(set_session({"wait_timeout": _IDLE_TIMEOUT_S}))
         connection.rows(sql.lock_datastore(name))
         now = _read(connection, pool.node, name).topology
         for cluster in (source, before.cluster(target)):
             current = now.cluster(cluster.name)
             if (current.primary, current.epoch) != (cluster.primary, cluster.epoch):
                 raise TopologyError(
-                    f"{current.primary} is the primary of {cluster.name} by claim {current.epoch} now, and it was "
-                    f"{cluster.primary} by claim {cluster.epoch} when shard {shard} was copied; nothing was written, "
+                    f"{current.primary} is the primary of {cluster.name} with claim {current.epoch} now, and it was "
+                    f"{cluster.primary} with claim {cluster.epoch} when shard {shard} was copied; nothing was written, "
                     "run the command again"
                 )
         home = now.cluster_of(shard).name
         if home not in (source.name, target):
             raise TopologyError(
-                f"shard {shard} is on {home} by now, and was on {source.name}; nothing was written, look at it with "
+                f"shard {shard} is on {home} now, and was on {source.name}; nothing was written. Check it with "
                 "'schemaless topology show'"
             )
         if home != target:
             connection.execute(sql.delete_ranges(name))
             ranges = [(part.first, part.last, part.cluster) for part in now.with_place(shard, target).ranges]
             connection.execute(sql.insert_ranges(name, ranges))
-            _draw_token(connection, name)
+            _replace_token(connection, name)
         with_it(connection)
 
     pool.run_once(write)
 
 
-def _draw_token(connection: Connection, name: str) -> None:
-    """Let every program that is connected see that the topology is another one; in the transaction that changes it."""
+def _replace_token(connection: Connection, name: str) -> None:
+    """Replace the topology token, in the transaction of the change, so that connected programs notice it."""
     connection.execute(sql.update_token(name, secrets.token_bytes(16)))
 
 
@@ -340,5 +343,5 @@ def _insert_nodes(connection: Connection, name: str, cluster: Cluster) -> None:
 
 
 def mark_ready(pool: NodePool, name: str) -> None:
-    """Write down that every shard is there; raises what ``NodePool.run`` does."""
+    """Mark the creation of a datastore as finished; raises the errors of ``NodePool.run``."""
     pool.run(lambda connection: connection.execute(sql.mark_ready(name)), writes=True)

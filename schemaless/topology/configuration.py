@@ -1,7 +1,7 @@
-"""The configuration file: names for datastores, so that nobody types URLs; what it may hold, and where it is.
+"""The configuration file, which gives names to datastore URLs.
 
-It is TOML, written by people: each mistake in it is told with its file, its line and its key. Passwords stay where they
-are without it; one that stands in a URL here makes the file its owner's alone.
+It is TOML written by hand, so every error gives file, line and key. Passwords are better kept elsewhere; if a URL in it
+contains one, the file must be readable by its owner only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from schemaless.wire.urls import ServerURL, parse_url
 
 PATH_VARIABLE: Final = "SCHEMALESS_CONFIG"
 SETTINGS: Final = ("connect_timeout_s", "read_timeout_s", "write_timeout_s", "pool_size")
-"""A datastore may set these beside its URL: they are keywords of ``connect``."""
+"""Settings of a datastore besides its URL; they are keyword arguments of ``connect``."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 _NAME_RULE: Final = "a name in the configuration is 1 to 64 of [A-Za-z0-9_-] and begins with a letter or a digit"
@@ -36,11 +36,13 @@ _HIDDEN: Final = re.compile(r"://[^/?@]*:.*@|[?&](password|passwd|ssl_key_passwo
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """A datastore that the file names.
+    """A datastore in the configuration file.
 
     Attributes:
-        settings: those of ``SETTINGS`` that the file gives.
-        lines: where the URL (``url``) and each setting stands; 0 where that was not found.
+        name: the name in the file.
+        url: the datastore's URL.
+        settings: the settings given, out of ``SETTINGS``.
+        lines: line numbers of ``url`` and of each setting; 0 if not found.
     """
 
     name: str
@@ -51,11 +53,15 @@ class Configured:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What the file says; empty where there is none.
+    """Contents of the configuration file; empty if there is none.
 
     Attributes:
-        given: whether ``SCHEMALESS_CONFIG`` names the file.
-        default: the datastore that is meant where none is named.
+        path: the file.
+        given: True if ``SCHEMALESS_CONFIG`` names the file.
+        exists: True if the file exists.
+        datastores: the datastores by name.
+        default: name of the default datastore, or None.
+        default_line: line number of the default; 0 if not found.
     """
 
     path: Path
@@ -66,32 +72,32 @@ class Configuration:
     default_line: int = 0
 
     def named(self, name: str) -> Configured:
-        """Return the datastore of that name.
+        """Return the datastore with a name.
 
         Raises:
-            InvalidInput: the file has none; the message says what it has, and how one is added.
+            InvalidInput: the file has no such datastore; the message lists its names, and how to add one.
         """
         if name in self.datastores:
             return self.datastores[name]
-        known = f"it names {', '.join(sorted(self.datastores))}" if self.datastores else "it names none"
-        where = f"in {self.path}; {known}" if self.exists else f"as there is no file {self.path}"
+        known = f"it has {', '.join(sorted(self.datastores))}" if self.datastores else "it has none"
+        where = f"in {self.path}; {known}" if self.exists else f"and there is no file {self.path}"
         raise InvalidInput(
-            f"no datastore is named {name!r}, {where}; add it: schemaless config add {name} mysql://user@host/name"
+            f"no datastore is named {name!r}, {where}; add it with: schemaless config add {name} mysql://user@host/name"
         )
 
 
 def is_name(text: str) -> bool:
-    """Whether a text can only be a name in the configuration, and no URL."""
+    """Return True if a text is a name in the configuration and not a URL."""
     return _NAME.match(text) is not None
 
 
 def has_password(url: str) -> bool:
-    """Whether a password stands in a URL."""
+    """Return True if a URL contains a password."""
     return _HIDDEN.search(url) is not None
 
 
 def configuration_path() -> tuple[Path, bool]:
-    """Return where the file is, and whether ``SCHEMALESS_CONFIG`` says so."""
+    """Return the path of the file, and whether ``SCHEMALESS_CONFIG`` gives it."""
     given = os.environ.get(PATH_VARIABLE)
     if given:
         return Path(given).expanduser(), True
@@ -99,10 +105,10 @@ def configuration_path() -> tuple[Path, bool]:
 
 
 def read_configuration() -> Configuration:
-    """Read the file; without one at the usual place nothing is configured.
+    """Read the configuration file; a missing file at the default path is an empty configuration.
 
     Raises:
-        InvalidInput: it cannot be read or trusted, or something in it is wrong. No password is repeated.
+        InvalidInput: the file cannot be read, is world-writable, or has an error. Messages never contain a password.
     """
     path, given = configuration_path()
     try:
@@ -111,15 +117,16 @@ def read_configuration() -> Configuration:
     except FileNotFoundError:
         if given:
             raise InvalidInput(
-                f"{PATH_VARIABLE} names {path}, which is not there; make it with 'schemaless config add', or unset it"
+                f"{PATH_VARIABLE} names {path}, which does not exist; create it with 'schemaless config add', or unset "
+                "the variable"
             ) from None
         return Configuration(path, given)
     except OSError as problem:
         raise InvalidInput(f"configuration {path}: {problem.strerror}") from None
     except UnicodeDecodeError:
-        raise InvalidInput(f"configuration {path} is not UTF-8 text; it is TOML, which is") from None
+        raise InvalidInput(f"configuration {path} is not UTF-8 text, as TOML must be") from None
     if mode & stat.S_IWOTH:
-        raise InvalidInput(f"configuration {path} may be written by everybody, so it is not trusted; chmod 600 {path}")
+        raise InvalidInput(f"configuration {path} is world-writable, so it is not trusted; run chmod 600 {path}")
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
@@ -134,44 +141,44 @@ def read_configuration() -> Configuration:
 def _bad_toml(path: Path, problem: str) -> InvalidInput:
     at = re.search(r"\(at line (\d+), column (\d+)\)", problem)
     where = f", line {at[1]}, column {at[2]}" if at else ", at its end"
-    # What Python says may quote a key, never a value.
+    # tomllib's message may quote a key, but never a value.
     return InvalidInput(f'configuration {path}{where}: {problem.partition(" (at")[0]}; it is TOML: name = "value"')
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file that is TOML, while it is looked at closely."""
+    """A configuration file during validation."""
 
     path: Path
     text: str = field(repr=False)
     mode: int
 
     def read(self, data: Mapping[str, Any], given: bool) -> Configuration:
-        self._only(data, ("default", _TABLE), ())
+        self._check_keys(data, ("default", _TABLE), ())
         tables = data.get(_TABLE, {})
         if not isinstance(tables, dict):
-            raise self._wrong((_TABLE,), "holds a table for each datastore, as in [datastores.mezzanine]")
+            raise self._error((_TABLE,), "must have a table per datastore, as in [datastores.mezzanine]")
         named = {name: self._datastore(name, table) for name, table in tables.items()}
         default = data.get("default")
         if default is not None and (not isinstance(default, str) or default not in named):
             names = ", ".join(sorted(named)) or "none"
-            raise self._wrong(("default",), f"must be one of the datastores in the file ({names}), got {default!r}")
+            raise self._error(("default",), f"must be one of the datastores in the file ({names}), got {default!r}")
         return Configuration(self.path, given, True, named, default, self._line(("default",)))
 
     def _datastore(self, name: str, table: Any) -> Configured:
         place = (_TABLE, name)
         if not is_name(name):
-            raise self._wrong(place, f"is no name: {_NAME_RULE}")
+            raise self._error(place, f"is not a valid name: {_NAME_RULE}")
         if not isinstance(table, dict):
-            raise self._wrong(place, f'must be a table: [datastores.{name}], and below it url = "mysql://..."')
-        self._only(table, ("url", *SETTINGS), place)
+            raise self._error(place, f'must be a table: [datastores.{name}], and below it url = "mysql://..."')
+        self._check_keys(table, ("url", *SETTINGS), place)
         url = table.get("url")
         if not isinstance(url, str) or "://" not in url:
-            raise self._wrong((*place, "url"), 'must be a URL: url = "mysql://user@host:3306/name"')
+            raise self._error((*place, "url"), 'must be a URL: url = "mysql://user@host:3306/name"')
         if has_password(url) and self.mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise self._wrong(
+            raise self._error(
                 (*place, "url"),
-                f"has a password, and others than the owner may read the file; chmod 600 {self.path}, or keep the "
+                f"contains a password, and other users can read the file; run chmod 600 {self.path}, or keep the "
                 "password in SCHEMALESS_PASSWORD or an option file",
             )
         settings = {key: table[key] for key in SETTINGS if key in table}
@@ -179,22 +186,22 @@ class _File:
             try:
                 PoolOptions(**{key: value})
             except InvalidInput as problem:
-                raise self._wrong((*place, key), str(problem).partition(" ")[2]) from None
+                raise self._error((*place, key), str(problem).partition(" ")[2]) from None
         return Configured(name, Secret(url), settings, {key: self._line((*place, key)) for key in ("url", *settings)})
 
-    def _only(self, table: Mapping[str, Any], known: tuple[str, ...], place: tuple[str, ...]) -> None:
+    def _check_keys(self, table: Mapping[str, Any], known: tuple[str, ...], place: tuple[str, ...]) -> None:
         for key in table:
             if key not in known:
                 close = difflib.get_close_matches(key, known, 1)
-                meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-                raise self._wrong((*place, key), f"is no setting; {meant}")
+                meant = f"did you mean {close[0]}?" if close else f"choose from {', '.join(known)}"
+                raise self._error((*place, key), f"is not a setting; {meant}")
 
-    def _wrong(self, key: tuple[str, ...], what: str) -> InvalidInput:
+    def _error(self, key: tuple[str, ...], problem: str) -> InvalidInput:
         line = self._line(key)
-        return InvalidInput(f"configuration {self.path}{f', line {line}' if line else ''}: {'.'.join(key)} {what}")
+        return InvalidInput(f"configuration {self.path}{f', line {line}' if line else ''}: {'.'.join(key)} {problem}")
 
     def _line(self, key: tuple[str, ...]) -> int:
-        """Return the number of the line that sets a key, or that opens the table it is missing in; 0 for neither."""
+        """Return the line that sets a key, or else the line that opens its table; 0 if there is neither."""
         table: tuple[str, ...] = ()
         opened = 0
         for number, line in enumerate(self.text.splitlines(), start=1):
@@ -217,10 +224,10 @@ def _parts(dotted: str) -> tuple[str, ...]:
 
 
 def configured(given: Secret) -> Configured | None:
-    """Return the datastore that a text names in the configuration; None where the text can only be a URL.
+    """Look up a name in the configuration; None if the text is a URL.
 
     Raises:
-        InvalidInput: no datastore is named so, or the file cannot be used.
+        InvalidInput: the configuration has no such name, or cannot be used.
     """
     if not is_name(given.reveal()):
         return None
@@ -228,32 +235,32 @@ def configured(given: Secret) -> Configured | None:
 
 
 def datastore_url(text: str | Secret) -> tuple[ServerURL, str]:
-    """Parse the URL of a datastore, or find that of a name in the configuration; return it and the datastore's name.
+    """Parse a datastore URL, or look up a name in the configuration; return the URL and the datastore's name.
 
     Raises:
-        InvalidInput: it is no such URL, names no datastore, or is a name that the configuration does not have.
+        InvalidInput: the URL is malformed or names no datastore, or the configuration has no such name.
     """
     given = text if isinstance(text, Secret) else Secret(text)
     del text
     known = configured(given)
     parsed = parse_url(given if known is None else known.url, several=True)
     if parsed.database is None:
-        raise InvalidInput(f"the URL names no datastore: {parsed}; put its name behind the server, as in .../mezzanine")
+        raise InvalidInput(f"the URL names no datastore: {parsed}; append its name, as in .../mezzanine")
     return parsed, check_datastore_name(parsed.database)
 
 
 def with_datastore(text: str, name: str, url: str, *, default: bool) -> str:
-    """Return the file's text with one more datastore at its end, and as the default if so wished.
+    """Append a datastore to the text of a configuration file, and optionally make it the default.
 
     Raises:
-        InvalidInput: it could not be named so, or the default is another one.
+        InvalidInput: the name is not valid, or the file already has a default.
     """
     if not is_name(name):
         raise InvalidInput(f"{_NAME_RULE}, got {name!r}")
     quoted = url.replace("\\", "\\\\").replace('"', '\\"')
     if default:
         if "default" in tomllib.loads(text):
-            raise InvalidInput("the configuration has a default already; change that line by hand")
+            raise InvalidInput("the configuration already has a default; edit that line by hand")
         text = f'default = "{name}"\n{text and chr(10)}{text}'
     gap = "\n" if text else ""
     return f'{text}{"" if not text or text.endswith(chr(10)) else chr(10)}{gap}[{_TABLE}.{name}]\nurl = "{quoted}"\n'

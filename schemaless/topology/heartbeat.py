@@ -1,7 +1,7 @@
-"""Tokens: written on a primary, read on its replicas. One that appears there proves a replica, and dates what it has.
+"""Heartbeat tokens, which are written on a primary and read on its replicas to prove replication and measure lag.
 
-Each writer has a row of its own, so any number of them may use one cluster at the same time. Their table is in a small
-database of each cluster, with that cluster's copies of the dictionaries (``store/shelves.py``).
+Every writer has its own row, so any number of programs can use a cluster concurrently. The table is in a small database
+of each cluster, next to the cluster's dictionary replicas (``cells/dictionary_replicas.py``).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from schemaless.wire.pool import NodePool
 
 
 def make_tables(pool: NodePool, datastore: str) -> None:
-    """Make the tables of a cluster on its primary, and their database, where they are missing."""
-    from schemaless.schema.creation import creations  # it imports Alembic, and mostly these tables are there already
+    """Create a cluster's own database and tables on its primary, if they do not exist."""
+    from schemaless.schema.creation import creations  # imports Alembic, and the tables usually exist
 
     database = heartbeat_database(datastore)
     create_database(pool, database)
@@ -25,22 +25,23 @@ def make_tables(pool: NodePool, datastore: str) -> None:
 
 
 def write_token(connection: Connection, datastore: str, cluster: str, writer: str, token: bytes) -> None:
-    """Write a writer's token, in place of its last one.
+    """Write a token, replacing the writer's previous one.
 
     Args:
-        connection: to the primary.
-        cluster: whose primary it is.
-        writer: 1 to 255 characters that no other writer has.
+        connection: connection to the cluster's primary.
+        datastore: the datastore's name.
+        cluster: the cluster's name.
+        writer: unique name of the writer, 1 to 255 characters.
         token: 16 bytes.
 
     Raises:
-        DatabaseMissing: the table is to be made first.
+        DatabaseMissing: the table does not exist; see ``make_tables``.
     """
     connection.execute(upsert_token(heartbeat_database(datastore), cluster, writer, token))
 
 
 def read_token(connection: Connection, datastore: str, cluster: str, writer: str) -> bytes | None:
-    """Return a writer's last token as this server has it; None where it has none."""
+    """Return a writer's token as stored on this server, or None."""
     try:
         rows = connection.rows(select_token(heartbeat_database(datastore), cluster, writer))
     except DatabaseMissing:
@@ -49,10 +50,10 @@ def read_token(connection: Connection, datastore: str, cluster: str, writer: str
 
 
 def remove_token(connection: Connection, datastore: str, cluster: str, writer: str) -> None:
-    """Remove a writer's row."""
+    """Delete a writer's row."""
     connection.execute(delete_token(heartbeat_database(datastore), cluster, writer))
 
 
 def remove_stale_tokens(connection: Connection, datastore: str) -> None:
-    """Remove the rows of writers that have written nothing for a day: they were killed."""
+    """Delete the rows of writers that have been silent for a day because they were killed."""
     connection.execute(delete_stale_tokens(heartbeat_database(datastore)))

@@ -1,4 +1,4 @@
-"""Primaries that a failover replaced, kept until what they alone have is settled."""
+"""Records of former primaries that may hold cells lost in a failover, kept until those are settled."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from schemaless.wire.pool import NodePool
 
 
 def note_lost(pool: NodePool, datastore: str, cluster: str, server: Node) -> None:
-    """Write down, on a cluster's new primary, that the former one may have cells which nobody else has."""
+    """Record on a cluster's new primary that the former one may hold cells that no other server has."""
     make_tables(pool, datastore)
     sql = insert_lost_primary(heartbeat_database(datastore), cluster, str(server))
     pool.run(lambda connection: connection.execute(sql), writes=True)
 
 
 def lost_primaries(pool: NodePool, datastore: str) -> list[tuple[str, str]]:
-    """Return cluster and address of the former primaries that ``note_lost`` was called for and ``settle`` was not."""
+    """Return cluster and address of the recorded former primaries that have not been settled."""
     sql = select_lost_primaries(heartbeat_database(datastore))
     try:
         return [(str(cluster), str(server)) for cluster, server in pool.run(lambda connection: connection.rows(sql))]
@@ -27,7 +27,7 @@ def lost_primaries(pool: NodePool, datastore: str) -> list[tuple[str, str]]:
 
 
 def settle(pool: NodePool, datastore: str, cluster: str, server: Node) -> bool:
-    """Forget that a former primary may have such cells; return whether that was written down."""
+    """Delete the record of a former primary; return False if there was none."""
     if (cluster, str(server)) not in lost_primaries(pool, datastore):
         return False
     sql = delete_lost_primary(heartbeat_database(datastore), cluster, str(server))

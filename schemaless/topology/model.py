@@ -1,7 +1,4 @@
-"""The description of a datastore: which servers, which shards, where.
-
-Pure values and their validation. The catalog stores them; ``mysql`` connects to what they name.
-"""
+"""Topology of a datastore: clusters, nodes and shard ranges. Pure values and their validation, without I/O."""
 
 from __future__ import annotations
 
@@ -18,11 +15,13 @@ from schemaless.wire.node import Node
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A primary and its replicas, host of some shards.
+    """A primary and its replicas, which host some of the shards.
 
     Attributes:
-        epoch: which claim its primary has to have; 0 where none was ever made, and none is asked for.
-        id_block: the highest block of added_ids that a claim began in its shards; 0 where none was ever made.
+        name: the cluster's name.
+        nodes: the primary and the replicas.
+        epoch: epoch of the claim that the primary must hold; 0 if there is no claim yet and none is required.
+        id_block: highest block of added_ids that a claim has started in the cluster's shards; 0 without a claim.
     """
 
     name: str
@@ -48,7 +47,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class ShardRange:
-    """Neighbouring shards on one cluster, both ends included."""
+    """Consecutive shards on one cluster, both ends included."""
 
     first: int
     last: int
@@ -57,7 +56,7 @@ class ShardRange:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A datastore as the catalog describes it.
+    """Topology of a datastore.
 
     Raises:
         TopologyError: the ranges do not cover every shard exactly once, or name an unknown cluster.
@@ -108,7 +107,7 @@ class Topology:
         raise InvalidInput(f"datastore {self.name!r} has no cluster {name!r}; its clusters are {names}")
 
     def with_nodes(self, cluster: str, nodes: Sequence[Node]) -> Topology:
-        """Return the same datastore with other nodes in one cluster.
+        """Return the topology with other nodes in one cluster.
 
         Raises:
             InvalidInput: there is no such cluster.
@@ -117,13 +116,13 @@ class Topology:
         return self.with_cluster(replace(self.cluster(cluster), nodes=tuple(nodes)))
 
     def with_cluster(self, changed: Cluster) -> Topology:
-        """Return the same datastore with another cluster in place of the one of its name."""
+        """Return the topology with a cluster replaced by the given one of the same name."""
         return replace(
             self, clusters=tuple(changed if cluster.name == changed.name else cluster for cluster in self.clusters)
         )
 
     def with_place(self, shard: int, cluster: str) -> Topology:
-        """Return the same datastore with one shard on another cluster.
+        """Return the topology with one shard on another cluster.
 
         Raises:
             InvalidInput: there is no such shard, or no such cluster.
@@ -158,10 +157,10 @@ class Topology:
 
 
 def check_shard(shard: int, shard_count: int) -> int:
-    """Return ``shard`` if a datastore of ``shard_count`` has it.
+    """Return ``shard`` if it is valid for a datastore of ``shard_count`` shards.
 
     Raises:
-        InvalidInput: it has not.
+        InvalidInput: there is no such shard.
     """
     if type(shard) is not int or not 0 <= shard < shard_count:
         raise InvalidInput(f"shard must be a number from 0 to {shard_count - 1}, got {shard!r}")
@@ -169,10 +168,10 @@ def check_shard(shard: int, shard_count: int) -> int:
 
 
 def check_shard_count(shard_count: int) -> int:
-    """Return ``shard_count`` if a datastore may have as many shards.
+    """Return ``shard_count`` if it is a valid number of shards.
 
     Raises:
-        InvalidInput: it may not.
+        InvalidInput: it is not.
     """
     if type(shard_count) is not int or not 1 <= shard_count <= MAX_SHARD_COUNT:
         raise InvalidInput(f"shards must be a number from 1 to {MAX_SHARD_COUNT}, got {shard_count!r}")
@@ -180,7 +179,7 @@ def check_shard_count(shard_count: int) -> int:
 
 
 def even_ranges(shard_count: int, clusters: Sequence[str]) -> tuple[ShardRange, ...]:
-    """Spread shards over clusters in runs whose lengths differ by one at most.
+    """Spread shards over clusters in consecutive ranges whose lengths differ by at most one.
 
     >>> [(part.first, part.last) for part in even_ranges(16, ["a", "b", "c"])]
     [(0, 4), (5, 9), (10, 15)]
@@ -199,12 +198,12 @@ def even_ranges(shard_count: int, clusters: Sequence[str]) -> tuple[ShardRange, 
 
 
 def new_topology(name: str, shard_count: int, primaries: Sequence[Node]) -> Topology:
-    """Return a new datastore's topology: a cluster for each primary, and shards spread evenly, neighbours together.
+    """Return a new datastore's topology: one cluster per primary, and shards spread evenly in consecutive ranges.
 
     Args:
         name: 1 to 48 of ``[a-z0-9_]``, beginning with a letter.
         shard_count: 1 to 65,536.
-        primaries: at least one, each once.
+        primaries: at least one, without duplicates.
 
     Raises:
         InvalidInput: an argument cannot be used.
@@ -212,7 +211,7 @@ def new_topology(name: str, shard_count: int, primaries: Sequence[Node]) -> Topo
     check_datastore_name(name)
     check_shard_count(shard_count)
     if not primaries:
-        raise InvalidInput("a datastore needs at least one cluster; name its primary by a URL")
+        raise InvalidInput("a datastore needs at least one cluster; give the URL of its primary")
     if len(set(primaries)) != len(primaries):
         raise InvalidInput("the same server is named as two clusters")
     names = [f"cluster-{position + 1}" for position in range(len(primaries))]

@@ -1,4 +1,4 @@
-"""Which shard owns a row."""
+"""Placement: the shard that owns a row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from schemaless.errors import InvalidCell
 
 # stored; never renumber
 PLACEMENT: Final = "crc32"
-"""This is the name of the placement rule, as the catalog and every shard keep it."""
+"""Name of the placement rule, as stored in the catalog and in every shard."""
 
 MAX_SHARD_COUNT: Final = 65_536
 
@@ -17,15 +17,15 @@ MAX_SHARD_COUNT: Final = 65_536
 def shard_for(row_key: bytes, shard_count: int) -> int:
     """Return the number of the shard that owns ``row_key``.
 
-    ``crc32(row_key) % shard_count``, which MySQL computes too: ``CRC32(row_key) % 4096``. Every stored cell was placed
-    by this line, so it never changes.
+    It is ``crc32(row_key) % shard_count``, which MySQL computes as ``CRC32(row_key) % 4096``. Every stored cell was
+    placed by this rule, so it never changes.
 
     >>> shard_for(bytes(16), 4096)
     2901
 
     Args:
         row_key: 16 raw bytes (``uuid.bytes``, not the 32 hex digits).
-        shard_count: shards of the datastore, fixed when it was created, 1 to 65,536.
+        shard_count: number of shards of the datastore, fixed at its creation, 1 to 65,536.
 
     Returns:
         A shard number, ``0 <= n < shard_count``.

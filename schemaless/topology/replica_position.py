@@ -1,4 +1,4 @@
-"""How far a primary has committed and a replica has applied, as GTID positions."""
+"""GTID positions: what a primary has committed, and waiting until a replica has applied it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from schemaless.wire.connection import Connection
 
 
 def gtid_position(connection: Connection) -> str:
-    """Return what a primary has committed, as its replicas' GTID waits take it.
+    """Return the position up to which a primary has committed.
 
     Raises:
-        FeedRefused: it writes no GTIDs.
+        FeedRefused: the primary has GTIDs disabled.
     """
     sql = SELECT_GTID_POSITION_MARIADB if connection.is_mariadb else SELECT_GTID_POSITION
     position, enabled = connection.rows(sql)[0]
     if not int(enabled):
         raise FeedRefused(
-            "the primary writes no GTIDs, so it cannot be told how far a replica has got; set gtid_mode=ON "
+            "the primary writes no GTIDs, so the position of a replica cannot be determined; set gtid_mode=ON "
             "(MariaDB: log_bin), or read from the primary",
             node=connection.node,
             shard=connection.shard,
@@ -26,6 +26,6 @@ def gtid_position(connection: Connection) -> str:
 
 
 def wait_for_gtid(connection: Connection, position: str, timeout_s: float) -> bool:
-    """Wait until a replica has applied all of a primary's position; False where it has not in time."""
+    """Wait until a replica has applied a primary's position; return False on a timeout."""
     sql = select_gtid_wait(position, timeout_s, mariadb=connection.is_mariadb)
     return bool(connection.rows(sql)[0][0] == 0)

@@ -1,7 +1,7 @@
-"""What tells a replica of a server from a stranger: is it another server, and does it get what is committed there.
+"""Proof that one server replicates from another, and related checks.
 
-A stranger may have been restored from a backup, with every table and every old GTID in it. So a random token is written
-on the primary, into a table that holds nothing else, and has to appear on the replica.
+A server restored from a backup has the same tables and old GTIDs without being a replica. So a random token is written
+on the primary, into a table used for nothing else, and must appear on the replica.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from schemaless.wire.sql.sessions import SELECT_READ_ONLY, lock_is_free, release
 
 _POLL_S: Final = 0.02
 _WAIT_S: Final = 1.0
-"""A server is asked to wait so long at a time; a reply may not take longer than the pool allows."""
+"""Maximum wait per query, in seconds; it must stay below the pool's read timeout."""
 
 
 def is_same_server(one: NodePool, other: NodePool) -> bool:
-    """Whether two addresses lead to one server: a named lock that is taken through the one is seen through the other.
+    """Return True if two addresses lead to the same server: a named lock taken through one is seen through the other.
 
     Raises:
-        ServerError: one of them cannot be reached.
+        ServerError: one of the addresses cannot be reached.
     """
     name = f"schemaless-{secrets.token_hex(16)}"
-    # Where the block ends early, the lock goes with the connection.
+    # If the block fails, the connection is closed, which releases the lock.
     with one.connection() as holder, holder.whole():
         holder.rows(take_lock(name, 0))
         rows = other.run(lambda connection: connection.rows(lock_is_free(name)))
@@ -40,22 +40,22 @@ def is_same_server(one: NodePool, other: NodePool) -> bool:
 
 
 def is_read_only(pool: NodePool) -> bool:
-    """Whether a server is set read-only, as replicas are."""
+    """Return True if a server is read-only, as replicas are."""
     return bool(pool.run(lambda connection: connection.rows(SELECT_READ_ONLY))[0][0])
 
 
 def has_everything_of(pool: NodePool, primary: NodePool, timeout_s: float) -> bool:
-    """Wait until a server has applied all that ``primary``, which takes no more writes, had committed.
+    """Wait until a server has applied everything that ``primary``, which is read-only by now, has committed.
 
     Returns:
-        False where it has not in time.
+        False on a timeout.
 
     Raises:
-        FeedRefused: the primary writes no GTIDs.
+        FeedRefused: the primary has GTIDs disabled.
     """
     position = primary.run(gtid_position)
     give_up_s = time.monotonic() + timeout_s
-    wait_s = max(0.01, min(_WAIT_S, timeout_s))  # 0 would be for ever
+    wait_s = max(0.01, min(_WAIT_S, timeout_s))  # 0 means no timeout
     while True:
         if pool.run(lambda connection: wait_for_gtid(connection, position, wait_s)):
             return True
@@ -64,12 +64,10 @@ def has_everything_of(pool: NodePool, primary: NodePool, timeout_s: float) -> bo
 
 
 def follows(replica: NodePool, primary: NodePool, datastore: str, cluster: str, timeout_s: float) -> float | None:
-    """Wait until a token that is committed on ``primary`` appears on ``replica``.
-
-    Writes to the table of tokens of the cluster, and makes it where it is missing.
+    """Write a token on ``primary`` and wait until it appears on ``replica``; creates the token table if needed.
 
     Returns:
-        How long it took, in seconds; None where it did not appear in time.
+        The time until it appeared, in seconds; None on a timeout.
 
     Raises:
         ServerError: a server cannot be reached, or refuses.
@@ -88,7 +86,7 @@ def follows(replica: NodePool, primary: NodePool, datastore: str, cluster: str, 
     try:
         return _arrival_s(replica, datastore, cluster, writer, token, timeout_s)
     finally:
-        with suppress(ServerError):  # one that stays goes a day later
+        with suppress(ServerError):  # a leftover row is deleted after a day
             primary.run(lambda connection: remove_token(connection, datastore, cluster, writer))
 
 
@@ -102,7 +100,7 @@ def _arrival_s(
             if replica.run(lambda connection: read_token(connection, datastore, cluster, writer)) == token:
                 return time.monotonic() - began_s
         except AccessDenied as error:
-            # Accounts and what they may do arrive by replication as well.
+            # The account or its privileges may not have been replicated yet.
             denied = error
         if time.monotonic() - began_s >= timeout_s:
             if denied is not None:

@@ -1,11 +1,11 @@
-"""``Routing``: on which servers shards are, as the catalog said it at one moment; and what asks the catalog again.
+"""``Routing``, an immutable snapshot of where each shard is, and ``CatalogReader``, which detects topology changes.
 
-A routing never changes. A datastore has one at a time and swaps it whole, so a call that took it goes by one picture
-from its beginning to its end. What is proven about a shard is kept with the routing under which it was proven: what is
-found out late, about a server that the shard has left, is written where nobody looks any more.
+A datastore has one routing at a time and replaces it as a whole, so each call sees one consistent snapshot. Proofs that
+a server holds a shard are stored in the routing under which they were made; a late result about a server that a shard
+has left ends up in a routing that is no longer in use.
 
-A random token in the catalog says whether the topology is still the one that was read. It is compared, never ordered:
-a catalog that failed over may have lost a change and got another, and a counter would then give both one number.
+A random token in the catalog tells whether the topology has changed. Tokens are compared for equality only: after a
+catalog failover that lost one change and gained another, a counter could have the same value for both.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from schemaless.errors import ServerError, ServerUnavailable
 from schemaless.keys import heartbeat_database
-from schemaless.topology.catalog import CatalogEntry, read_again
+from schemaless.topology.catalog import CatalogEntry, reread
 from schemaless.topology.model import Cluster, Topology
 from schemaless.topology.sql.catalog import select_token
 from schemaless.wire.claims import NEVER, Claim
@@ -25,20 +25,20 @@ from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.pools import Pools
 
-_ASK: Final = PoolOptions(1.0, 2.0, 2.0, 2)
-"""Whoever reads the catalog again has failed already, or wants to do something else: it is not waited for long."""
+_CATALOG_POOL: Final = PoolOptions(1.0, 2.0, 2.0, 2)
+"""Short timeouts, because a call is waiting: it has just failed, or refreshes the routing on the side."""
 
 
 class Routing:
-    """Where each shard is.
+    """Snapshot of where each shard is.
 
     Attributes:
-        topology: as the catalog had it.
-        token: the catalog's at that moment; None where it is not known, or nobody has changed the topology yet.
-        clusters: by shard.
-        changes: by shard, how often it was given another cluster or another primary since the datastore was opened.
-        proven: by shard, the pool of its primary once the shard is proven there: the way that nearly every call takes.
-        verified: the shards that are proven on a node.
+        topology: the topology that was read.
+        token: the catalog's token at that time; None if unknown, or if the topology has never changed.
+        clusters: the cluster of each shard.
+        changes: per shard, the number of changes of its cluster or primary since the datastore was opened.
+        proven: per shard, the primary's pool once the shard's identity is verified there; the fast path of most calls.
+        verified: pairs of a shard and a node on which its identity is verified.
     """
 
     __slots__ = ("_confirm", "_judge", "_replaced", "changes", "clusters", "proven", "token", "topology", "verified")
@@ -51,14 +51,14 @@ class Routing:
         confirm: Callable[[Node, int], None],
         before: Routing | None = None,
     ) -> None:
-        """Make it.
+        """Create a routing.
 
         Args:
-            topology: as the catalog has it.
-            token: the catalog's.
-            judge: says what an error means that was met by going by this routing.
-            confirm: raises where the catalog could not be read when it was last asked.
-            before: the one that this takes the place of; what was proven of shards that stayed is still proven.
+            topology: the topology, as read from the catalog.
+            token: the catalog's token.
+            judge: decides whether an error under this routing means that a shard has moved.
+            confirm: raises an error if the last attempt to read the catalog failed.
+            before: the previous routing; its proofs stay valid for shards that have not moved.
         """
         self.topology = topology
         self.token = token
@@ -78,7 +78,7 @@ class Routing:
             new = next((cluster for cluster in topology.clusters if cluster.name == old.name), old)
             if new.epoch and new.primary != old.primary:
                 self._replaced[old.primary] = replace(claim_of(topology.name, new), epoch=NEVER)
-        stayed = [_place(old) == _place(new) for old, new in zip(before.clusters, clusters, strict=True)]
+        stayed = [_location(old) == _location(new) for old, new in zip(before.clusters, clusters, strict=True)]
         self.changes = tuple(count if stays else count + 1 for count, stays in zip(before.changes, stayed, strict=True))
         self.proven = [pool if stays else None for pool, stays in zip(before.proven, stayed, strict=True)]
         self.verified = {
@@ -86,25 +86,25 @@ class Routing:
         }
 
     def has_on(self, shard: int, address: Node) -> bool:
-        """Whether a shard is on a server, in whatever role."""
+        """Return True if a server is a node of the shard's cluster, in any role."""
         return any(node.having("primary") == address for node in self.clusters[shard].nodes)
 
-    def left(self, error: ServerError, node: Node, shard: int, lost: ServerError | None) -> Elsewhere | None:
-        """Return that a shard is elsewhere by now; see ``mysql.pool.Route``."""
+    def moved(self, error: ServerError, node: Node, shard: int, lost: ServerError | None) -> Elsewhere | None:
+        """Check whether an error means that a shard has moved; see ``wire.route.Route``."""
         return self._judge(self, error, node, shard, lost)
 
     def confirm(self, node: Node, shard: int) -> None:
-        """Check that the catalog was read; see ``mysql.pool.Route``."""
+        """Check that the catalog could be read; see ``wire.route.Route``."""
         if self.clusters[shard].epoch:
             self._confirm(node, shard)
 
     def claims(self) -> dict[Node, Claim]:
-        """Return what primaries have to have before they are used, by address; those of before are used no more."""
+        """Return the claims that primaries must hold, by address; former primaries get a claim that no server holds."""
         claims = {cluster.primary: claim_of(self.topology.name, cluster) for cluster in self.topology.clusters}
         return {**self._replaced, **{node: claim for node, claim in claims.items() if claim.epoch}}
 
 
-def _place(cluster: Cluster) -> tuple[str, Node, int]:
+def _location(cluster: Cluster) -> tuple[str, Node, int]:
     return cluster.name, cluster.primary, cluster.epoch
 
 
@@ -112,7 +112,7 @@ Judge = Callable[[Routing, ServerError, Node, int, ServerError | None], Elsewher
 
 
 class Spot(NamedTuple):
-    """A shard, and the server that is asked for it, by one routing."""
+    """A shard and one of its servers, under one routing."""
 
     routing: Routing
     shard: int
@@ -125,12 +125,12 @@ class Spot(NamedTuple):
 
     @property
     def place(self) -> tuple[int, int]:
-        """The shard, and how often it has changed its place: what is known of it in one place goes under this."""
+        """Key for state that is valid until the shard moves: the shard, and how often it has moved."""
         return self.shard, self.routing.changes[self.shard]
 
 
 class _Answer(NamedTuple):
-    """What one server says of the catalog; the entry is None where that is what is known."""
+    """Answer of one of the catalog's servers; ``entry`` is None if the topology has not changed."""
 
     node: Node
     epoch: int
@@ -139,26 +139,26 @@ class _Answer(NamedTuple):
 
 
 class CatalogReader:
-    """Asks the catalog whether the topology is still the one that was read.
+    """Reads the catalog to find out whether the topology has changed.
 
-    It stays with the server that answered last, and with that one's cluster: where the primary of the cluster that the
-    catalog is on is another one now, the catalog is there. Where it does not answer, or takes no writes, the cluster's
-    other servers are asked, and believed where they do: a replica has what the catalog was, which may be long ago.
+    It keeps using the server that answered last, and follows that server's cluster: after a promotion, the catalog is
+    on the new primary. If the server does not answer or is read-only, the other nodes of the cluster are queried, and
+    one is trusted if it is writable. A replica is not trusted, because its catalog may be outdated.
 
-    A server that was replaced and is back has its catalog of then, writable as it was. So after an alarm all of the
-    cluster's servers are asked, and the one that knows of the latest claim on their own cluster is believed.
+    A replaced server that comes back has an outdated but writable catalog. So after an alarm all nodes of the cluster
+    are queried, and the one with the latest claim on the cluster is trusted.
 
     Attributes:
-        home: the catalog's server, as it is known now.
+        home: the catalog's server, as far as known.
     """
 
     def __init__(self, pools: Pools, named: Sequence[Node], name: str) -> None:
-        """Make it; no server is asked.
+        """Create a reader; no server is queried.
 
         Args:
-            pools: the connections.
-            named: the servers that the URL names, the one that has the catalog first.
-            name: the datastore's.
+            pools: connection pools of the datastore.
+            named: servers of the URL, starting with the one that holds the catalog.
+            name: the datastore's name.
         """
         self.home = named[0]
         self._named = named
@@ -167,26 +167,26 @@ class CatalogReader:
         self._own: dict[Node, NodePool] = {}
 
     def changed_since(self, routing: Routing, *, thorough: bool = True) -> CatalogEntry | None:
-        """Return what the catalog says now; None where it says what it said.
+        """Return the catalog entry if the topology has changed, else None.
 
         Args:
-            routing: what is known.
-            thorough: whether all of the cluster's servers are asked, and not only until one takes writes; where the
-                cluster has a claim, they always are, since that one may have been replaced.
+            routing: the current routing.
+            thorough: query all nodes of the catalog's cluster instead of stopping at the first writable one. If the
+                cluster uses claims, all are queried in any case, because a writable node may have been replaced.
 
         Raises:
-            SchemalessError: it does not answer, or cannot be used.
+            SchemalessError: the catalog does not answer, or cannot be used.
         """
         cluster = self._cluster(routing.topology)
         failure: ServerError | None = None
         answers: list[_Answer] = []
         for node in self._candidates(cluster):
             try:
-                answer = self._ask(node, routing, cluster)
+                answer = self._query(node, routing, cluster)
             except ServerError as error:
                 failure = failure or error
                 continue
-            # What a server says that was replaced counts for nothing.
+            # Ignore servers that have been replaced.
             if answer is not None and (cluster is None or answer.epoch >= cluster.epoch):
                 answers.append(answer)
                 if answer.takes_writes and not thorough and (cluster is None or not cluster.epoch):
@@ -199,13 +199,13 @@ class CatalogReader:
         if best is None:
             best = next((answer for answer in answers if answer.node == self.home), None)
             if best is None:
-                raise failure or ServerUnavailable("none of the catalog's servers takes writes", node=str(self.home))
+                raise failure or ServerUnavailable("none of the catalog's servers is writable", node=str(self.home))
             return best.entry
-        self.home = best.node if best.entry is None else self._home_by(best.entry.topology, best.node)
+        self.home = best.node if best.entry is None else self._home_in(best.entry.topology, best.node)
         return best.entry
 
-    def _ask(self, node: Node, routing: Routing, cluster: Cluster | None) -> _Answer | None:
-        """Return what a server says; None where it says nothing. Once: whoever asks has waited for a server already."""
+    def _query(self, node: Node, routing: Routing, cluster: Cluster | None) -> _Answer | None:
+        """Query one server; None if it has no catalog. There are no retries, because the caller has waited already."""
         pool = self._pool(node)
         pool.heed()
         with pool.connection() as connection:
@@ -216,37 +216,37 @@ class CatalogReader:
             token = None if stored_token is None else bytes(stored_token)
             entry = None
             if token is None or token != routing.token:
-                entry = read_again(connection, node, self._name)
+                entry = reread(connection, node, self._name)
                 if (entry.token, entry.topology) == (routing.token, routing.topology):
                     entry = None
         return _Answer(node, int(epoch or 0), not read_only, entry)
 
     def close(self) -> None:
-        """Close the connections to the catalog; the next question opens one."""
+        """Close the connections to the catalog; the next query opens a new one."""
         for pool in list(self._own.values()):
             pool.close()
 
     def _pool(self, node: Node) -> NodePool:
         pool = self._own.get(node)
         if pool is None:
-            # Not the datastore's own, whose timeouts are those of calls, and which may all be in use.
-            pool = self._own.setdefault(node, self._pools.new_pool(node, _ASK, unclaimed=True))
+            # Separate from the datastore's pools, whose timeouts are longer and whose connections may all be in use.
+            pool = self._own.setdefault(node, self._pools.new_pool(node, _CATALOG_POOL, unclaimed=True))
         return pool
 
     def _cluster(self, topology: Topology) -> Cluster | None:
-        """Return the cluster that the catalog is on; None where none has a server by its address."""
+        """Return the cluster that hosts the catalog; None if its server is in no cluster."""
         for cluster in topology.clusters:
             if any(node.having("primary") == self.home for node in cluster.nodes):
                 return cluster
         return None
 
     def _candidates(self, cluster: Cluster | None) -> list[Node]:
-        """Return the catalog's server, then the others of its cluster, then what else the URL names."""
+        """Return the servers to query: the current one, the other nodes of its cluster, then the URL's."""
         others = () if cluster is None else cluster.nodes
         return list(dict.fromkeys([self.home, *(node.having("primary") for node in others), *self._named]))
 
-    def _home_by(self, topology: Topology, node: Node) -> Node:
-        """Return where the catalog is by what one of its servers says."""
+    def _home_in(self, topology: Topology, node: Node) -> Node:
+        """Return the catalog's primary according to a topology."""
         for cluster in topology.clusters:
             if any(member.having("primary") == node for member in cluster.nodes):
                 return cluster.primary
@@ -254,5 +254,5 @@ class CatalogReader:
 
 
 def claim_of(datastore: str, cluster: Cluster) -> Claim:
-    """Return the claim that a cluster's primary has to have."""
+    """Return the claim that a cluster's primary must hold."""
     return Claim(heartbeat_database(datastore), cluster.name, cluster.epoch)

@@ -1,1 +1,1 @@
-"""The MySQL protocol: drivers, sessions, pools, URLs and error mapping. Knows servers, but no datastore."""
+"""MySQL protocol and connections: driver, sessions, pools, URLs, error mapping. Knows servers, not datastores."""

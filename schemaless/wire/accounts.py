@@ -1,4 +1,4 @@
-"""Accounts as a server names them, for the GRANT that an error proposes."""
+"""MySQL accounts, and the GRANT statements that error messages suggest."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from schemaless.wire.connection import Connection
 from schemaless.wire.sql.sessions import SELECT_ACCOUNT, grant
 
 
-def own_grant(connection: Connection, privileges: str, what: str = "*.*") -> str:
-    """Return the GRANT that gives a connection's own account what it lacks."""
+def own_grant(connection: Connection, privileges: str, scope: str = "*.*") -> str:
+    """Return the GRANT that gives a connection's own account missing privileges."""
     name, _, host = str(connection.rows(SELECT_ACCOUNT)[0][0]).rpartition("@")
-    return grant(privileges, what, Account(name, host))
+    return grant(privileges, scope, Account(name, host))
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A MySQL account: its name, and where it may come from (``%``: anywhere)."""
+    """A MySQL account: user name, and the host it may connect from (``%`` for any)."""
 
     name: str
     host: str = "%"

@@ -1,7 +1,7 @@
-"""What a server's binary log says of inserts: the table, and the highest number in its first column.
+"""Decoder for insert events of a binary log: the table, and the highest value of its first column.
 
-Nothing else of a row is read, and no other event is looked into. A number is found where rows are as ``cell`` has them;
-of any others it is that of an event's first row.
+Nothing else is decoded. For rows with the columns of ``cell``, the result is the maximum over all rows of the event;
+for any other table it is the value of the event's first row.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ _TABLE_MAP: Final = 19
 _WRITE_ROWS: Final = frozenset({23, 30})
 _HAS_EXTRA: Final = 30
 _UNREADABLE: Final = frozenset({40, 166, 169})
-"""These events are a compressed transaction (MySQL), and compressed rows (MariaDB)."""
+"""Compressed transactions (MySQL) and compressed row events (MariaDB)."""
 
-_TYPES_OF_CELL: Final = bytes((8, 254, 15, 8, 252, 18))
-_WIDTHS_OF_CELL: Final = (8, -1, -1, 8, -3, 8)
-"""A value of each column takes so many bytes, or (below 0) a length of so many bytes and what that says."""
+_CELL_TYPES: Final = bytes((8, 254, 15, 8, 252, 18))
+_CELL_WIDTHS: Final = (8, -1, -1, 8, -3, 8)
+"""Value size of each column in bytes; negative for a length prefix of that many bytes, followed by the value."""
 
 
 class Inserts(NamedTuple):
-    """Rows that were inserted into a table.
+    """Rows inserted into a table.
 
     Attributes:
-        last: the highest number in its first column, of those that could be read.
+        schema: the table's database.
+        last: highest value of the first column, as far as it could be decoded.
     """
 
     schema: str
@@ -37,19 +38,19 @@ class Inserts(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A transaction ended; what was said before is committed, and visible in a moment."""
+    """End of a transaction: the preceding inserts are committed and become visible shortly."""
 
 
 class Unreadable(NamedTuple):
-    """Something was written that cannot be read here."""
+    """An event whose contents cannot be decoded here."""
 
 
 class Decoder:
-    """Reads one connection's events, in their order.
+    """Stateful decoder for the events of one connection, fed in order.
 
     Args:
-        schemas: tables of other databases are passed over.
-        table: tables of other names are.
+        schemas: databases to report; others are skipped.
+        table: table to report; others are skipped.
     """
 
     def __init__(self, schemas: frozenset[str], table: str) -> None:
@@ -59,42 +60,42 @@ class Decoder:
         self._checksum_bytes = 0
 
     def read(self, event: bytes) -> Inserts | Ended | Unreadable | None:
-        """Return what an event says; None where that is nothing of interest.
+        """Decode an event; None if it is not relevant.
 
         Args:
-            event: whole, as the server sent it.
+            event: the whole event, with its header.
         """
         kind = event[4]
         if kind == _FORMAT:
-            # The first event of each of its files; before its own checksum it says whether the others have one.
+            # The first event of each log file says, just before its own checksum, whether events have checksums.
             self._checksum_bytes = 4 * (event[-5] == 1)
         if kind == _TABLE_MAP:
-            self._learn(event[_HEADER.size :])
+            self._map_table(event[_HEADER.size :])
         elif kind in _WRITE_ROWS:
-            known = self._tables.get(event[_HEADER.size : _HEADER.size + 6])
-            if known is not None:
-                schema, types = known
+            mapped = self._tables.get(event[_HEADER.size : _HEADER.size + 6])
+            if mapped is not None:
+                schema, types = mapped
                 end = len(event) - self._checksum_bytes
                 return Inserts(schema, _last_id(event, end, types, has_extra=kind == _HAS_EXTRA))
         elif kind in _UNREADABLE:
             return Unreadable()
         elif kind in (_XID, _QUERY):
-            # Behind a transaction's rows a COMMIT is an event of either kind; a BEGIN before them does no harm.
+            # COMMIT is logged as either type. A BEGIN is reported as an end too, which is harmless.
             return Ended()
         return None
 
-    def _learn(self, body: bytes) -> None:
-        number, length = body[:6], body[8]
+    def _map_table(self, body: bytes) -> None:
+        table_id, length = body[:6], body[8]
         schema = self._schemas.get(body[9 : 9 + length])
         at = 10 + length
         table = body[at + 1 : at + 1 + body[at]]
         at += 2 + body[at]
         if schema is None or table != self._table:
-            # The number may have been another table's.
-            self._tables.pop(number, None)
+            # The table id may have belonged to another table before.
+            self._tables.pop(table_id, None)
             return
         columns, at = _length(body, at)
-        self._tables[number] = schema, body[at : at + columns]
+        self._tables[table_id] = schema, body[at : at + columns]
 
 
 def _last_id(event: bytes, end: int, types: bytes, *, has_extra: bool) -> int:
@@ -104,10 +105,10 @@ def _last_id(event: bytes, end: int, types: bytes, *, has_extra: bool) -> int:
     columns, at = _length(event, at)
     present = int.from_bytes(event[at : at + (columns + 7) // 8], "little")
     at += (columns + 7) // 8
-    widths = [width for place, width in enumerate(_WIDTHS_OF_CELL) if present >> place & 1]
+    widths = [width for place, width in enumerate(_CELL_WIDTHS) if present >> place & 1]
     nulls = (len(widths) + 7) // 8
     (last,) = _ID.unpack_from(event, at + nulls)
-    if types != _TYPES_OF_CELL:
+    if types != _CELL_TYPES:
         return int(last)
     while at < end:
         last = max(last, _ID.unpack_from(event, at + nulls)[0])
@@ -118,7 +119,7 @@ def _last_id(event: bytes, end: int, types: bytes, *, has_extra: bool) -> int:
 
 
 def _length(data: bytes, at: int) -> tuple[int, int]:
-    """Read a length as the protocol packs it; return it, and where it ends."""
+    """Decode a length-encoded integer; return it and the offset after it."""
     first = data[at]
     if first < 0xFB:
         return first, at + 1

@@ -1,8 +1,8 @@
-"""A server's binary log, read as a replica reads it, from now on: to hear of what is committed at once.
+"""Binary log reader that connects like a replica, to be notified of commits without polling.
 
-A signal only. What it says may come before the rows can be read, and whoever begins to read has missed what was before;
-so it has to be asked for first, and the tables looked at behind that. It takes the privilege REPLICATION SLAVE, which
-lets an account see the changes of every database of the server.
+It is a notification only: an event can arrive before its rows are visible, and commits before the connection are not
+reported. So open the reader first and read the tables after that. The account needs REPLICATION SLAVE, which exposes
+the changes of every database on the server.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from schemaless.wire.urls import Credentials
 
 _HEARTBEAT_S: Final = 2.0
 _SILENCE_S: Final = 10.0
-"""A server that has said nothing for so long, not even that there is nothing, is gone."""
+"""Read timeout, in seconds: a live server sends at least a heartbeat within it."""
 
 _THROUGH_GTID: Final = 0x04
 _BEGIN: Final = 4
@@ -35,11 +35,11 @@ _TAGGED: Final = re.compile(r":[a-z_]", re.IGNORECASE)
 
 
 class LogReader:
-    """One connection that a server sends its binary log on, from the moment that it was made.
+    """Connection that streams a server's binary log, starting at its current end.
 
     Raises:
-        ServerError: the server refuses, or does not answer; ``ServerRefused`` where asking again is of no use until
-            somebody has changed something.
+        ServerError: the server refuses or does not answer; ``ServerRefused`` if a retry is useless until the server's
+            configuration changes.
     """
 
     def __init__(self, node: Node, credentials: Credentials) -> None:
@@ -47,33 +47,35 @@ class LogReader:
         self._raw: Any = None
         try:
             if credentials.drivername != "mysql+pymysql":
-                raise ServerRefused(f"{credentials.drivername} cannot read a binary log; mysql:// can", node=self._node)
+                raise ServerRefused(f"{credentials.drivername} cannot read a binary log; use mysql://", node=self._node)
             timeouts = (_SILENCE_S, _SILENCE_S, _SILENCE_S)
             self._raw, facts = open_connection(node, credentials.without_timeouts(), timeouts, lambda raw: None)
             self._begin("mariadb" in facts.version.lower())
-        except Exception as error:  # noqa: BLE001 - the driver's, or ours, or a handler's
+        except Exception as error:  # noqa: BLE001 - from the driver, this package or a signal handler
             self._fail(error)
 
     def events(self) -> Iterator[bytes]:
-        """Yield events as they come, for ever."""
+        """Yield events as they arrive, without end."""
         try:
             while True:
-                packet = self._raw._read_packet()  # noqa: SLF001 - no public call reads one
+                packet = self._raw._read_packet()  # noqa: SLF001 - PyMySQL has no public call for this
                 if packet.is_eof_packet():
-                    raise ServerUnavailable("it ended its binary log, as it does when it goes down", node=self._node)
+                    raise ServerUnavailable(
+                        "the server ended the binary log stream, as it does on shutdown", node=self._node
+                    )
                 yield packet.get_all_data()[1:]
-        except Exception as error:  # noqa: BLE001 - the driver's, or ours, or a handler's
+        except Exception as error:  # noqa: BLE001 - from the driver, this package or a signal handler
             self._fail(error)
 
     def cut(self) -> None:
-        """End the connection under another thread's ``events``, which raises then."""
+        """Shut down the socket, so that ``events`` in another thread raises."""
         wire = self._raw and self._raw._sock  # noqa: SLF001
         if wire is not None:
             with suppress(OSError):
                 wire.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection."""
         if self._raw is not None:
             close(self._raw, idle=False)
 
@@ -89,35 +91,35 @@ class LogReader:
     def _begin(self, mariadb: bool) -> None:
         cursor = self._raw.cursor()
         cursor.execute(SELECT_LOG_STATE_MARIADB if mariadb else SELECT_LOG_STATE)
-        position, kept, row_format = cursor.fetchone()
-        if not int(kept) or row_format != "ROW":
-            what = f"binlog_format={row_format}" if int(kept) else "no binary log"
-            raise ServerRefused(f"it has {what}; set log_bin, and binlog_format=ROW", node=self._node)
-        # Another's number would have the server end his connection.
-        number = secrets.randbits(31) | 1 << 31
+        position, enabled, row_format = cursor.fetchone()
+        if not int(enabled) or row_format != "ROW":
+            found = f"binlog_format={row_format}" if int(enabled) else "no binary log"
+            raise ServerRefused(f"the server has {found}; set log_bin, and binlog_format=ROW", node=self._node)
+        # The server drops an existing replica connection that has the same server id.
+        server_id = secrets.randbits(31) | 1 << 31
         cursor.execute(begin_to_replicate(str(uuid.uuid4()), str(position), _HEARTBEAT_S, mariadb=mariadb))
         cursor.close()
         if mariadb:
-            command, packet = COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", _BEGIN, 0, number)
+            command, packet = COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", _BEGIN, 0, server_id)
         else:
-            done = encode_gtids(str(position), self._node)
+            gtids = encode_gtids(str(position), self._node)
             command = COMMAND.COM_BINLOG_DUMP_GTID
-            packet = struct.pack("<HIIQI", _THROUGH_GTID, number, 0, _BEGIN, len(done)) + done
-        self._raw._execute_command(command, packet)  # noqa: SLF001 - it has no public call for a command
+            packet = struct.pack("<HIIQI", _THROUGH_GTID, server_id, 0, _BEGIN, len(gtids)) + gtids
+        self._raw._execute_command(command, packet)  # noqa: SLF001 - PyMySQL has no public call for this
 
 
 def encode_gtids(text: str, node: str) -> bytes:
-    """Return a set of GTIDs as the protocol has it.
+    """Encode a GTID set for COM_BINLOG_DUMP_GTID.
 
     Args:
-        text: as ``gtid_executed`` gives it.
-        node: named in errors.
+        text: the set, in the format of ``gtid_executed``.
+        node: the server, for errors.
 
     Raises:
-        ServerRefused: some have tags, which this cannot write.
+        ServerRefused: the set has tagged GTIDs, which are not supported.
     """
     if _TAGGED.search(text):
-        raise ServerRefused("its transactions have tagged GTIDs, which this cannot follow", node=node)
+        raise ServerRefused("the server has tagged GTIDs, which are not supported", node=node)
     parts = [part.strip() for part in text.split(",") if part.strip()]
     encoded = [struct.pack("<Q", len(parts))]
     for part in parts:

@@ -1,7 +1,7 @@
-"""``Breaker``: keeps calls from a server that does not answer, and lets one at a time look whether it does again.
+"""Circuit breaker for a server that does not answer.
 
-It has no thread. A call that finds it open is refused at once, with the time after which to try again; where that time
-has come, one caller makes a connection with a short timeout, and all others go on being refused until it is there.
+It has no thread. While it is open, calls fail immediately and say when to retry. Once that time has come, one caller
+probes the server with a short connect timeout; all others keep failing until the probe succeeds.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ import time
 from typing import Final
 
 FAILURES: Final = 3
-"""So many connections in a row have to fail, none between them succeeding."""
+"""Number of consecutive failed connections that open the breaker."""
 
 FIRST_PAUSE_S: Final = 0.25
-MOST_PAUSE_S: Final = 2.0
+MAX_PAUSE_S: Final = 2.0
 PROBE_S: Final = 0.8
-"""A server may take so long to let one in that looks whether it answers again."""
+"""Timeout of a probe connection, in seconds."""
 
 
 class Breaker:
-    """Of one server, whatever pools there are for it; shared by threads.
+    """Circuit breaker of one server, shared by all its pools and by threads.
 
     Attributes:
-        alarmed: the one flag that every call looks at: whether it is open, or a connection was lost since somebody last
-            looked whether the server is still the one that it was.
-        is_open: whether calls are refused.
-        alarms: which alarm was the last one.
-        pause_s: how long, at most, until somebody looks again.
-        retry_at_s: when that is, by ``time.monotonic``.
+        alarmed: the only flag on the path of every call: the breaker is open, or a connection was lost since a caller
+            last checked that the server is still the shard's primary.
+        is_open: True while calls are rejected.
+        alarms: number of the most recent alarm.
+        pause_s: longest time until the next probe, in seconds; doubles with each failed probe.
+        retry_at_s: time of the next probe, by ``time.monotonic``.
     """
 
     __slots__ = (
         "_claims",
         "_count",
         "_failures",
-        "_since_s",
-        "_turn",
+        "_opened_at_s",
+        "_probe",
         "alarmed",
         "alarms",
         "is_open",
@@ -53,68 +53,72 @@ class Breaker:
         self._count = itertools.count(1)
         self._failures = 0
         self.retry_at_s = 0.0
-        self._since_s = 0.0
-        self._turn = 0
+        self._opened_at_s = 0.0
+        self._probe = 0
         self._claims: dict[int, object] = {}
 
     def lost(self) -> None:
-        """A connection was lost; the next call has to look first."""
+        """Raise an alarm after a lost connection: the next call checks the server first."""
         self.alarms = next(self._count)
         self.alarmed = True
 
-    def looked(self, alarms: int) -> None:
-        """Somebody has looked after what was the last alarm when he began."""
+    def acknowledge(self, alarms: int) -> None:
+        """Clear the alarm after a check, unless another alarm was raised since the check began.
+
+        Args:
+            alarms: value of ``alarms`` when the check began.
+        """
         if not self.is_open and alarms == self.alarms:
             self.alarmed = False
 
     def answered(self) -> None:
-        """A connection was made: close."""
+        """Close the breaker after a successful connection."""
         self._failures = 0
-        # Still alarmed: another server may have taken its place meanwhile, which is looked at before it is used.
+        # The alarm stays: the server may have been replaced during the outage, which the next call checks.
         self.is_open = False
 
     def failed(self) -> None:
-        """A connection could not be made, the server saying nothing."""
+        """Count a connection attempt that the server did not answer."""
         self._failures += 1
         if self._failures >= FAILURES:
             self.trip()
 
     def trip(self) -> None:
-        """Open, for a moment at first."""
+        """Open the breaker."""
         if self.is_open:
             return
-        self._since_s = time.monotonic()
+        self._opened_at_s = time.monotonic()
         self.pause_s = FIRST_PAUSE_S
-        self.retry_at_s = self._since_s + _jittered(self.pause_s)
+        self.retry_at_s = self._opened_at_s + _jittered(self.pause_s)
         self.is_open = True
         self.lost()
 
     def wait_s(self) -> float | None:
-        """Return how long calls are still refused; None for the one caller that is to look now.
+        """Return the seconds until the next probe, or None to the one caller that has to probe now.
 
-        Whoever gets None has claimed the turn: the next one comes after twice the pause, also if this caller ends in
-        the middle.
+        A caller that gets None has claimed this probe. The next probe is due after twice the pause, even if the caller
+        never finishes.
         """
-        now_s, turn = time.monotonic(), self._turn
+        now_s, probe = time.monotonic(), self._probe
         if now_s < self.retry_at_s:
             return self.retry_at_s - now_s
-        mine = object()
-        # A single call into C: of all callers at this moment one gets it.
-        if self._claims.setdefault(turn, mine) is not mine:
+        claim = object()
+        # setdefault is a single call into C, so exactly one of the concurrent callers claims the probe.
+        if self._claims.setdefault(probe, claim) is not claim:
             return self.pause_s
-        self.pause_s = min(2 * self.pause_s, MOST_PAUSE_S)
+        self.pause_s = min(2 * self.pause_s, MAX_PAUSE_S)
         self.retry_at_s = now_s + _jittered(self.pause_s)
-        self._turn = turn + 1
-        self._claims.pop(turn - 1, None)
+        self._probe = probe + 1
+        self._claims.pop(probe - 1, None)
         return None
 
-    def left_s(self) -> float:
-        """Return how long it is until somebody may look; claims nothing."""
+    def until_retry_s(self) -> float:
+        """Return the seconds until the next probe, without claiming it."""
         return max(0.0, self.retry_at_s - time.monotonic())
 
     def open_for_s(self) -> float:
-        """Return for how long it has been open."""
-        return time.monotonic() - self._since_s
+        """Return how long the breaker has been open, in seconds."""
+        return time.monotonic() - self._opened_at_s
 
 
 def _jittered(pause_s: float) -> float:

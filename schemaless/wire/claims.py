@@ -1,8 +1,9 @@
-"""Claims: which server may be a cluster's primary. The catalog says which claim it has to have, the server has it.
+"""Claims, which prove that a server is the current primary of its cluster.
 
-A server that was the primary once comes back with the claim of that time, and one that was made a primary without
-anybody having looked at it has the claim of another. Connections to either are closed before anything is sent on them.
-It costs no round trip: the query that every new connection begins with asks for the claim, too.
+The catalog holds the epoch of the current claim, and the primary stores a claim with that epoch and its own identity. A
+replaced primary that comes back has an older epoch, and a server promoted without ``topology adopt`` has the claim of
+another server. New connections to either are closed before anything is sent. The check costs no round trip, because it
+is part of the query that sets up every new connection.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from schemaless.errors import PrimaryNotClaimed
 from schemaless.wire.sql.sessions import own_claim
 
 NEVER: Final = -1
-"""No server has a claim of this epoch: it is asked of what was a primary and is none any more."""
+"""Epoch that no server holds; required of former primaries, so that connections to them are refused."""
 
 RETRY_AFTER_S: Final = 0.25
-"""A caller whose server has not got its claim is told to wait this long: a takeover is a matter of moments."""
+"""Suggested retry delay after a missing claim, in seconds; a promotion takes moments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a server has to have before it is used as a cluster's primary.
+    """The claim that a server must hold to be used as a cluster's primary.
 
     Attributes:
-        database: where the cluster's claims are.
-        cluster: its name.
-        epoch: which claim.
+        database: database that holds the cluster's claims.
+        cluster: the cluster's name.
+        epoch: number of the claim.
     """
 
     database: str
@@ -36,23 +37,23 @@ class Claim:
 
     @property
     def sql(self) -> bytes:
-        """The expression that a connection asks for."""
+        """SQL expression for the epoch that the server holds."""
         return own_claim(self.database, self.cluster)
 
     def check(self, held: int | None, node: str, shard: int | None) -> None:
-        """Check what a server says.
+        """Check the epoch that a server holds.
 
         Raises:
-            PrimaryNotClaimed: it has another claim, or none.
+            PrimaryNotClaimed: the server holds another claim, or none.
         """
         if held == self.epoch:
             return
-        has = "no claim" if held is None else f"claim {held}"
-        wanted = "names another server now" if self.epoch == NEVER else f"asks for claim {self.epoch}"
+        found = "no claim" if held is None else f"claim {held}"
+        required = "names another server now" if self.epoch == NEVER else f"requires claim {self.epoch}"
         refused = PrimaryNotClaimed(
-            f"it has {has} on {self.cluster}, and the catalog {wanted}, so nothing was sent there. Was it replaced, or "
-            "promoted by something else? 'schemaless topology show' says who is the primary; 'schemaless topology "
-            "adopt' has clients write to what was promoted",
+            f"the server has {found} on {self.cluster}, and the catalog {required}, so nothing was sent. It was "
+            "replaced, or promoted by another tool. 'schemaless topology show' names the current primary; 'schemaless "
+            "topology adopt' makes clients use a promoted server",
             node=node,
             shard=shard,
         )

@@ -1,4 +1,4 @@
-"""A connection, checked out for a moment: statements cut to what it takes, transactions, and what proves replies."""
+"""A checked-out connection: statements, transactions, and checks that each reply belongs to its statement."""
 
 from __future__ import annotations
 
@@ -18,24 +18,28 @@ T = TypeVar("T")
 
 _PACKET_MARGIN_BYTES: Final = 1024
 _HAVE_ROWS: Final = (b"SELECT", b"(SELECT", b"SHOW")
-"""Statements that begin so have rows, if none at all, and no others of those are executed that have."""
+"""Prefixes of the statements that return a result set."""
 _NO_REPLY: Final = Reply(None, 0, 0)
-_MIXED_UP: Final = "Does something on the way to the server mix up replies?"
+_MIXED_UP: Final = "Check whether a proxy between client and server mixes up replies"
 
 Rows = tuple[tuple[Any, ...], ...]
 Check = Callable[[Rows], str | None]
-"""This function says whether rows are of what was asked for: None, or the key asked for and the one received."""
+"""Checks that rows belong to the query: returns None, or a text that names the expected and the received key."""
 
 
 class Connection:
-    """A driver connection, checked out for a moment.
+    """A driver connection, checked out of its pool.
 
     Attributes:
-        shard: what it is used for now; named in errors.
-        busy: whether a reply may be on its way: from before the first byte of a statement is sent until the last one of
-            its reply is read and found to be its own. Whoever's exception comes between: nothing more is sent on it,
-            and nobody else gets it.
-        unfinished: whether a transaction may be open on it, or a lock held by it, for what follows: it is closed then.
+        node: the server, for errors.
+        shard: the shard in use, for errors.
+        max_allowed_packet: size limit of statements, in bytes.
+        auto_increment_increment: step between the ids that the server generates.
+        version: the server's version string.
+        connected_at_s: time of the connection, by ``time.monotonic``.
+        busy: True from before the first byte of a statement is sent until its reply is read and checked. A connection
+            that is still busy after an exception, whatever raised it, is closed and never reused.
+        unfinished: True while a transaction may be open or a lock held; the connection is then closed on return.
     """
 
     __slots__ = (
@@ -65,22 +69,22 @@ class Connection:
 
     @property
     def max_statement_bytes(self) -> int:
-        """How long a statement may be: the server's ``max_allowed_packet``, less a margin."""
+        """Maximum statement size in bytes: ``max_allowed_packet`` less a margin."""
         return self.max_allowed_packet - _PACKET_MARGIN_BYTES
 
     @property
     def is_mariadb(self) -> bool:
-        """Whether the server is MariaDB; it says so in its version."""
+        """True if the server is MariaDB, by its version string."""
         return "mariadb" in self.version.lower()
 
     def close(self) -> None:
-        """Close it, whatever state it is in."""
+        """Close the connection, in any state."""
         close(self._raw, idle=not self.busy)
 
     def begin(self, sql: bytes, check: Check | None = None) -> Callable[[], Rows]:
-        """Send a query and return what reads its rows, as ``rows`` does: others may be asked while the server works.
+        """Send a query and return a function that reads its rows, so that other servers can be queried meanwhile.
 
-        A driver that cannot do one without the other does both when the rows are read.
+        A driver that cannot separate the two sends the query when the rows are read.
         """
         sent = isinstance(self._raw, DriverConnection)
         if sent:
@@ -88,24 +92,24 @@ class Connection:
         return lambda: self.rows(sql, check, sent=sent)
 
     def rows(self, sql: bytes, check: Check | None = None, *, sent: bool = False) -> Rows:
-        """Send a query, unless it was ``sent`` already, and return its rows.
+        """Send a query, unless ``sent``, and return its rows.
 
         Raises:
-            WrongReply: they are not of what was asked for, says ``check``, or there are none where there must be.
+            WrongReply: ``check`` rejects the rows, or a query got a reply without a result set.
         """
         rows = (self.ask(sql, send=False) if sent else self.ask(sql)).rows
-        strange = None
+        mismatch = None
         if rows is None:
-            # That is no empty result: nothing may be said to be absent by it.
+            # A missing result set is not an empty one: it must not be taken to mean that a cell is absent.
             if sql.startswith(_HAVE_ROWS):
-                strange = f"asked for rows by {bytes(sql[:20])!r}, got a reply without columns"
+                mismatch = f"the query {bytes(sql[:20])!r} got a reply without a result set"
             rows = ()
         elif rows and check is not None:
-            strange = check(rows)
-        if strange is not None:
+            mismatch = check(rows)
+        if mismatch is not None:
             raise WrongReply(
-                f"the reply is of something else than was asked for ({strange}); nothing of it was used, and the "
-                f"connection is closed. {_MIXED_UP}",
+                f"the reply belongs to another query ({mismatch}); it was discarded, and the connection is closed. "
+                f"{_MIXED_UP}",
                 node=self.node,
                 shard=self.shard,
             )
@@ -113,15 +117,15 @@ class Connection:
         return rows
 
     def execute(self, sql: bytes) -> Reply:
-        """Send a statement without rows.
+        """Send a statement that returns no rows.
 
         Raises:
-            ConnectionLost: rows came, so the reply is another statement's, and this one's will not be known.
+            ConnectionLost: the reply has rows, so it belongs to another statement and the outcome of this one is lost.
         """
         reply = self.ask(sql)
         if reply.rows is not None and not sql.startswith(_HAVE_ROWS):
             raise ConnectionLost(
-                f"rows came in reply to a statement that has none ({bytes(sql[:20])!r}). {_MIXED_UP}",
+                f"a statement without a result set got rows ({bytes(sql[:20])!r}). {_MIXED_UP}",
                 node=self.node,
                 shard=self.shard,
             )
@@ -130,31 +134,31 @@ class Connection:
 
     @property
     def ensured(self) -> frozenset[bytes]:
-        """What ``ensure`` has run on it."""
+        """Statements that ``ensure`` has run on this connection."""
         return self._ensured
 
     def ensure(self, settings: bytes) -> None:
-        """Run a SET SESSION, unless it was run on this connection before; it holds for all who get it later."""
+        """Run a SET SESSION once per connection; it stays in effect for later users of the connection."""
         if settings not in self._ensured:
             self.execute(settings)
             self._ensured |= {settings}
 
     def ask(self, sql: bytes, *, send: bool = True, receive: bool = True) -> Reply:
-        """Send a statement and read its reply; the connection stays ``busy`` until that is found to be its own.
+        """Send a statement and read its reply. The caller resets ``busy`` once it has checked the reply.
 
         Args:
             sql: the statement.
-            send: unless that was done before.
-            receive: else its reply is left to be read.
+            send: False if it was sent before.
+            receive: False to leave the reply unread.
         """
         if self.busy and send:
-            raise ConnectionLost("a reply of before is still on its way", node=self.node, shard=self.shard)
+            raise ConnectionLost("an earlier reply has not been read", node=self.node, shard=self.shard)
         self.busy = True
         try:
             raw = self._raw
             if isinstance(raw, DriverConnection):
                 if send:
-                    # Its public call would read the reply as well.
+                    # The public call would also read the reply.
                     raw._execute_command(COMMAND.COM_QUERY, sql)  # noqa: SLF001
                 return raw.receive() if receive else _NO_REPLY
             cursor = raw.cursor()
@@ -168,7 +172,7 @@ class Connection:
                 raise
             if raised is None:
                 failure = translated(error, self.node, self.shard, connecting=False)
-                # What the server itself says ends its reply; behind all else something may still be on its way.
+                # An error packet ends the reply. After any other failure, more of the reply may still arrive.
                 self.busy = isinstance(failure, ConnectionLost) or not is_servers(error)
                 raise failure from error
         else:
@@ -177,13 +181,13 @@ class Connection:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Run the block as one transaction: committed at its end, rolled back where it raises.
+        """Run the block in a transaction: commit at its end, roll back if it raises.
 
-        By ROLLBACK where one of this package's errors ended the block; by closing the connection where it was somebody
-        else's, such as a signal's handler, which shall not wait for a server's reply.
+        Errors of this package send a ROLLBACK. After any other exception, such as one from a signal handler, the
+        connection is closed instead, so that the exception does not wait for the server.
 
         Raises:
-            ConnectionLost: the reply to COMMIT or ROLLBACK did not come, or was a refusal.
+            ConnectionLost: COMMIT or ROLLBACK failed, or its reply did not arrive.
         """
         before, self.unfinished = self.unfinished, True
         self.execute(START_TRANSACTION)
@@ -203,12 +207,12 @@ class Connection:
         except (ConnectionLost, Deadlock):
             raise
         except ServerError as error:
-            # MySQL rolls back where COMMIT is interrupted. MariaDB may leave the transaction open, after ROLLBACK too.
+            # An interrupted COMMIT rolls back on MySQL. MariaDB may leave the transaction open, even after a ROLLBACK.
             raise ConnectionLost(error.message, node=error.node, shard=error.shard, code=error.code) from error
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """For a block that leaves the session as it found it: where it does not come to its end, nobody gets that."""
+        """Run a block that changes the session and restores it; if it does not finish, the connection is discarded."""
         before, self.unfinished = self.unfinished, True
         yield
         self.unfinished = before
@@ -217,13 +221,14 @@ class Connection:
 def in_packets(
     rows: Sequence[T], statement: Callable[[Sequence[T]], bytes], most_bytes: int, too_long: Callable[[T, int], None]
 ) -> Iterator[tuple[bytes, Sequence[T]]]:
-    """Yield statements with the rows that each is about, halving the rows where a statement would be too long.
+    """Yield statements with their rows, splitting the rows in half until each statement fits.
 
     Args:
-        rows: all of them, in their order; none give no statement.
-        statement: makes the statement about some of them.
-        most_bytes: how long one may be; see ``Connection.max_statement_bytes``.
-        too_long: told of a row whose statement is longer even alone, and how long that is; it raises, or leaves it out.
+        rows: all rows, in order; no rows yield no statement.
+        statement: builds the statement for some of the rows.
+        most_bytes: maximum statement size; see ``Connection.max_statement_bytes``.
+        too_long: called with a row whose statement alone is too long, and its size; it raises, or returns to skip the
+            row.
     """
     if not rows:
         return

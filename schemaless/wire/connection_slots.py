@@ -1,6 +1,6 @@
-"""How many connections may be in use: places that are taken and given back, whenever a signal's handler raises.
+"""Connection slots: a semaphore that stays correct when a signal handler raises.
 
-Its exception can come between any two steps of Python's, so a place goes from hand to hand in a single call into C.
+Such an exception can occur between any two bytecodes, so a slot changes hands in a single call into C.
 """
 
 from __future__ import annotations
@@ -20,56 +20,56 @@ T = TypeVar("T")
 _ONCE: Final = (0,)
 
 
-class Living(Generic[T]):
-    """What is still referred to elsewhere.
+class LiveObjects(Generic[T]):
+    """Weak collection of objects that are still referenced elsewhere.
 
-    A ``WeakSet`` without its callbacks, which run in the middle of calls: what a signal's handler raises in a callback
-    is printed and lost.
+    Unlike ``WeakSet`` it has no callbacks: an exception that a signal handler raises inside a callback is printed and
+    lost.
     """
 
     def __init__(self) -> None:
         self._references: dict[int, weakref.ref[T]] = {}
         self._numbers = itertools.count()
 
-    def add(self, thing: T) -> None:
-        """Add one, and forget those that are gone."""
-        self._references[next(self._numbers)] = weakref.ref(thing)
+    def add(self, item: T) -> None:
+        """Add an object, and drop the references to collected ones."""
+        self._references[next(self._numbers)] = weakref.ref(item)
         for number, reference in list(self._references.items()):
             if reference() is None:
                 self._references.pop(number, None)
 
     def __iter__(self) -> Iterator[T]:
-        things = [reference() for reference in list(self._references.values())]
-        return (thing for thing in things if thing is not None)
+        items = [reference() for reference in list(self._references.values())]
+        return (item for item in items if item is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class SlotAwaited(Event):
-    """All connections to a server were in use, and a call had to wait for one."""
+    """A call had to wait for a connection because all connections to the server were in use."""
 
     seconds: float
 
 
-class Place:
-    """That one more connection may be in use. A weak reference tells where one got lost."""
+class Slot:
+    """Permission to use one connection. Its weak reference shows whether it got lost."""
 
     __slots__ = ("__weakref__",)
 
 
 class ConnectionSlots:
-    """As many places as there may be connections: a semaphore, but in C."""
+    """Semaphore over a fixed number of slots."""
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._free: SimpleQueue[Place] = SimpleQueue()
-        self._made = Living[Place]()
+        self._free: SimpleQueue[Slot] = SimpleQueue()
+        self._slots = LiveObjects[Slot]()
         for _ in range(size):
             self._replace_lost()
 
-    def take(self, held: list[Place], timeout_s: float, listener: Listener | None = None) -> bool:
-        """Wait for a place and put it into ``held``; return whether there was one in time.
+    def take(self, held: list[Slot], timeout_s: float, listener: Listener | None = None) -> bool:
+        """Wait for a slot and append it to ``held``; return False on a timeout.
 
-        The listener, if there is one, is told of a wait, and of no place that was free.
+        The listener receives ``SlotAwaited`` if the call had to wait.
         """
         began_s = 0.0
         for wait_s in (0, timeout_s, 0):
@@ -84,26 +84,24 @@ class ConnectionSlots:
                 return True
         return False
 
-    def give_back(self, held: list[Place]) -> None:
-        """Give back a place, if there is one in ``held``."""
+    def give_back(self, held: list[Slot]) -> None:
+        """Return the slot in ``held``, if it has one."""
         if held:
             any(map(self._free.put, map(held.pop, _ONCE)))
 
     def free(self) -> int:
-        """Return how many may be taken now."""
+        """Return the number of free slots."""
         while self._replace_lost():
             pass
         return self._free.qsize()
 
     def _replace_lost(self) -> bool:
-        """Add a place, unless there are as many as there shall be: free, or in somebody's hands.
-
-        An interrupt can strike where nobody is left to give a place back.
-        """
-        place = Place()
-        self._made.add(place)
-        # Counted with the new one: where two threads add one at once, both may give up, but never both go on.
-        if sum(1 for _ in self._made) > self._size:
+        """Add a slot if fewer than ``size`` exist; an interrupt can lose one before it is returned."""
+        slot = Slot()
+        self._slots.add(slot)
+        # The count includes the new slot. If two threads add one at the same time, both may give up, but they never
+        # both succeed.
+        if sum(1 for _ in self._slots) > self._size:
             return False
-        self._free.put(place)
+        self._free.put(slot)
         return True

@@ -1,8 +1,8 @@
-"""The driver, PyMySQL: its connection without finalizers of Python's, and its replies read with less work.
+"""PyMySQL's connection with a faster reply parser and without Python finalizers.
 
-A get is a reply of some ten packets, and PyMySQL spends more time on reading them than everything else on the client
-takes: of each column six names, which nobody asks for, and of each value three calls. Here a column is read for what
-its values are read by, and a row in one loop (``replies``). What comes out is the same, to the type.
+The reply to a get has about ten packets, and PyMySQL spends more time on them than the rest of the client: it decodes
+six names of each column, which are never used, and makes three calls per value. Here only a column's type is decoded,
+and a row is decoded in one loop (``replies``). The values are the same, including their types.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from schemaless.wire.errors import is_drivers
 from schemaless.wire.replies import (
     ERROR,
     HEADER_BYTES,
-    MOST_PIECE_BYTES,
+    MAX_PIECE_BYTES,
     NULL,
     PARSER,
-    Maker,
+    Converter,
     Parser,
+    converters_of,
     is_end,
-    makers_of,
     row_of,
 )
 
@@ -37,12 +37,12 @@ _END_OF_ROWS: Final = struct.Struct("<BHH")
 
 
 class Reply(NamedTuple):
-    """What a statement gave.
+    """Result of a statement.
 
     Attributes:
-        rows: None for a statement that has none, which is not the same as one that found none.
-        affected: how many rows it changed, or gave.
-        last_id: the first id that it made; 0 where it made none.
+        rows: None for a statement without a result set; empty for a query that found nothing.
+        affected: number of rows changed or returned.
+        last_id: first generated id; 0 if none was generated.
     """
 
     rows: tuple[tuple[Any, ...], ...] | None
@@ -50,8 +50,8 @@ class Reply(NamedTuple):
     last_id: int
 
 
-# PyMySQL's result without its finalizer, which Python runs in each call: what a signal's handler raises in a finalizer
-# is printed and lost. The finalizer serves unbuffered results only, and there are none here.
+# PyMySQL's result without its finalizer, which would run in every call: an exception that a signal handler raises
+# inside a finalizer is printed and lost. Only unbuffered results need it, and they are not used here.
 _WithoutFinalizer: Any = type(
     "_WithoutFinalizer",
     (),
@@ -64,26 +64,26 @@ _WithoutFinalizer: Any = type(
 
 
 class _Result(_WithoutFinalizer):  # type: ignore[misc]
-    """A reply, as PyMySQL's connection and cursors take it."""
+    """Reply in the form that PyMySQL's connection and cursors expect."""
 
     connection: Any
     _encoding: str
 
     @property
     def description(self) -> tuple[tuple[Any, ...], ...] | None:
-        """The columns as the DB API has them; read when they are asked for."""
+        """Column descriptions of the DB API, decoded on access."""
         if self._columns is None:
             return None
         packet: Any = FieldDescriptorPacket
         return tuple(packet(column, self._encoding).description() for column in self._columns)
 
     @description.setter
-    def description(self, nothing: None) -> None:
-        # PyMySQL's __init__ begins with None.
-        self._columns: list[bytes] | None = nothing
+    def description(self, value: None) -> None:
+        # PyMySQL's __init__ assigns None.
+        self._columns: list[bytes] | None = value
 
     def read(self) -> None:
-        """Read a reply to its end."""
+        """Read the whole reply."""
         connection = self.connection
         try:
             first = connection.first_packet()
@@ -98,19 +98,17 @@ class _Result(_WithoutFinalizer):  # type: ignore[misc]
             else:
                 columns = packet.read_length_encoded_integer()
                 if not columns or packet.read_all():
-                    raise pymysql.InternalError(f"a reply begins with {first[:20]!r}")
+                    raise pymysql.InternalError(f"malformed reply, begins with {first[:20]!r}")
                 self._read_rows(columns)
         finally:
             self.connection = None
 
     def _read_rows(self, columns: int) -> None:
-        """Read a reply that has so many columns, which is all that its first packet says."""
         self.field_count = columns
         self._get_descriptions()
         self._read_rowdata_packet()
 
     def _get_descriptions(self) -> None:
-        """Read the columns' descriptions."""
         connection = self.connection
         encoding = self._encoding = connection.encoding
         columns: list[bytes] = connection.packets()
@@ -118,16 +116,15 @@ class _Result(_WithoutFinalizer):  # type: ignore[misc]
             columns += connection.packets()
         columns.pop()
         if len(columns) != self.field_count:
-            raise pymysql.InternalError(f"a reply has {self.field_count} columns, and describes {len(columns)}")
+            raise pymysql.InternalError(f"a reply with {self.field_count} columns describes {len(columns)}")
         self._columns = columns
-        self._makers = makers_of(columns, encoding, connection.use_unicode, connection.decoders)
+        self._converters = converters_of(columns, encoding, connection.use_unicode, connection.decoders)
 
     def _read_rowdata_packet(self) -> None:
-        """Read the rows, up to the packet behind the last one."""
-        read, makers = self.connection.rows, self._makers
-        rows, end = read(makers)
+        read, converters = self.connection.rows, self._converters
+        rows, end = read(converters)
         while end is None:
-            more, end = read(makers)
+            more, end = read(converters)
             rows += more
         _, self.warning_count, status = _END_OF_ROWS.unpack(end)
         self.has_next = bool(status & SERVER_STATUS.SERVER_MORE_RESULTS_EXISTS)
@@ -136,10 +133,10 @@ class _Result(_WithoutFinalizer):  # type: ignore[misc]
 
 
 class DriverConnection(pymysql.connections.Connection):
-    """PyMySQL's connection, without finalizers of Python's: ``close`` here does what theirs would.
+    """PyMySQL's connection without Python finalizers; ``session.close`` does their work.
 
     Attributes:
-        parser: reads what has come of a reply.
+        parser: implementation that parses replies.
     """
 
     parser: Parser = PARSER
@@ -153,20 +150,20 @@ class DriverConnection(pymysql.connections.Connection):
     _execute_command: Any
     _read_bytes: Any
 
-    # A builtin has no frame for a handler to run in, and this one does nothing.
+    # A no-op builtin: without a Python frame, no signal handler can run in it.
     __del__ = int  # type: ignore[assignment]
 
     def connect(self, sock: Any = None) -> None:
-        """Log in, on a socket that was made here."""
+        """Connect a socket, unless one is given, and log in."""
         self._secure = bool(self.unix_socket)
         if self.ssl:
             self.ctx.sslsocket_class = _TLSWire
-        super().connect(_dialled(self) if sock is None else sock)
+        super().connect(_connected_socket(self) if sock is None else sock)
 
     def receive(self) -> Reply:
-        """Return what a statement gave that was sent, as a cursor does in three times as many steps, to its end.
+        """Read the whole reply to a statement, without the overhead of a cursor.
 
-        The connection lets go of it, so that no idle one keeps the rows of its last caller in memory.
+        The result is not kept, so an idle connection holds no rows in memory.
         """
         self._read_query_result(unbuffered=False)
         result: Any = self._result
@@ -176,55 +173,52 @@ class DriverConnection(pymysql.connections.Connection):
         return Reply(result.rows, result.affected_rows, result.insert_id or 0)
 
     def packets(self) -> list[bytes]:
-        """Return what is in the next packets of a reply, as ``packet`` does: those that are here, one at least.
+        """Return the payloads of the packets that have arrived, waiting for at least one.
 
-        None comes behind an end. An error and a packet in pieces come alone.
+        The list ends with an end packet, if there is one. Error packets and split packets are handled one at a time.
         """
-        packets, taken, number = self.parser.packets(self._here(), self._next_seq_id)
+        packets, taken, number = self.parser.packets(self._peek(), self._next_seq_id)
         if not packets:
             return [self.packet()]
         self._read_bytes(taken)
         self._next_seq_id = number
         return packets
 
-    def rows(self, makers: Sequence[Maker]) -> tuple[list[tuple[Any, ...]], bytes | None]:
-        """Return the rows that are in the next packets, as ``packets`` gives these, and the end, if that came."""
-        rows, end, taken, number = self.parser.rows(self._here(), self._next_seq_id, makers)
+    def rows(self, converters: Sequence[Converter]) -> tuple[list[tuple[Any, ...]], bytes | None]:
+        """Return the rows that have arrived, waiting for at least one, and the end packet if it has arrived."""
+        rows, end, taken, number = self.parser.rows(self._peek(), self._next_seq_id, converters)
         if not taken:
             packet = self.packet()
-            return ([], packet) if is_end(packet) else ([row_of(packet, makers)], None)
+            return ([], packet) if is_end(packet) else ([row_of(packet, converters)], None)
         self._read_bytes(taken)
         self._next_seq_id = number
         return rows, end
 
-    def _here(self) -> bytes:
-        """Return what has come of a reply and is not read, its first bytes at least; nothing where it ended.
-
-        Asked where something follows, so that it waits for no more than reading that would.
-        """
+    def _peek(self) -> bytes:
+        """Return the buffered bytes of a reply, waiting for the first ones; empty at the end of the stream."""
         try:
-            here: bytes = self._rfile.peek()
+            buffered: bytes = self._rfile.peek()
         except BaseException as error:
             self._force_close()
             if not isinstance(error, OSError) or not is_drivers(error):
                 raise
             lost = f"Lost connection to MySQL server during query ({error})"
             raise pymysql.OperationalError(CR.CR_SERVER_LOST, lost) from error
-        return here
+        return buffered
 
     def first_packet(self) -> bytes:
-        """Return what is in the first packet of a reply, as ``packet`` does of those behind it."""
+        """Return the payload of a reply's first packet."""
         if self._current_timeout != self._read_timeout:
             self._sock.settimeout(self._read_timeout)
             self._current_timeout = self._read_timeout
         return self.packet()
 
     def packet(self) -> bytes:
-        """Return what is in the next packet of a reply, behind the first one: in half the steps of PyMySQL's way."""
+        """Return the payload of a reply's next packet, joining split packets."""
         data = self._piece()
-        if len(data) == MOST_PIECE_BYTES:
+        if len(data) == MAX_PIECE_BYTES:
             pieces = [data]
-            while len(pieces[-1]) == MOST_PIECE_BYTES:
+            while len(pieces[-1]) == MAX_PIECE_BYTES:
                 pieces.append(self._piece())
             data = b"".join(pieces)
         if data[0] == ERROR:
@@ -235,20 +229,20 @@ class DriverConnection(pymysql.connections.Connection):
         header, number = self._read_bytes(HEADER_BYTES), self._next_seq_id
         if header[3] != number:
             self._force_close()
-            lost = f"Lost connection to MySQL server during query (piece {header[3]} of a reply came for {number})"
+            lost = f"Lost connection to MySQL server during query (packet {header[3]} received, {number} expected)"
             raise pymysql.OperationalError(CR.CR_SERVER_LOST, lost)
         self._next_seq_id = number + 1 & 0xFF
         data: bytes = self._read_bytes(header[0] | header[1] << 8 | header[2] << 16)
         return data
 
     def _force_close(self) -> None:
-        wires = self._rfile, self._sock
+        streams = self._rfile, self._sock
         self._rfile = self._sock = None
-        for wire in filter(None, wires):
+        for stream in filter(None, streams):
             try:
-                wire.close()
+                stream.close()
             except OSError as error:
-                # PyMySQL drops whatever is raised here.
+                # PyMySQL ignores every exception here, a signal handler's too.
                 if not is_drivers(error):
                     raise
 
@@ -263,37 +257,36 @@ class DriverConnection(pymysql.connections.Connection):
         return int(result.affected_rows)
 
 
-# What a buffered reader of a socket is made of, without finalizers that close by a frame of Python's: what was read
-# from is closed by ``close`` below, or collected with its socket.
+# Buffered socket reader without Python finalizers; it is closed by ``_force_close``, or collected with its socket.
 _Raw: Any = type("_Raw", (socket.SocketIO,), {"__del__": int})
 _Reader: Any = type("_Reader", (io.BufferedReader,), {"__del__": int})
 
 
-def _reader(wire: Any, mode: str) -> Any:
-    """Return what ``wire.makefile("rb")`` does."""
+def _makefile(wire: Any, mode: str) -> Any:
+    """Replacement for ``socket.makefile("rb")``."""
     raw = _Raw(wire, mode[0])
-    wire._io_refs += 1  # noqa: SLF001 - as the method of that name does
+    wire._io_refs += 1  # noqa: SLF001 - as socket.makefile does
     return _Reader(raw)
 
 
 class Wire(socket.socket):
-    """A socket that is closed where it is collected, without a warning, and without a frame of Python's."""
+    """Socket that is closed when collected, without a warning and without a Python frame."""
 
     __del__ = vars(socket.SocketType)["close"]
-    makefile = _reader  # type: ignore[assignment]
+    makefile = _makefile  # type: ignore[assignment]
 
 
 class _TLSWire(ssl.SSLSocket):
-    """The same for a socket that TLS goes through."""
+    """TLS socket with the same reader."""
 
-    makefile = _reader  # type: ignore[assignment]
+    makefile = _makefile  # type: ignore[assignment]
 
 
-def _dialled(raw: Any) -> socket.socket:
-    """Return a socket that is connected to one of a host's addresses.
+def _connected_socket(raw: Any) -> socket.socket:
+    """Return a socket connected to one of a host's addresses.
 
-    As ``socket.create_connection`` does, which takes what a signal's handler raises for an address that does not
-    answer, where that is an OSError as TimeoutError is, and goes on to the next one.
+    ``socket.create_connection`` is not used: it mistakes an OSError that a signal handler raises, such as TimeoutError,
+    for an address that does not answer, and tries the next one.
     """
     failure: OSError | None = None
     try:

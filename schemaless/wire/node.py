@@ -1,4 +1,4 @@
-"""A MySQL server and how to reach it."""
+"""Address and role of a MySQL server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Role = Literal["primary", "replica"]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One MySQL server, reached by host and port or by a socket on this machine. Never a password."""
+    """A MySQL server, reached by host and port or by a local socket. Never holds a password."""
 
     role: Role
     host: str | None = None
@@ -27,5 +27,5 @@ class Node:
         return self.socket if self.socket is not None else f"{self.host}:{self.port or 3306}"
 
     def having(self, role: Role) -> Node:
-        """Return the same server in another role."""
+        """Return the same server with another role."""
         return replace(self, role=role)

@@ -1,7 +1,7 @@
-"""Option files such as ``~/.my.cnf``, read as MySQL's own programs read them.
+"""Parser for option files such as ``~/.my.cnf``, compatible with MySQL's own programs.
 
-Not by PyMySQL's reader: it would take the file's socket for every node of a datastore, whatever host the catalog names,
-and it knows neither comments behind values nor escapes.
+PyMySQL's parser is not used: it applies the file's socket to every node of a datastore, whatever host the catalog
+names, and supports neither comments after values nor escapes.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "s": " ", '"': '"
 
 
 def read_option_file(path: str, groups: tuple[str, ...]) -> dict[str, str | None]:
-    """Return the options of some groups; where one stands twice, the last one counts.
+    """Read the options of some groups; the last occurrence of an option wins.
 
     Args:
-        path: the file; ``~`` is the home folder.
-        groups: names such as ``client``.
+        path: the file; ``~`` expands to the home directory.
+        groups: group names such as ``client``.
 
     Returns:
-        Values by name, with ``_`` for ``-``; None for an option without a value.
+        Values by name, with ``-`` replaced by ``_``; None for an option without a value.
 
     Raises:
-        InvalidInput: it cannot be read, everybody may write to it, or it includes other files. No value is repeated.
+        InvalidInput: the file cannot be read, is world-writable, or includes other files. Messages quote no values.
     """
     file = Path(path).expanduser()
     try:
@@ -40,7 +40,7 @@ def read_option_file(path: str, groups: tuple[str, ...]) -> dict[str, str | None
     except UnicodeDecodeError:
         raise InvalidInput(f"option file {path} is not UTF-8 text") from None
     if mode & stat.S_IWOTH:
-        raise InvalidInput(f"option file {path} may be written by everybody, so it is not trusted; chmod 600 {path}")
+        raise InvalidInput(f"option file {path} is world-writable, so it is not trusted; run chmod 600 {path}")
     options: dict[str, str | None] = {}
     group = None
     for number, line in enumerate(text.splitlines(), start=1):
@@ -48,7 +48,9 @@ def read_option_file(path: str, groups: tuple[str, ...]) -> dict[str, str | None
         if not line or line[0] in "#;":
             continue
         if line[0] == "!":
-            raise InvalidInput(f"option file {path}, line {number}: includes are not followed; name that file itself")
+            raise InvalidInput(
+                f"option file {path}, line {number}: includes are not supported; name the included file instead"
+            )
         heading = re.match(r"\[\s*([^\]]*?)\s*\]", line)
         if heading is not None:
             group = heading[1]
@@ -64,7 +66,7 @@ def read_option_file(path: str, groups: tuple[str, ...]) -> dict[str, str | None
 
 
 def _without_comment(line: str) -> str:
-    """Cut a line at the first ``#`` that is not in quotes."""
+    """Cut a line at the first ``#`` outside quotes."""
     quote = None
     escaped = False
     for position, character in enumerate(line):

@@ -1,4 +1,4 @@
-"""Work on many databases at once, so many on each server: a slow server does not keep the others waiting."""
+"""Parallel work on many databases, with a limit per server, so that a slow server does not delay the others."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 AT_ONCE: Final = 4
-"""So many databases of a server are worked on at a time. On two cores that two servers share, more gained nothing."""
+"""Default number of threads per server. More gained nothing with two servers on two shared cores."""
 
 
 def on_servers(
     items: Iterable[tuple[Node, T]], work: Callable[[T], R], at_once: int = AT_ONCE, *, stop_wait_s: float = 5.0
 ) -> Iterator[R]:
-    """Yield ``work(item)`` for each item, in the order in which they come to their ends.
+    """Yield ``work(item)`` for each item, in order of completion.
 
-    Where it is left early, by an error or Ctrl-C, no further item is begun; those at work get ``stop_wait_s``, and what
-    a server is busy with then goes on there.
+    After an error or Ctrl-C no further item is started. Running items get ``stop_wait_s`` to finish; a statement that
+    takes longer keeps running on its server.
 
     Args:
-        items: each with the server that it is on.
-        work: called in a thread; what it raises is raised here.
-        at_once: threads for each server.
-        stop_wait_s: how long those at work get when it is left early.
+        items: pairs of the server and the item.
+        work: called in a thread; its exceptions are raised to the caller.
+        at_once: threads per server.
+        stop_wait_s: seconds to wait for running items after an error.
     """
-    todo: dict[Node, queue.SimpleQueue[T]] = {}
+    queues: dict[Node, queue.SimpleQueue[T]] = {}
     total = 0
     for node, item in items:
-        todo.setdefault(node, queue.SimpleQueue()).put(item)
+        queues.setdefault(node, queue.SimpleQueue()).put(item)
         total += 1
     done: queue.SimpleQueue[tuple[R, None] | tuple[None, BaseException]] = queue.SimpleQueue()
     stopped = threading.Event()
@@ -48,14 +48,14 @@ def on_servers(
             try:
                 done.put((work(item), None))
             except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-                # Here already: others could begin much before the caller hears of it.
+                # Set here and not by the caller, so that the other threads stop at once.
                 stopped.set()
                 done.put((None, error))
 
-    # Daemons, so that Ctrl-C does not wait for a statement that runs for hours.
+    # Daemon threads, so that Ctrl-C does not wait for a statement that runs for hours.
     threads = [
         threading.Thread(target=run, args=(waiting,), daemon=True)
-        for waiting in todo.values()
+        for waiting in queues.values()
         for _ in range(min(at_once, waiting.qsize()))
     ]
     for thread in threads:

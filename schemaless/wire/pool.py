@@ -1,10 +1,10 @@
-"""Connections to a node: a small pool of driver connections, the one way that statements take to a server.
+"""Connection pool of one server, with retries; every statement to a server goes through it.
 
-AUTOCOMMIT, no reset on return, no ping before use: a pooled call then costs hardly more than one on a bare connection.
-What those would have caught is caught here: a connection that failed is thrown away with all its idle neighbours, and
-what may be repeated is repeated. SQLAlchemy's ``QueuePool`` would add 6 us to each call, and 20 where the caches are
-cold; and it decides by the class of an error whether a connection is kept, where this one wants proof that no reply is
-still on its way.
+Connections are in autocommit mode, and are neither reset on return nor pinged before use, so that a pooled call costs
+hardly more than one on a bare connection. Instead, a failed connection is discarded together with all idle ones, and
+operations that are safe to repeat are retried. SQLAlchemy's ``QueuePool`` is not used: it adds 6 us to each call (20
+with cold caches), and keeps or discards a connection by the class of the error, whereas this pool requires proof that
+no reply is outstanding.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pymysql.constants import CR
 
@@ -32,16 +32,13 @@ from schemaless.events import Event, Listener
 from schemaless.wire.breaker import PROBE_S, Breaker
 from schemaless.wire.claims import Claim
 from schemaless.wire.connection import Connection
-from schemaless.wire.connection_slots import ConnectionSlots, Living, Place
+from schemaless.wire.connection_slots import ConnectionSlots, LiveObjects, Slot
 from schemaless.wire.errors import NO_CLAIMS, ConnectionLost, Deadlock, ReplyTimedOut, interruption, translated
 from schemaless.wire.node import Node
-from schemaless.wire.route import Route, follow, outcome_unknown, speaks
+from schemaless.wire.route import Route, answered, outcome_unknown, raise_if_moved
 from schemaless.wire.session import Facts, close, open_connection
 from schemaless.wire.sql.sessions import NO_CLAIM
 from schemaless.wire.urls import Credentials
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import Engine
 
 T = TypeVar("T")
 
@@ -49,15 +46,20 @@ MAX_TIMEOUT_S: Final = 31_536_000
 ATTEMPTS: Final = 5
 
 RETRY_FOR_S: Final = 0.5
-"""Behind a first repetition, none is begun so long after a connection was lost: an outage is told within a second."""
+"""Retry window after a lost connection, in seconds; the first retry is exempt. Outages surface within a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolOptions:
-    """How a node's connections behave; times in seconds.
+    """Timeouts and limits of a pool's connections; times in seconds.
 
     Attributes:
-        max_packet_bytes: what a statement may have, where the server would take more.
+        connect_timeout_s: timeout for connecting, and for the server's greeting.
+        read_timeout_s: timeout for a reply.
+        write_timeout_s: timeout for sending a statement.
+        pool_size: maximum number of connections in use.
+        pool_timeout_s: timeout for a free connection.
+        max_packet_bytes: statement size limit, in addition to the server's ``max_allowed_packet``.
     """
 
     connect_timeout_s: float = 10
@@ -78,32 +80,32 @@ class PoolOptions:
 
 @dataclass(frozen=True, slots=True)
 class Retried(Event):
-    """A statement is sent again, since its connection was lost or a deadlock ended it."""
+    """An operation is retried after a lost connection, a deadlock or an outage; ``cause`` is the class of the error."""
 
     cause: str
 
 
 class _CheckedOut:
-    """A connection, and its place in the pool, from ``begin`` to ``end``; also as a ``with`` block.
+    """A checked-out connection and its slot, from ``begin`` to ``end``; also a context manager.
 
-    An exception of a signal's handler can come between any two steps of Python's. So what must not get lost goes from
-    one hand to the other in a single call into C, and ``end`` may be called again where it was interrupted.
+    A signal handler can raise between any two bytecodes. So connections and slots change hands in single calls into C,
+    and ``end`` may be called again if it was interrupted.
     """
 
-    __slots__ = ("_connection", "_pool", "_shard", "place")
+    __slots__ = ("_connection", "_pool", "_shard", "slot")
 
     def __init__(self, pool: NodePool, shard: int | None) -> None:
         self._pool = pool
         self._shard = shard
-        self.place: list[Place] = []
+        self.slot: list[Slot] = []
         self._connection: Connection | None = None
 
     def begin(self) -> Connection:
-        """Wait for a place, and take an idle connection or make one."""
+        """Wait for a slot, and take an idle connection or open one."""
         pool, shard = self._pool, self._shard
-        if not pool.places.take(self.place, pool.options.pool_timeout_s, pool.listener):
+        if not pool.slots.take(self.slot, pool.options.pool_timeout_s, pool.listener):
             raise ServerTimeout(
-                "no connection of the pool became free in time; raise pool_size, or make fewer calls at once",
+                "no connection of the pool became free in time; raise pool_size, or make fewer concurrent calls",
                 node=str(pool.node),
                 shard=shard,
             )
@@ -121,7 +123,7 @@ class _CheckedOut:
             connection.close()
 
     def end(self, error: BaseException | None) -> None:
-        """Give back what is still held, after a block that ended with ``error``."""
+        """Return the connection and the slot, after a block that ended with ``error``."""
         try:
             connection = self._connection
             if connection is not None:
@@ -132,7 +134,7 @@ class _CheckedOut:
                     connection.close()
                     self._connection = None
         finally:
-            self._pool.places.give_back(self.place)
+            self._pool.slots.give_back(self.slot)
 
     def __enter__(self) -> Connection:
         try:
@@ -145,15 +147,23 @@ class _CheckedOut:
         try:
             self.end(error)
         finally:
-            self._pool.places.give_back(self.place)
+            self._pool.slots.give_back(self.slot)
 
 
 class NodePool:
-    """The connections to one server.
+    """Connection pool of one server.
 
     Attributes:
-        listener: told of ``Retried`` and ``SlotAwaited``, which no call meets as long as all is well; or None.
-        retry_pause_s: about how long a call waits before its second attempt; twice as long before each further one.
+        node: the server.
+        breaker: the server's circuit breaker.
+        options: timeouts and limits.
+        credentials: the account.
+        listener: receives ``Retried`` and ``SlotAwaited``, or None; not called as long as all is well.
+        engine: slot for the SQLAlchemy engine of ``schema.engine``, which sets and reads it; None until then.
+        idle: idle connections.
+        opened: every open driver connection, in use or not; a forked child has to abandon them.
+        slots: slots for connections in use.
+        retry_pause_s: approximate pause before the first retry, in seconds; doubles with each further one.
     """
 
     retry_pause_s: float = 0.05
@@ -174,31 +184,29 @@ class NodePool:
         self.listener: Listener | None = None
         self._lost_at_s = 0.0
         self._closed_at_s = 0.0
-        self._begin()
+        self._reset()
         _all_pools.add(self)
 
-    def _begin(self) -> None:
-        # What ``engine.session`` made for this pool.
-        self.engine: Engine | None = None
+    def _reset(self) -> None:
+        self.engine: object | None = None
         self.idle: deque[Connection] = deque()
-        # Every driver connection there is, in use or not: a forked child has to let go of them.
-        self.opened = Living[Any]()
-        self.places = ConnectionSlots(self.options.pool_size)
+        self.opened = LiveObjects[Any]()
+        self.slots = ConnectionSlots(self.options.pool_size)
 
     def __repr__(self) -> str:
         return f"NodePool({self.node})"
 
     @property
     def claim(self) -> Claim | None:
-        """What the server has to have before a connection to it is used; None where none is asked for."""
+        """The claim that the server must hold, or None if it needs none."""
         return self._claims.get(self.node.having("primary"))
 
     def claim_changed(self) -> None:
-        """Have every connection of before be replaced, once it is given back."""
+        """Replace every existing connection once it is idle."""
         self._lost_at_s = time.monotonic()
 
     def open(self, database: str | None = None, *, autocommit: bool = True) -> tuple[Any, Facts]:
-        """Return a new driver connection that is none of the pool's; raises what ``open_connection`` raises."""
+        """Open a driver connection outside the pool; raises the errors of ``open_connection``."""
         options, claim = self.options, self.claim
         return open_connection(
             self.node,
@@ -211,24 +219,24 @@ class NodePool:
         )
 
     def is_fresh(self, connection: Connection) -> bool:
-        """Whether nothing was heard since this connection was made that it will not have outlived."""
+        """Return True if no connection was lost, and no claim changed, since this one was opened."""
         return connection.connected_at_s >= self._lost_at_s
 
     def keeps(self, connection: Connection, error: BaseException | None) -> bool:
-        """Whether a connection is idle and fit for the next caller, after a block that ended with ``error``."""
+        """Return True if a connection can be reused, after a block that ended with ``error``."""
         if isinstance(error, ConnectionLost):
-            # The server restarted, or closed what was idle: older connections are likely as dead.
+            # The server restarted or closed idle connections, so older ones are probably dead, too.
             self._lost_at_s = time.monotonic()
             self.breaker.lost()
             return False
         return not (connection.busy or connection.unfinished) and connection.connected_at_s >= self._closed_at_s
 
     def connect(self, shard: int | None) -> Connection:
-        """Return a new connection.
+        """Open a connection.
 
         Raises:
-            ServerUnavailable, ServerTimeout, AccessDenied, ServerRefused: none could be had.
-            PrimaryNotClaimed: the server is not the primary that the catalog asks for.
+            ServerUnavailable, ServerTimeout, AccessDenied, ServerRefused: the connection failed.
+            PrimaryNotClaimed: the server does not hold the claim that the catalog requires.
             InvalidInput: the URL's options cannot be used.
         """
         try:
@@ -241,14 +249,14 @@ class NodePool:
                 raise
             if raised is None:
                 failure = translated(error, str(self.node), shard, connecting=True)
-                if not speaks(failure):
+                if not answered(failure):
                     self.breaker.failed()
                 elif (claim := self.claim) is not None and failure.code in NO_CLAIMS:
                     claim.check(None, str(self.node), shard)
                 raise failure from error
         else:
             self.breaker.answered()
-            # The claim that is asked for now, which may not be the one of a moment ago.
+            # Read again: the required claim may have changed while connecting.
             if (claim := self.claim) is not None and facts.claim != claim.epoch:
                 close(raw, idle=True)
                 claim.check(facts.claim, str(self.node), shard)
@@ -256,20 +264,20 @@ class NodePool:
         raise raised
 
     def probe(self) -> None:
-        """Look whether the server lets one in within a second, and open or close the breaker accordingly."""
+        """Test whether the server accepts a connection within a second, and open or close the breaker accordingly."""
         timeouts = (PROBE_S, PROBE_S, PROBE_S)
         raised: BaseException | None = None
         try:
             raw, _ = open_connection(self.node, self.credentials.without_timeouts(), timeouts, self.opened.add)
             close(raw, idle=True)
         except SchemalessError:
-            # It answers, and refuses.
+            # The server answered, with a refusal.
             self.breaker.answered()
         except Exception as error:
             raised = interruption(error)
             if raised is error:
                 raise
-            if raised is None and not speaks(translated(error, str(self.node), None, connecting=True)):
+            if raised is None and not answered(translated(error, str(self.node), None, connecting=True)):
                 self.breaker.trip()
             elif raised is None:
                 self.breaker.answered()
@@ -279,10 +287,10 @@ class NodePool:
             raise raised
 
     def heed(self, shard: int | None = None) -> None:
-        """Look whether the server answers, where it did not: one caller, the others are refused meanwhile.
+        """Fail fast while the breaker is open; the one caller whose turn it is probes the server first.
 
         Raises:
-            ServerUnavailable: the server does not answer; with ``retry_after_s``.
+            ServerUnavailable: the server does not answer; sets ``retry_after_s``.
         """
         breaker = self.breaker
         if breaker.is_open:
@@ -292,8 +300,8 @@ class NodePool:
                 wait_s = breaker.pause_s
             if breaker.is_open:
                 refused = ServerUnavailable(
-                    f"it has not answered for {breaker.open_for_s():.1f} s, so no call is made; try again in "
-                    f"{wait_s:.2f} s; is the server running?",
+                    f"the server has not answered for {breaker.open_for_s():.1f} s, so nothing was sent; retry in "
+                    f"{wait_s:.2f} s, and check that the server is running",
                     node=str(self.node),
                     shard=shard,
                     code=CR.CR_CONN_HOST_ERROR,
@@ -302,29 +310,27 @@ class NodePool:
                 raise refused
 
     def _after_alarm(self, route: Route | None, shard: int | None, lost: ServerError | None) -> None:
-        """Look before a call is made after an alarm: whether the server answers, and whether the shard is still there.
+        """After an alarm, check that the server answers and still holds the shard.
 
         Raises:
-            ServerUnavailable: the server does not answer; with ``retry_after_s``.
-            Elsewhere: says ``route``.
+            ServerUnavailable: the server does not answer; sets ``retry_after_s``.
+            Elsewhere: the shard has moved.
         """
         self.heed(shard)
         alarms = self.breaker.alarms
         if route is not None and shard is not None:
-            # A server whose connections were lost may have been replaced, and be back before its clients heard of it.
+            # A server that lost its connections may have been replaced, and be back before its clients learn of that.
             alarm = ServerUnavailable("its connections were lost", node=str(self.node), shard=shard)
-            follow(route, alarm, self.node, shard, lost)
+            raise_if_moved(route, alarm, self.node, shard, lost)
             route.confirm(self.node, shard)
-            # Whoever has no shard to ask after leaves the alarm to those who have one.
-            self.breaker.looked(alarms)
+            # A call without a shard cannot check this, so it leaves the alarm to calls that have one.
+            self.breaker.acknowledge(alarms)
 
     def connection(self, shard: int | None = None) -> _CheckedOut:
-        """Check a connection out for a ``with`` block.
-
-        It is thrown away if the block fails in the driver or is interrupted.
+        """Check out a connection for a ``with`` block; discard it if the block fails in the driver or is interrupted.
 
         Raises:
-            ServerUnavailable, ServerTimeout, AccessDenied: no connection could be had; at the block's beginning.
+            ServerUnavailable, ServerTimeout, AccessDenied: no connection is available, on entering the block.
         """
         return _CheckedOut(self, shard)
 
@@ -337,22 +343,22 @@ class NodePool:
         route: Route | None = None,
         doubt: ServerError | None = None,
     ) -> T:
-        """Run ``operation`` on a connection, and again where the connection was lost or a deadlock ended it.
+        """Run an operation on a connection, and retry it after a lost connection or a deadlock.
 
-        ``operation`` must be safe to repeat: a read, or a write that finds out by itself whether it happened before.
+        The operation must be safe to repeat: a read, or a write that detects whether it was applied before.
 
         Args:
-            operation: takes a connection; must not keep it.
-            shard: named in errors.
-            writes: whether a lost connection leaves the outcome open.
-            route: asked before a lost connection is replaced, and where all attempts have failed, whether the shard is
-                still here; a server that was replaced may be back before its clients have heard of it.
-            doubt: a connection to another server that this very write was lost with before.
+            operation: receives a connection, which it must not keep.
+            shard: the shard's number, for errors and ``route``.
+            writes: True if a lost connection leaves the outcome open.
+            route: checks whether the shard is still on this server, before a lost connection is replaced and after the
+                last attempt; a replaced server may be back before its clients learn of it.
+            doubt: the error of an earlier attempt at this write, on another server, whose outcome is open.
 
         Raises:
-            Elsewhere: says ``route``.
+            Elsewhere: the shard has moved.
             OutcomeUnknown: a write lost its connection on every attempt.
-            ServerError: what the last attempt met.
+            ServerError: the error of the last attempt.
         """
         lost = doubt
         last: ServerError | None = None
@@ -361,8 +367,8 @@ class NodePool:
                 pause_s = self.retry_pause_s * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)  # noqa: S311 - jitter
                 if isinstance(last, ServerUnavailable):
                     self.breaker.lost()
-                    again = attempt > 1 or doubt is not None
-                    if again and isinstance(lost, ConnectionLost) and time.monotonic() + pause_s > lost.retry_until_s:
+                    limited = attempt > 1 or doubt is not None
+                    if limited and isinstance(lost, ConnectionLost) and time.monotonic() + pause_s > lost.retry_until_s:
                         break
                 time.sleep(pause_s)
                 if self.listener is not None:
@@ -380,21 +386,21 @@ class NodePool:
                         held.end(error)
                         raise
                 finally:
-                    if held.place:
-                        self.places.give_back(held.place)
+                    if held.slot:
+                        self.slots.give_back(held.slot)
             except ConnectionLost as error:
                 before = lost if isinstance(lost, ConnectionLost) else None
                 error.retry_until_s = before.retry_until_s if before else time.monotonic() + RETRY_FOR_S
                 lost = last = error
                 if isinstance(error, ReplyTimedOut):
-                    # A slow statement, or a server that hangs: a new connection tells.
+                    # The statement is slow or the server hangs; a new connection tells which.
                     self.probe()
                 if isinstance(error, ReplyTimedOut) and not writes:
                     if route is not None and shard is not None:
-                        follow(route, error, self.node, shard, None)
-                    # It may be running there still: asking again would only add another.
+                        raise_if_moved(route, error, self.node, shard, None)
+                    # The statement may still be running, and a retry would only add another one.
                     raise ServerTimeout(
-                        f"no reply in time ({error.message}); give a higher read_timeout in the URL or to connect()",
+                        f"no reply in time ({error.message}); set a higher read_timeout in the URL or in connect()",
                         node=error.node,
                         shard=shard,
                         code=error.code,
@@ -404,31 +410,31 @@ class NodePool:
             except BodyTooLarge as error:
                 if lost is None or not writes:
                     raise
-                # This connection takes less than the one that was lost, which may have written it.
+                # This server's limit is lower than that of the lost connection, which may have written the statement.
                 raise outcome_unknown(lost, str(error), lost) from error
             except ServerError as error:
                 last = error
-                # At first, say so at once. After a loss the server may be restarting, or be busy with what it got.
+                # Fail at once, unless a connection was lost: the server may be restarting, or busy with the statement.
                 if lost is None or not isinstance(error, ServerUnavailable | ServerTimeout):
                     break
         assert last is not None
         if route is not None and shard is not None:
-            follow(route, last, self.node, shard, lost if writes else None)
+            raise_if_moved(route, last, self.node, shard, lost if writes else None)
         if isinstance(last, ServerUnavailable) and last.retry_after_s is None and self.breaker.is_open:
-            # By now the next call is refused at once.
-            last.retry_after_s = self.breaker.left_s()
+            # The breaker opened, so the next call would fail at once.
+            last.retry_after_s = self.breaker.until_retry_s()
         if writes and lost is not None:
             raise outcome_unknown(lost, last.message, last) from last
         raise last
 
     def run_once(self, operation: Callable[[Connection], T]) -> T:
-        """Run ``operation`` in a transaction that is committed once at most; it need not be safe to repeat.
+        """Run an operation in a transaction that commits at most once; it need not be safe to repeat.
 
-        It is repeated as long as COMMIT has not been sent: what a lost connection leaves open is rolled back.
+        It is retried until COMMIT is sent: before that, a lost connection rolls the transaction back.
 
         Raises:
             OutcomeUnknown: the reply to COMMIT was lost.
-            ServerError: what the last attempt met; nothing was written.
+            ServerError: the error of the last attempt; nothing was written.
         """
 
         def once(connection: Connection) -> T:
@@ -440,15 +446,15 @@ class NodePool:
                 return result
             except ConnectionLost as lost:
                 if committing:
-                    raise outcome_unknown(lost, "it was not repeated", lost) from lost
+                    raise outcome_unknown(lost, "a COMMIT is not retried", lost) from lost
                 raise
 
         return self.run(once)
 
     def close(self) -> None:
-        """Close every idle connection, and each one in use when it is given back.
+        """Close all idle connections, and those in use once they are returned.
 
-        The pool can still be used; it then connects again.
+        The pool stays usable and opens new connections on demand.
         """
         self._closed_at_s = time.monotonic()
         with suppress(IndexError):
@@ -456,26 +462,27 @@ class NodePool:
                 self.idle.pop().close()
 
     def forget_after_fork(self) -> None:
-        """Let a forked child go of its parent's connections, without a word on the wire.
+        """Abandon the parent's connections in a forked child, without sending anything.
 
-        Of those in use by the parent's threads too: while the child held them open, the server would not see them end.
+        That includes connections in use by the parent's threads: if the child kept the sockets open, the server would
+        not notice when the parent closes them.
         """
         opened = list(self.opened)
-        self._begin()
+        self._reset()
         if opened:
-            nowhere = os.open(os.devnull, os.O_RDWR)
+            null = os.open(os.devnull, os.O_RDWR)
             for connection in opened:
                 try:
-                    # What mysqlclient says to the server when it is collected goes nowhere then.
-                    os.dup2(nowhere, int(getattr(connection, "_sock", connection).fileno()), inheritable=False)
-                except Exception:  # noqa: BLE001 - a closed one: each driver has its own way to say so
-                    _of_the_parent.append(connection)
-            os.close(nowhere)
+                    # mysqlclient sends COM_QUIT when it is collected; this redirects it.
+                    os.dup2(null, int(getattr(connection, "_sock", connection).fileno()), inheritable=False)
+                except Exception:  # noqa: BLE001 - a closed connection raises a different error in each driver
+                    _parent_connections.append(connection)
+            os.close(null)
 
 
-_all_pools = Living[NodePool]()
-_of_the_parent: list[Any] = []
-"""These driver connections are kept from being collected: they are closed, or do not say which socket is theirs."""
+_all_pools = LiveObjects[NodePool]()
+_parent_connections: list[Any] = []
+"""Driver connections kept alive in a forked child because they are closed, or do not reveal their socket."""
 
 
 def _after_fork_in_child() -> None:

@@ -1,4 +1,4 @@
-"""The pools of a datastore's servers, which share one account: its catalog's, its shards', its replicas'."""
+"""Connection pools of all servers of a datastore: catalog, primaries and replicas. They share one account."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from schemaless.wire.urls import Credentials
 
 
 class Pools:
-    """One pool for each server, made on first use: the same one whatever the server is to the datastore.
+    """One pool per server address, created on first use, whatever roles the server has.
 
     Attributes:
-        options: how connections behave.
+        options: timeouts and limits of the pools.
     """
 
     def __init__(self, credentials: Credentials, options: PoolOptions) -> None:
@@ -29,11 +29,11 @@ class Pools:
         self._listener: Listener | None = None
 
     def pool_for(self, node: Node) -> NodePool:
-        """Return the pool for a node's address."""
+        """Return the pool of a node's address."""
         pool = self._pools.get(node)
         if pool is None:
             address = node.having("primary")
-            # Operations of dict, so no lock that a fork could leave taken; a pool made for nothing opens nothing.
+            # setdefault instead of a lock, which a fork could leave locked. A surplus pool opens no connection.
             pool = self._pools.setdefault(
                 address, NodePool(address, self._credentials, self.options, self._breaker_for(node), self._claims)
             )
@@ -42,25 +42,25 @@ class Pools:
         return pool
 
     def listen(self, listener: Listener) -> None:
-        """Tell a listener what calls meet that have to wait or are repeated; it replaces the one before."""
+        """Set the listener for retries and waits; it replaces the previous one."""
         self._listener = listener
         for pool in list(self._pools.values()):
             pool.listener = listener
 
-    def ask_for(self, claims: Mapping[Node, Claim], replicas: Iterable[Node]) -> None:
-        """Have servers be used only if they have their claims; what had another one, or one before, is not used at all.
+    def require_claims(self, claims: Mapping[Node, Claim], replicas: Iterable[Node]) -> None:
+        """Require each primary's claim before using it, and refuse servers whose earlier claim is not in ``claims``.
 
         Args:
-            claims: of the primaries, by address.
-            replicas: the addresses of those that need none.
+            claims: claims of the primaries, by address.
+            replicas: addresses of the replicas, which need no claim.
         """
-        wanted = {node: replace(claim, epoch=NEVER) for node, claim in self._claims.items()} | dict(claims)
+        required = {node: replace(claim, epoch=NEVER) for node, claim in self._claims.items()} | dict(claims)
         for node in replicas:
-            wanted.pop(node, None)
-        changed = [node for node in {*wanted, *self._claims} if wanted.get(node) != self._claims.get(node)]
+            required.pop(node, None)
+        changed = [node for node in {*required, *self._claims} if required.get(node) != self._claims.get(node)]
         for node in changed:
-            if node in wanted:
-                self._claims[node] = wanted[node]
+            if node in required:
+                self._claims[node] = required[node]
             else:
                 self._claims.pop(node, None)
         for pool in list(self._pools.values()):
@@ -68,24 +68,24 @@ class Pools:
                 pool.claim_changed()
 
     def new_pool(self, node: Node, options: PoolOptions, *, unclaimed: bool = False) -> NodePool:
-        """Return a pool of its own for a node, which the caller closes; ``options`` hold whatever the URL says.
+        """Create a separate pool for a node; the caller closes it.
 
         Args:
-            node: its address.
-            options: how its connections behave.
-            unclaimed: whether the server is asked whatever its claim is.
+            node: the server's address.
+            options: timeouts and limits; timeouts in the URL are ignored.
+            unclaimed: use the server whatever claim it holds.
         """
         claims = None if unclaimed else self._claims
         return NodePool(node, self._credentials.without_timeouts(), options, self._breaker_for(node), claims)
 
     def breakers(self) -> dict[Node, Breaker]:
-        """Return the breaker of each server that was called, by the server's address."""
+        """Return the breakers of all servers used so far, by address."""
         return dict(self._breakers)
 
     def _breaker_for(self, node: Node) -> Breaker:
         return self._breakers.setdefault(node.having("primary"), Breaker())
 
     def close(self) -> None:
-        """Close every idle connection, and each one in use when it is given back."""
+        """Close all idle connections, and those in use once they are returned."""
         for pool in list(self._pools.values()):
             pool.close()

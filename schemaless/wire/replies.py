@@ -1,7 +1,7 @@
-"""Replies in memory: packets, and rows of what is in them.
+"""Parser for replies of the MySQL protocol: packets in memory, and the rows in them.
 
-Pure Python, and the law. The native part takes their place where it is present and knows what is to be done; what it
-does not know it leaves where it is, and what stands here decides and words the error.
+The pure-Python functions are the reference implementation. If the native part is installed, it parses what it can and
+leaves the rest unread, so that this code decides and raises the error.
 """
 
 from __future__ import annotations
@@ -13,46 +13,46 @@ from typing import Any, Final, NamedTuple
 
 import pymysql
 import pymysql.connections
-from pymysql import converters
+import pymysql.converters
 from pymysql.constants import FIELD_TYPE
 
 from schemaless.codec.fast import IS_WANTED, optional
 
 _BINARY: Final = 63
-"""A column of this character set has bytes, and no text."""
+"""Number of the binary character set: values are bytes, not text."""
 
-_READ_BY: Final = struct.Struct("<BH4xB5x")
-"""This is the end of a column's description: its character set and its type are there, behind all its names."""
-_READ_BY_BYTES: Final = _READ_BY.size - 1
-"""The end's first byte says this: how many more there are."""
-_KIND: Final = -6
-"""Where a column's type stands in its description."""
+_COLUMN_TAIL: Final = struct.Struct("<BH4xB5x")
+"""Fixed-size end of a column description: length, character set, and type."""
+_COLUMN_TAIL_LENGTH: Final = _COLUMN_TAIL.size - 1
+"""Value of the length byte: number of bytes after it."""
+_TYPE_OFFSET: Final = -6
+"""Offset of the type byte in a column description, from its end."""
 
 NULL: Final = 0xFB
-"""A value that begins so is none; a value's length is its first byte where that is less."""
+"""First byte of a NULL value; smaller first bytes are the length of the value."""
 ERROR: Final = 0xFF
-"""A packet that begins so is an error."""
+"""First byte of an error packet."""
 _END: Final = 0xFE
-_LEAST_LONG_VALUE: Final = 9
+_MIN_LONG_VALUE_BYTES: Final = 9
 HEADER_BYTES: Final = 4
 _HEADER: Final = struct.Struct("<I")
-"""A packet begins with three bytes that say how long it is, and one with its number."""
-MOST_PIECE_BYTES: Final = 0xFFFFFF
-"""A packet with so much in it goes on in the next one."""
+"""Packet header: three bytes of length, one byte of sequence number."""
+MAX_PIECE_BYTES: Final = 0xFFFFFF
+"""Payload size of a packet that continues in the next one, in bytes."""
 _LENGTH_BYTES: Final = {0xFC: 2, 0xFD: 3, 0xFE: 8}
-"""A value's length stands in so many bytes behind its first one."""
+"""Number of length bytes after each first byte of a long value."""
 
-Maker = Callable[[bytes], Any] | None
-"""This makes a column's values of their bytes; None where bytes stay so."""
+Converter = Callable[[bytes], Any] | None
+"""Converts the bytes of a column's values; None to keep bytes."""
 
 
 class Packets(NamedTuple):
-    """What is in the packets that lie whole in memory, up to an end and with it.
+    """Payloads of the complete packets in memory, up to and including an end packet.
 
     Attributes:
-        packets: none where the first one is not whole, or in pieces, or an error, or is numbered otherwise.
-        bytes: how many they took.
-        number: the next one's.
+        packets: empty if the first packet is incomplete, split, an error, or out of sequence.
+        bytes: size of the packets, with headers.
+        number: sequence number of the next packet.
     """
 
     packets: list[bytes]
@@ -61,12 +61,13 @@ class Packets(NamedTuple):
 
 
 class PacketRows(NamedTuple):
-    """The rows of such packets.
+    """Rows of the complete packets in memory.
 
     Attributes:
-        end: the packet that ended them, if any.
-        bytes: how many bytes they took, and the end with them.
-        number: the next packet's.
+        rows: the decoded rows.
+        end: the end packet, if it has arrived.
+        bytes: size of the packets, with headers and the end packet.
+        number: sequence number of the next packet.
     """
 
     rows: list[tuple[Any, ...]]
@@ -76,51 +77,51 @@ class PacketRows(NamedTuple):
 
 
 class Parser(NamedTuple):
-    """A way to read what lies in memory: of bytes, and the number of their first packet; of rows, their makers too."""
+    """Implementation of ``packets_in`` and ``rows_in``."""
 
     packets: Callable[[bytes, int], tuple[list[bytes], int, int]]
-    rows: Callable[[bytes, int, Sequence[Maker]], tuple[list[tuple[Any, ...]], bytes | None, int, int]]
+    rows: Callable[[bytes, int, Sequence[Converter]], tuple[list[tuple[Any, ...]], bytes | None, int, int]]
 
 
-def packets_in(here: bytes, number: int) -> Packets:
-    """Return the packets that lie whole in memory, of which the first one has this number."""
+def packets_in(buffer: bytes, number: int) -> Packets:
+    """Split buffered bytes into complete packets; the first one must have sequence number ``number``."""
     packets: list[bytes] = []
-    at, last = 0, len(here) - HEADER_BYTES
+    at, last = 0, len(buffer) - HEADER_BYTES
     while at < last:
-        (header,) = _HEADER.unpack_from(here, at)
+        (header,) = _HEADER.unpack_from(buffer, at)
         begin = at + HEADER_BYTES
-        length = header & MOST_PIECE_BYTES
+        length = header & MAX_PIECE_BYTES
         end = begin + length
-        # Of the other packets each is read by itself, with all that may be wrong with it.
-        if end > len(here) or header >> 24 != number or length in (0, MOST_PIECE_BYTES) or here[begin] == ERROR:
+        # Every other packet is read on its own, with full error handling.
+        if end > len(buffer) or header >> 24 != number or length in (0, MAX_PIECE_BYTES) or buffer[begin] == ERROR:
             break
-        packets.append(here[begin:end])
+        packets.append(buffer[begin:end])
         at, number = end, number + 1 & 0xFF
-        if here[begin] == _END and is_end(packets[-1]):
+        if buffer[begin] == _END and is_end(packets[-1]):
             break
     return Packets(packets, at, number)
 
 
-def rows_in(here: bytes, number: int, makers: Sequence[Maker]) -> PacketRows:
-    """Return the rows of the packets that ``packets_in`` gives.
+def rows_in(buffer: bytes, number: int, converters: Sequence[Converter]) -> PacketRows:
+    """Decode the rows of the complete packets in a buffer.
 
     Raises:
-        InternalError, IndexError, ValueError: one of them is no row of such columns.
+        InternalError, IndexError, ValueError: a packet is not a row of these columns.
     """
-    packets, taken, after = packets_in(here, number)
+    packets, taken, after = packets_in(buffer, number)
     end = packets.pop() if packets and is_end(packets[-1]) else None
-    return PacketRows([row_of(packet, makers) for packet in packets], end, taken, after)
+    return PacketRows([row_of(packet, converters) for packet in packets], end, taken, after)
 
 
-def row_of(packet: bytes, makers: Sequence[Maker]) -> tuple[Any, ...]:
-    """Return the row that is in a packet.
+def row_of(packet: bytes, converters: Sequence[Converter]) -> tuple[Any, ...]:
+    """Decode a row packet.
 
     Raises:
-        InternalError, IndexError, ValueError: it is no row of such columns.
+        InternalError, IndexError, ValueError: the packet is not a row of these columns.
     """
     row: list[Any] = []
     at = 0
-    for make in makers:
+    for convert in converters:
         length = packet[at]
         at += 1
         if length >= NULL:
@@ -128,67 +129,67 @@ def row_of(packet: bytes, makers: Sequence[Maker]) -> tuple[Any, ...]:
                 row.append(None)
                 continue
             if length not in _LENGTH_BYTES:
-                raise pymysql.InternalError(f"a value's length begins with {length:#x}, at byte {at - 1} of a row")
+                raise pymysql.InternalError(f"invalid length byte {length:#x} of a value, at byte {at - 1} of a row")
             begin = at + _LENGTH_BYTES[length]
             length = int.from_bytes(packet[at:begin], "little")
             at = begin
         end = at + length
-        row.append(packet[at:end] if make is None else make(packet[at:end]))
+        row.append(packet[at:end] if convert is None else convert(packet[at:end]))
         at = end
     if at != len(packet):
-        raise pymysql.InternalError(f"a row has {len(packet)} bytes, and its values {at}")
+        raise pymysql.InternalError(f"a row has {len(packet)} bytes, but its values take {at}")
     return tuple(row)
 
 
 def is_end(packet: bytes) -> bool:
-    """Whether a packet ends a reply's columns or rows; a value that long takes more bytes."""
-    return packet[0] == _END and len(packet) < _LEAST_LONG_VALUE
+    """Return True for the packet that ends the columns or rows; a row that begins like it is longer."""
+    return packet[0] == _END and len(packet) < _MIN_LONG_VALUE_BYTES
 
 
-def makers_of(
+def converters_of(
     columns: Sequence[bytes], encoding: str, has_text: bool, decoders: dict[int, Callable[[Any], Any]]
-) -> list[Maker]:
-    """Return what makes each column's values of their bytes, which PyMySQL does in two steps.
+) -> list[Converter]:
+    """Return the converter of each column; each does in one call what PyMySQL does in two.
 
     Args:
-        columns: their descriptions.
-        encoding: the connection's.
-        has_text: whether anything is to be text.
-        decoders: what the driver has for a type.
+        columns: column descriptions.
+        encoding: encoding of the connection.
+        has_text: True to decode text columns.
+        decoders: the driver's converters by column type.
 
     Raises:
-        InternalError, IndexError, struct.error: one is no column's description.
+        InternalError, IndexError, struct.error: a column description is malformed.
     """
-    return [_maker(column[-_READ_BY.size :], encoding, has_text, decoders.get(column[_KIND])) for column in columns]
+    tail = -_COLUMN_TAIL.size
+    return [_converter(column[tail:], encoding, has_text, decoders.get(column[_TYPE_OFFSET])) for column in columns]
 
 
 @lru_cache(256)
-def _maker(column: bytes, encoding: str, has_text: bool, convert: Any) -> Maker:
-    """Return what makes a column's values, given the end of its description."""
-    left, charset, kind = _READ_BY.unpack(column)
-    if left != _READ_BY_BYTES:
-        raise pymysql.InternalError(f"the description of a column ends with {column!r}")
-    if convert is converters.through:
+def _converter(column_tail: bytes, encoding: str, has_text: bool, convert: Any) -> Converter:
+    length, charset, kind = _COLUMN_TAIL.unpack(column_tail)
+    if length != _COLUMN_TAIL_LENGTH:
+        raise pymysql.InternalError(f"malformed column description, ends with {column_tail!r}")
+    if convert is pymysql.converters.through:
         convert = None
     if kind in pymysql.connections.TEXT_TYPES and kind != FIELD_TYPE.JSON:
         encoding = "" if charset == _BINARY else encoding
     elif kind != FIELD_TYPE.JSON:
-        # int takes the digits as bytes.
+        # int() accepts ASCII bytes.
         encoding = "" if convert is int else "ascii"
     if not has_text or not encoding:
-        made: Maker = convert
-        return made
+        converter: Converter = convert
+        return converter
     if convert is not None:
         return lambda value: convert(value.decode(encoding))
-    # Without a name it takes half as long.
+    # bytes.decode without an argument takes half as long as str() with an encoding.
     return bytes.decode if encoding == "utf8" else partial(str, encoding=encoding)
 
 
 REFERENCE: Final = Parser(packets_in, rows_in)
-"""This is what the native part is measured by."""
+"""Pure-Python reference implementation."""
 
 _native: Final[Any] = optional("schemaless_packed") if IS_WANTED else None
 
-# One of an earlier version has no rows.
+# Earlier versions of the native part do not have rows().
 PARSER: Final = Parser(_native.packets, _native.rows) if hasattr(_native, "rows") else REFERENCE
-"""Replies are read by this."""
+"""Parser in use: the native one if available."""

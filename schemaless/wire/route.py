@@ -1,4 +1,4 @@
-"""``Route``: what a pool asks about the shard that a call is for; and what an error of a call means."""
+"""``Route``, through which a pool checks whether a shard is still on its server, and helpers to classify errors."""
 
 from __future__ import annotations
 
@@ -10,43 +10,49 @@ from schemaless.wire.node import Node
 
 
 class Route(Protocol):
-    """Knows whether a shard is still on the server that is asked for it."""
+    """Checks whether a shard is still on the server that a call uses."""
 
-    def left(self, error: ServerError, node: Node, shard: int, lost: ServerError | None) -> Elsewhere | None:
-        """Return that a shard is elsewhere by now, or may be on its way; None where ``error`` is to be taken as it is.
+    def moved(self, error: ServerError, node: Node, shard: int, lost: ServerError | None) -> Elsewhere | None:
+        """Return an ``Elsewhere`` if an error means that the shard has moved or is being moved, else None.
 
         Args:
-            error: what the server, or the way to it, met.
+            error: the error of the server or of the connection to it.
             node: the server's address.
-            shard: the shard.
-            lost: the loss that leaves open whether an attempt at a write happened, if any.
+            shard: the shard's number.
+            lost: the lost connection that leaves the outcome of a write open, if any.
         """
 
     def confirm(self, node: Node, shard: int) -> None:
-        """Check that the catalog was read since the last alarm, where its servers' claims count.
+        """Check that the catalog could be read since the last alarm, if the shard's cluster uses claims.
 
         Raises:
-            ServerUnavailable: it cannot be read.
+            ServerUnavailable: the catalog cannot be read.
         """
 
 
-def speaks(failure: ServerError) -> bool:
-    """Whether a connection that failed was refused by the server itself, which so answers."""
+def answered(failure: ServerError) -> bool:
+    """Return True if a failed connection attempt got an answer from the server itself."""
     return not isinstance(failure, ServerUnavailable) or (failure.code is not None and failure.code < 2000)
 
 
-def follow(route: Route, error: ServerError, node: Node, shard: int, lost: ServerError | None) -> None:
-    """Raise ``Elsewhere`` where the shard has left."""
-    left = route.left(error, node, shard, lost)
-    if left is not None:
-        raise left from error
+def raise_if_moved(route: Route, error: ServerError, node: Node, shard: int, lost: ServerError | None) -> None:
+    """Raise ``Elsewhere`` if the shard has moved."""
+    moved = route.moved(error, node, shard, lost)
+    if moved is not None:
+        raise moved from error
 
 
-def outcome_unknown(lost: ServerError, then: str, last: ServerError) -> OutcomeUnknown:
-    """Return the error for a write that may have happened: ``lost`` with its connection, and not found out since."""
+def outcome_unknown(lost: ServerError, retry_failure: str, last: ServerError) -> OutcomeUnknown:
+    """Return the error for a write whose connection was lost and whose outcome no retry could settle.
+
+    Args:
+        lost: the loss of the connection.
+        retry_failure: why retries could not settle it.
+        last: the last error; its node, shard and code are reported.
+    """
     unknown = OutcomeUnknown(
-        f"the reply to a write was lost ({lost.message}), and repeating it did not tell ({then}); "
-        "make the same call again to settle it",
+        f"the reply to a write was lost ({lost.message}), and a retry could not tell whether it was written "
+        f"({retry_failure}); make the same call again to settle it",
         node=last.node,
         shard=last.shard,
         code=last.code,

@@ -1,4 +1,4 @@
-"""Passwords: held so that nothing shows them, from where they are read to the driver that sends them."""
+"""Passwords, kept out of reprs, pickles and tracebacks on their way to the driver."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from schemaless.errors import InvalidInput
 
 PASSWORD_VARIABLE: Final = "SCHEMALESS_PASSWORD"  # noqa: S105 - a name
 _NONCE_BYTES: Final = 16
-_MARK_BYTES: Final = 32
+_TAG_BYTES: Final = 32
 _CLEARED: Final = frozenset({"schemaless", "sqlalchemy", "pymysql", "MySQLdb"})
 
 
 class Secret:
-    """A text that only ``reveal`` gives: not its repr, not a format, not a pickle, not the locals of a frame.
+    """A string that only ``reveal`` returns; its repr, format and pickle do not contain it.
 
-    Pickled it is sealed with the key that a process shares with those that it starts (``multiprocessing``'s). Another
-    process cannot open it: there, a password is ``SCHEMALESS_PASSWORD``'s.
+    A pickle is sealed with ``multiprocessing``'s authentication key, which a process shares with the processes it
+    starts. Other processes cannot open it and take the password from ``SCHEMALESS_PASSWORD``.
     """
 
     __slots__ = ("_text",)
@@ -31,14 +31,14 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """Return the text; keep it in no variable.
+        """Return the string; do not store it in a variable, which a traceback would show.
 
         Raises:
-            InvalidInput: it was pickled by a process that did not start this one.
+            InvalidInput: it was pickled by an unrelated process, and ``SCHEMALESS_PASSWORD`` is not set.
         """
         if self._text is None:
             raise InvalidInput(
-                f"the password does not travel to processes elsewhere; set {PASSWORD_VARIABLE} where this one runs"
+                f"the password is not passed to unrelated processes; set {PASSWORD_VARIABLE} where this one runs"
             )
         return self._text
 
@@ -65,15 +65,15 @@ class Secret:
 def _sealed(text: bytes) -> bytes:
     nonce = os.urandom(_NONCE_BYTES)
     hidden = _mask(text, nonce)
-    return nonce + _mark(nonce + hidden) + hidden
+    return nonce + _tag(nonce + hidden) + hidden
 
 
 def _opened(sealed: bytes | None) -> Secret:
     if sealed is None:
         return Secret(None)
     nonce, rest = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
-    mark, hidden = rest[:_MARK_BYTES], rest[_MARK_BYTES:]
-    if not hmac.compare_digest(mark, _mark(nonce + hidden)):
+    tag, hidden = rest[:_TAG_BYTES], rest[_TAG_BYTES:]
+    if not hmac.compare_digest(tag, _tag(nonce + hidden)):
         return Secret(os.environ.get(PASSWORD_VARIABLE))
     return Secret(_mask(hidden, nonce).decode())
 
@@ -87,21 +87,21 @@ def _mask(text: bytes, nonce: bytes) -> bytes:
     return bytes(one ^ other for one, other in zip(text, stream, strict=True))
 
 
-def _mark(sealed: bytes) -> bytes:
+def _tag(sealed: bytes) -> bytes:
     return hmac.digest(_key(), sealed, "sha256")
 
 
 def clear_locals(error: BaseException) -> None:
-    """Empty the frames of this package and of drivers that an error has left, and those of the errors behind it.
+    """Clear the local variables of this package and of drivers in the tracebacks of an error and its causes.
 
-    A driver has the password in its variables while it logs in, and a traceback keeps them.
+    During the login, drivers hold the password in local variables, which a traceback would keep.
     """
     chain: list[BaseException] = [error]
     for one in chain:
         trace: TracebackType | None = one.__traceback__
         while trace is not None:
             if str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0] in _CLEARED:
-                with suppress(RuntimeError):  # it is still running: its caller clears it, or it has nothing to hide
+                with suppress(RuntimeError):  # the frame is still running; its caller clears it, or it holds no secret
                     trace.tb_frame.clear()
             trace = trace.tb_next
         chain += [cause for cause in (one.__cause__, one.__context__) if cause is not None and cause not in chain]

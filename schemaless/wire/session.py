@@ -1,18 +1,23 @@
-"""The one way to a server: a driver connection, logged in, whose session is what the guarantees rest on.
+"""Opening and closing of driver connections, and the session variables that the store's guarantees depend on.
 
-What a server's administrator may have set globally, or has set by ``init_connect``, is set here for each session and
-read back: a driver trusts a status flag, and a proxy may swallow a SET. The pool keeps what this makes, and the engines
-of SQLAlchemy get theirs from here as well.
+Every connection is opened here, for the pools as well as for SQLAlchemy. The session variables are set explicitly,
+whatever the server's globals or ``init_connect`` say, and then read back, because a driver trusts a status flag and a
+proxy may drop a SET.
 
-Of the variables that a session takes over from its server, these could break a promise in silence: writes that are not
-committed (autocommit, completion_type), rows that are left out (sql_select_limit, sql_auto_is_null) or read before they
-are committed (transaction_isolation), a cell that is written twice (unique_checks), literals that mean something else
-(sql_mode, the character sets), wrong times (time_zone, timestamp) or order (max_sort_length), tables in an engine
-without transactions (default_storage_engine), and writes that no replica gets (sql_log_bin, which only an administrator
-may set back, so that it is refused). Two more would refuse work without need: sql_safe_updates and sql_big_selects.
-What is left alone can make a call fail, and says so, or slow: timeouts, memory, the optimizer, the binary log's format.
-One is set for speed (eq_range_index_dive_limit): statements name the index that they are read by, so that no server
-need count the rows of each key that it is asked for, to choose one.
+Server defaults of these variables could silently break a guarantee:
+
+- autocommit, completion_type: writes that are not committed
+- sql_select_limit, sql_auto_is_null: missing rows
+- transaction_isolation: uncommitted reads
+- unique_checks: cells written twice
+- sql_mode, character sets: literals with another meaning
+- time_zone, timestamp, max_sort_length: wrong times or order
+- default_storage_engine: tables without transactions
+- sql_log_bin: writes that are not replicated; only an administrator can reset it, so a session without it is refused
+
+sql_safe_updates and sql_big_selects would reject valid statements. eq_range_index_dive_limit is set for speed: every
+statement names its index, so the optimizer need not count the rows of each key. All other variables (timeouts, memory,
+optimizer, binary log format) can only make a call slow or fail with an error.
 """
 
 from __future__ import annotations
@@ -36,10 +41,10 @@ from schemaless.wire.errors import interruption, is_drivers
 from schemaless.wire.node import Node
 from schemaless.wire.secret import Secret, clear_locals
 from schemaless.wire.sql.sessions import NO_CLAIM, select_session, set_session
-from schemaless.wire.urls import Credentials, driver_arguments, sqlalchemy_url
+from schemaless.wire.urls import Credentials, driver_arguments
 
 SQL_MODE: Final = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
-"""Statements are built byte by byte: they need backslash escapes, and errors rather than truncation."""
+"""Literals need backslash escapes, and values that do not fit must be errors, not truncated."""
 
 _NO_LIMIT: Final = 2**64 - 1
 
@@ -57,7 +62,7 @@ SETTINGS: Final[dict[str, str | int]] = {
     "eq_range_index_dive_limit": 1,
     "default_storage_engine": "InnoDB",
 }
-"""Each session has these, as they read back. ``autocommit`` and the isolation come to them (``_wanted``)."""
+"""Session variables to set, in the form in which they read back; autocommit and the isolation level are added."""
 
 READ_BACK: Final[dict[str, str | int]] = {
     "character_set_client": "utf8mb4",
@@ -65,19 +70,19 @@ READ_BACK: Final[dict[str, str | int]] = {
     "character_set_results": "utf8mb4",
     "sql_log_bin": 1,
 }
-"""These are only read back: the driver has set them, or nobody but an administrator may."""
+"""Session variables that are only checked: the driver sets them, or only an administrator can."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a server says of itself to a new connection.
+    """Server properties, read when a connection is opened.
 
     Attributes:
-        max_allowed_packet: the longest statement that it takes, in bytes.
-        auto_increment_increment: the distance of the ids that it hands out.
-        version: as it gives it.
-        connected_at_s: when, on the monotonic clock.
-        claim: the epoch of its claim on the cluster that was asked about; None without, and where none was.
+        max_allowed_packet: maximum statement size, in bytes.
+        auto_increment_increment: step between generated ids.
+        version: the server's version string.
+        connected_at_s: time of the connection, by ``time.monotonic``.
+        claim: epoch of the server's claim on the cluster; None if it has none, or if it was not queried.
     """
 
     max_allowed_packet: int
@@ -91,30 +96,34 @@ def open_connection(
     node: Node,
     credentials: Credentials,
     timeouts: tuple[float, float, float],
-    made: Callable[[Any], object],
+    register: Callable[[Any], object],
     *,
     database: str | None = None,
     autocommit: bool = True,
     claim: bytes = NO_CLAIM,
 ) -> tuple[Any, Facts]:
-    """Return a driver connection whose session is set and read back, and what its server says of itself.
+    """Open a driver connection, and set up and verify its session.
 
     Args:
-        credentials: how to log in.
-        timeouts: to connect, to read and to write, in seconds; what the URL says counts before them.
-        made: called with the connection before anything is sent on it.
-        database: its own, if any.
-        autocommit: whether each statement is a transaction of its own.
-        claim: the expression for the server's claim; see ``sql.replicas.own_claim``.
+        node: the server.
+        credentials: the account.
+        timeouts: connect, read and write timeout, in seconds; timeouts in the URL take precedence.
+        register: called with the connection before anything is sent on it.
+        database: default database, if any.
+        autocommit: False to open transactions explicitly.
+        claim: SQL expression for the server's claim; see ``sql.sessions.own_claim``.
+
+    Returns:
+        The connection and the properties of its server.
 
     Raises:
         InvalidInput: the URL's options cannot be used.
-        ServerRefused: the server, or something on the way to it, does not leave the session as it was set.
-        Exception: what the driver raised (``errors.translated``), or somebody's signal handler.
+        ServerRefused: the session variables did not keep their values.
+        Exception: an exception of the driver (see ``errors.translated``) or of a signal handler.
     """
     raw = None
     try:
-        raw = _made(node, credentials, timeouts, database, made)
+        raw = _log_in(node, credentials, timeouts, database, register)
         return raw, _set_up(raw, str(node), autocommit, claim)
     except BaseException as error:
         clear_locals(error)
@@ -124,37 +133,37 @@ def open_connection(
 
 
 def close(raw: Any, *, idle: bool) -> None:
-    """End a driver connection.
+    """Close a driver connection; does nothing if it is closed already.
 
     Args:
-        raw: what ``open_connection`` returned, closed or not.
-        idle: whether every reply on it has been read. On another nothing is sent any more, not even a farewell: that
-            could come to stand in the middle of a statement.
+        raw: a connection from ``open_connection``.
+        idle: True if every reply has been read. Otherwise no COM_QUIT is sent, since it could end up in the middle of a
+            statement.
     """
     is_pymysql = isinstance(raw, pymysql.connections.Connection)
     try:
         if is_pymysql:
             if idle and raw.open:
-                # Not close(), which drops what a signal's handler raises meanwhile.
+                # PyMySQL's close() would ignore an exception of a signal handler.
                 raw._execute_command(COMMAND.COM_QUIT, b"")  # noqa: SLF001
         else:
             if not idle:
                 with socket.socket(fileno=os.dup(raw.fileno())) as wire:
                     wire.shutdown(socket.SHUT_RDWR)
             raw.close()
-    except Exception as error:  # noqa: BLE001 - it may be closed already, or the server gone
-        if (another := interruption(error)) is not None:
-            raise another from another.__cause__
+    except Exception as error:  # noqa: BLE001 - the connection may be closed, or the server down
+        if (interrupt := interruption(error)) is not None:
+            raise interrupt from interrupt.__cause__
     finally:
         if is_pymysql:
             raw._force_close()  # noqa: SLF001
 
 
 def import_driver(credentials: Credentials) -> Any:
-    """Return the module of the driver that a URL names.
+    """Import the driver that a URL names.
 
     Raises:
-        InvalidInput: it is not installed.
+        InvalidInput: the driver is not installed.
     """
     if credentials.drivername == "mysql+pymysql":
         return pymysql
@@ -163,39 +172,38 @@ def import_driver(credentials: Credentials) -> Any:
     except ModuleNotFoundError as missing:
         raise InvalidInput(
             f"{credentials.drivername} needs the driver {missing.name!r}, which is not installed; "
-            "use mysql:// for PyMySQL, which is"
+            "use mysql:// for PyMySQL"
         ) from None
 
 
-def _made(
+def _log_in(
     node: Node,
     credentials: Credentials,
     timeouts: tuple[float, float, float],
     database: str | None,
-    made: Callable[[Any], object],
+    register: Callable[[Any], object],
 ) -> Any:
-    """Return a connection that is logged in."""
     driver = import_driver(credentials)
-    arguments = _called(
+    arguments = _checked_call(
         _arguments, {"node": node, "credentials": credentials, "timeouts": timeouts, "database": database}
     )
     password: Secret | None = arguments.pop("password", None)
     if driver is not pymysql:
         login = {} if password is None else {"password": password.reveal()}
         try:
-            raw = _called(driver.connect, arguments | login)
+            raw = _checked_call(driver.connect, arguments | login)
         finally:
             login.clear()
-        made(raw)
+        register(raw)
         return raw
-    raw = _called(DriverConnection, arguments | {"defer_connect": True})
-    made(raw)
-    # PyMySQL would wait as long for the server's greeting as for a reply to a statement.
-    read_timeout_s = raw._read_timeout  # noqa: SLF001 - it has no public name
+    raw = _checked_call(DriverConnection, arguments | {"defer_connect": True})
+    register(raw)
+    # PyMySQL would wait for the server's greeting as long as for a reply to a statement.
+    read_timeout_s = raw._read_timeout  # noqa: SLF001 - PyMySQL has no public name for it
     raw._read_timeout = min(read_timeout_s, raw.connect_timeout)  # noqa: SLF001
     try:
         if password is not None:
-            # As bytes: it would send text as Latin-1, where the programs that set passwords send UTF-8.
+            # PyMySQL would encode a str as Latin-1, but passwords are set as UTF-8.
             raw.password = password.reveal().encode()
         raw.connect()
     finally:
@@ -204,8 +212,8 @@ def _made(
     return raw
 
 
-def _called(connect: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Call the driver; only what it says of its arguments is about the URL."""
+def _checked_call(connect: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Call the driver, and report errors about its arguments as errors in the URL."""
     try:
         return connect(**arguments)
     except (TypeError, ValueError) as error:
@@ -217,54 +225,55 @@ def _called(connect: Callable[..., Any], arguments: dict[str, Any]) -> Any:
 def _arguments(
     node: Node, credentials: Credentials, timeouts: tuple[float, float, float], database: str | None
 ) -> dict[str, Any]:
-    """Return what the driver is called with."""
     names = ("connect_timeout", "read_timeout", "write_timeout")
-    ours: dict[str, Any] = dict(zip(names, timeouts, strict=True))
+    defaults: dict[str, Any] = dict(zip(names, timeouts, strict=True))
     if credentials.drivername == "mysql+mysqldb":
-        # It takes whole seconds only, and 0 would mean for ever.
-        ours = {name: math.ceil(value) for name, value in ours.items()}
-    said = said_to_driver(node, credentials, database)
-    # The session is set by us, behind the login, where init_connect has no more say.
-    return {"charset": "utf8mb4", **ours, **said, "autocommit": None, **driver_arguments(node, credentials)}
+        # mysqlclient accepts whole seconds only, and 0 means no timeout.
+        defaults = {name: math.ceil(value) for name, value in defaults.items()}
+    from_url = url_arguments(node, credentials, database)
+    # The session is set up after the login, so that init_connect cannot override it.
+    return {"charset": "utf8mb4", **defaults, **from_url, "autocommit": None, **driver_arguments(node, credentials)}
 
 
-def said_to_driver(node: Node, credentials: Credentials, database: str | None) -> dict[str, Any]:
-    """Return what an address and a URL's options say to the driver, as SQLAlchemy's dialect reads them.
+def url_arguments(node: Node, credentials: Credentials, database: str | None) -> dict[str, Any]:
+    """Return the driver arguments of an address and a URL's options, as SQLAlchemy's dialect would.
 
-    Most URLs have no options of the driver, and PyMySQL. They are read here: to import SQLAlchemy takes longer than all
-    else up to the first reply, and nothing but the tables' definitions and revisions needs it.
+    The common case, PyMySQL without driver options, does not import SQLAlchemy, which takes longer than everything else
+    up to the first reply.
     """
     if credentials.drivername != "mysql+pymysql" or credentials.driver_options:
+        from schemaless.wire.sqlalchemy_url import sqlalchemy_url  # it imports SQLAlchemy
+
         url = sqlalchemy_url(node, credentials, database)
         kind: Any = url.get_dialect()
         _, read = kind(dbapi=kind.import_dbapi()).create_connect_args(url)
         return dict(read)
-    said = {
+    arguments = {
         "host": node.host,
         "database": database,
         "user": credentials.username,
         "port": node.port,
         "unix_socket": node.socket,
     }
-    return {name: value for name, value in said.items() if value} | {"client_flag": CLIENT.FOUND_ROWS}
+    return {name: value for name, value in arguments.items() if value} | {"client_flag": CLIENT.FOUND_ROWS}
 
 
 def _set_up(raw: Any, node: str, autocommit: bool, claim: bytes) -> Facts:
-    """Set the session in one round trip, and read it back in another, with what else is asked of a server."""
+    """Set the session variables in one round trip; read them and the server's properties back in a second one."""
     version = str(raw.get_server_info())
     isolation = "tx_isolation" if "mariadb" in version.lower() else "transaction_isolation"
-    wanted = {"autocommit": int(autocommit), **SETTINGS, isolation: "REPEATABLE-READ"}
+    settings = {"autocommit": int(autocommit), **SETTINGS, isolation: "REPEATABLE-READ"}
     cursor = raw.cursor()
-    cursor.execute(set_session({**wanted, "timestamp": None}))
-    expected = wanted | READ_BACK
+    cursor.execute(set_session({**settings, "timestamp": None}))
+    expected = settings | READ_BACK
     cursor.execute(select_session(expected, claim))
     packet, increment, version, epoch, *actual = cursor.fetchone()
     cursor.close()
     for (name, value), held in zip(expected.items(), actual, strict=True):
         if str(held).lower() != str(value).lower():
             raise ServerRefused(
-                f"sessions here have {name}={held!s}, and {value} is needed; it was set and did not stay so: look at "
-                "init_connect on the server, and at what stands between",
+                f"the session has {name}={held!s} although it was set to {value}; check init_connect on the server and "
+                "any proxy in between",
                 node=node,
             )
     return Facts(int(packet), int(increment), str(version), time.monotonic(), None if epoch is None else int(epoch))

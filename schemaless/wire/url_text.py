@@ -1,6 +1,6 @@
-"""URLs as text: what SQLAlchemy's ``make_url`` reads and ``URL`` writes, in programs that need nothing else of it.
+"""Parsing and formatting of URLs, compatible with SQLAlchemy's ``make_url`` and ``URL``.
 
-To import SQLAlchemy takes as long as all the rest of this package.
+SQLAlchemy is not used because importing it takes as long as the rest of this package.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _FORM: Final = re.compile(
 
 
 class URLText(NamedTuple):
-    """What stands in a URL; None for a part that does not.
+    """Parts of a URL; None for a missing part.
 
     Attributes:
-        query: names and values in their order; a name may be there twice.
+        query: names and values in order, with duplicates.
     """
 
     drivername: str
@@ -36,7 +36,7 @@ class URLText(NamedTuple):
 
 
 def read_url(text: str) -> URLText | None:
-    """Return the parts of a URL, or None where it is none."""
+    """Parse a URL; None if it is not one."""
     parts = _FORM.match(text)
     if parts is None:
         return None
@@ -59,7 +59,7 @@ def write_url(
     *,
     hidden_password: bool = False,
 ) -> str:
-    """Return the text of a URL without a password, or with asterisks where one is hidden."""
+    """Format a URL without a password, or with asterisks in its place if ``hidden_password``."""
     account = "" if username is None else f"{quote(username, safe=' +')}{':***' if hidden_password else ''}@"
     address = f"[{host}]" if ":" in (host or "") else host or ""
     place = address if port is None else f"{address}:{port}"

@@ -1,6 +1,6 @@
-"""Where a server is and how to log in: what a URL says, then the environment, then an option file.
+"""Parser for server URLs: address and credentials from the URL, then the environment, then an option file.
 
-The password and TLS serve for every node of a datastore; where the nodes are, only the catalog says.
+Account and TLS options apply to every node of a datastore; the addresses of its nodes come from the catalog.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote_plus
 
 from schemaless.errors import InvalidInput
@@ -18,22 +18,19 @@ from schemaless.wire.secret import PASSWORD_VARIABLE, Secret, clear_locals
 from schemaless.wire.tls import NO_OPTIONS, TLS, tls_of
 from schemaless.wire.url_text import URLText, read_url, write_url
 
-if TYPE_CHECKING:
-    from sqlalchemy.engine import URL
-
-_OURS: Final = ("ssl", "read_default_")
-"""Options that begin so are read here; the driver gets the others."""
-_DECIDING: Final = frozenset({"ssl_mode", "ssl_verify_cert", "ssl_verify_identity"})
-"""One of them in a URL stands for all of them in an option file."""
+_OWN_PREFIXES: Final = ("ssl", "read_default_")
+"""Prefixes of the options that are handled here; all others are passed to the driver."""
+_TLS_MODE_OPTIONS: Final = frozenset({"ssl_mode", "ssl_verify_cert", "ssl_verify_identity"})
+"""One of these options in the URL overrides all of them in the option file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """How to log in to every node of a datastore: from the client's URL and surroundings, never from the catalog.
+    """Account, TLS and driver options for every node of a datastore; they never come from the catalog.
 
     Attributes:
-        query: the URL's options, secrets left out.
-        password_from: where the password was found; None where there is none.
+        query: the URL's options, without secrets.
+        password_from: source of the password, for display; None without a password.
     """
 
     drivername: str = "mysql+pymysql"
@@ -44,21 +41,24 @@ class Credentials:
     password_from: str | None = field(default=None, compare=False)
 
     def without_timeouts(self) -> Credentials:
-        """Return the same without what the URL says of timeouts."""
+        """Return the credentials without the URL's timeout options."""
         return replace(self, query=tuple(pair for pair in self.query if not pair[0].endswith("_timeout")))
 
     @property
     def driver_options(self) -> dict[str, str]:
-        """The URL's options that are the driver's own."""
-        return {name: value for name, value in self.query if not name.startswith(_OURS)}
+        """The URL's options that are passed to the driver."""
+        return {name: value for name, value in self.query if not name.startswith(_OWN_PREFIXES)}
 
 
 @dataclass(frozen=True, slots=True)
 class ServerURL:
-    """A parsed URL: the server, how to log in, and the database it names, if any.
+    """A parsed URL.
 
     Attributes:
-        others: servers that the catalog may be on as well, in the order in which they are tried.
+        node: the server.
+        credentials: the account.
+        database: the database or datastore that the URL names, if any.
+        others: further servers that may hold the catalog, in the order in which they are tried.
     """
 
     node: Node
@@ -68,23 +68,23 @@ class ServerURL:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """All servers that it names, in their order, each once."""
+        """All servers of the URL, in order, without duplicates."""
         return tuple(dict.fromkeys((self.node, *self.others)))
 
     def __str__(self) -> str:
-        # Options that the driver would refuse, such as a misspelt password, are not shown either.
+        # Hides misspelt password options as well, which the driver would reject.
         shown = {name: "***" if "pass" in name else value for name, value in self.credentials.query}
         hidden = self.credentials.password is not None
         return self._with_others(_text(self.node, self.credentials, self.database, shown, hidden_password=hidden))
 
     def for_database(self, database: str | None) -> str:
-        """Return the URL of another database on the same servers, without any password."""
+        """Return the URL of another database on the same servers, without passwords."""
         text = self._with_others(_text(self.node, self.credentials, database, dict(self.credentials.query)))
-        # A socket's slashes may stand as they are in a query.
+        # Slashes in a query need no escaping.
         return text.replace("mysql+pymysql://", "mysql://", 1).replace("%2F", "/")
 
     def _with_others(self, text: str) -> str:
-        """Return a rendered URL of the first server with all of them."""
+        """Insert the other servers into a rendered URL of the first one."""
         if len(self.nodes) == 1:
             return text
         if self.node.socket is not None:
@@ -96,16 +96,18 @@ class ServerURL:
 def parse_url(text: str | Secret, *, several: bool = False) -> ServerURL:
     """Parse ``mysql://user:password@host:port/name?option=value``.
 
-    With ``several``, it may name more servers for the catalog: ``host1:3306,host2:3306``, or sockets with commas.
+    With ``several``, the URL may name several servers for the catalog, separated by commas: ``host1:3306,host2:3306``,
+    or several sockets.
 
-    ``mysql://`` and ``mariadb://`` mean PyMySQL, ``mysql+mysqldb://`` mysqlclient; ``?unix_socket=`` names a socket.
-    ``?ssl_mode=`` and its companions (``schemaless.wire.tls``) say how connections are encrypted. Without a password
-    in it, ``SCHEMALESS_PASSWORD`` is used where it is set. ``?read_default_file=`` names an option file, whose groups
-    ``[client]`` and ``[schemaless]`` say what is still missing; ``?read_default_group=`` names another group, of
-    ``~/.my.cnf`` unless a file is named.
+    - ``mysql://`` and ``mariadb://`` select PyMySQL, ``mysql+mysqldb://`` mysqlclient.
+    - ``?unix_socket=`` names a socket.
+    - ``?ssl_mode=`` and the other TLS options (``schemaless.wire.tls``) configure encryption.
+    - ``?read_default_file=`` names an option file; its groups ``[client]`` and ``[schemaless]`` fill in what the URL
+      lacks. ``?read_default_group=`` names another group; the default file is ``~/.my.cnf``.
+    - Without a password in the URL, ``SCHEMALESS_PASSWORD`` is used if it is set.
 
     Raises:
-        InvalidInput: it is no such URL, or the option file cannot be used. The message does not repeat a password.
+        InvalidInput: the URL is malformed, or the option file cannot be used. Messages never contain a password.
     """
     given = text if isinstance(text, Secret) else Secret(text)
     del text
@@ -130,7 +132,7 @@ def _parsed(text: str, several: bool) -> ServerURL:
     if family not in ("mysql", "mariadb") or driver not in ("", "pymysql", "mysqldb"):
         raise InvalidInput(f"URL scheme must be mysql, mariadb, mysql+pymysql or mysql+mysqldb, got {url.drivername!r}")
     if "@" in (url.host or ""):
-        raise InvalidInput("the URL has two @ before its name; in a user or a password, @ is written %40")
+        raise InvalidInput("the URL has two @ before its name; write @ as %40 in a user name or password")
     query: dict[str, str] = {}
     for name, value in url.query:
         if name in query:
@@ -142,13 +144,15 @@ def _parsed(text: str, several: bool) -> ServerURL:
         raise InvalidInput(f"the URL's charset must be utf8mb4, got {charset!r}; leave it out")
     socket, *sockets = query.pop("unix_socket", "").split(",")
     if (more or sockets) and not several:
-        raise InvalidInput("the URL names several servers; only the URL of a datastore may, for its catalog")
+        raise InvalidInput(
+            "the URL names several servers; that is only possible in the URL of a datastore, for its catalog"
+        )
     if "" in sockets or not all(server.host for server in (url, *more_urls) if more):
-        raise InvalidInput("the URL names several servers with a comma between them, and one of them is empty")
-    given = {name: value for name, value in (query | secrets).items() if name.startswith("ssl")}
-    file, file_given = _option_file(query)
-    if not _DECIDING.isdisjoint(given):
-        file_given = {name: value for name, value in file_given.items() if name not in _DECIDING}
+        raise InvalidInput("the URL names several servers separated by commas, and one of them is empty")
+    url_tls = {name: value for name, value in (query | secrets).items() if name.startswith("ssl")}
+    file, file_tls = _option_file(query)
+    if not _TLS_MODE_OPTIONS.isdisjoint(url_tls):
+        file_tls = {name: value for name, value in file_tls.items() if name not in _TLS_MODE_OPTIONS}
     candidates = (
         ("the URL", url.password),
         ("the URL", secrets.get("password")),
@@ -162,7 +166,7 @@ def _parsed(text: str, several: bool) -> ServerURL:
         url.username or file.get("user"),
         None if password is None else Secret(password),
         tuple(sorted(query.items())),
-        tls_of(file_given | given, "the URL" if given else "the option file"),
+        tls_of(file_tls | url_tls, "the URL" if url_tls else "the option file"),
         source,
     )
     others = [Node("primary", socket=path) for path in sockets]
@@ -171,41 +175,30 @@ def _parsed(text: str, several: bool) -> ServerURL:
 
 
 def _each_host(text: str) -> list[str]:
-    """Return a URL for each host that one names, with commas between them."""
+    """Split a URL that names several hosts into one URL per host."""
     scheme, mark, rest = text.partition("://")
-    end = next((place for place, letter in enumerate(rest) if letter in "/?"), len(rest))
+    end = next((position for position, character in enumerate(rest) if character in "/?"), len(rest))
     account, at, hosts = rest[:end].rpartition("@")
     return [f"{scheme}{mark}{account}{at}{host}{rest[end:]}" for host in hosts.split(",")]
 
 
 def _authority(node: Node) -> str:
-    """Return host and port as they stand in a URL."""
+    """Return ``host:port``, with brackets around an IPv6 address."""
     host = f"[{node.host}]" if ":" in str(node.host) else node.host
     return f"{host}:{node.port}"
 
 
 def driver_arguments(node: Node, credentials: Credentials) -> dict[str, Any]:
-    """Return what the driver is to be called with to log in: the password, still a ``Secret``, and TLS.
+    """Return the driver arguments for the login: TLS options, and the password, still as a ``Secret``.
 
     Raises:
-        InvalidInput: a certificate or a key cannot be read.
+        InvalidInput: a certificate or key cannot be read.
     """
     driver = credentials.drivername.partition("+")[2]
     arguments = credentials.tls.driver_arguments(driver, socket=node.socket is not None)
     if credentials.password is not None:
         arguments["password"] = credentials.password
     return arguments
-
-
-def sqlalchemy_url(node: Node, credentials: Credentials, database: str | None) -> URL:
-    """Return SQLAlchemy's form of a node's address, without password and TLS (see ``driver_arguments``)."""
-    if credentials.drivername == "mysql+mysqldb" and node.host == "localhost":
-        # To MySQL's C libraries that is the default socket, whatever server that belongs to.
-        node = replace(node, host="127.0.0.1")
-    from sqlalchemy.engine import URL
-
-    options = _options(node, credentials.driver_options)
-    return URL.create(credentials.drivername, credentials.username, None, node.host, node.port, database, options)
 
 
 def _text(
@@ -232,28 +225,28 @@ def _options(node: Node, query: Mapping[str, str]) -> dict[str, str]:
 
 
 def _option_file(query: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return what the option file says that the URL's options name: the login, and TLS options."""
+    """Read the option file that the URL names; return its login and TLS options."""
     if "read_default_file" not in query and "read_default_group" not in query:
         return {}, {}
     path = query.get("read_default_file", DEFAULT_FILE)
-    read = read_option_file(path, ("client", query.get("read_default_group", "schemaless")))
-    login = {name: value for name, value in read.items() if value is not None and not name.startswith("ssl")}
-    tls = {name: value for name, value in read.items() if value is not None and name.startswith("ssl_")}
-    # MariaDB's names.
-    if "ssl_verify_server_cert" in read:
+    options = read_option_file(path, ("client", query.get("read_default_group", "schemaless")))
+    login = {name: value for name, value in options.items() if value is not None and not name.startswith("ssl")}
+    tls = {name: value for name, value in options.items() if value is not None and name.startswith("ssl_")}
+    # MariaDB's option names.
+    if "ssl_verify_server_cert" in options:
         tls["ssl_verify_identity"] = tls.pop("ssl_verify_server_cert", "true")
-    if "skip_ssl" in read or read.get("ssl", "1") in ("0", "false", "off"):
+    if "skip_ssl" in options or options.get("ssl", "1") in ("0", "false", "off"):
         tls = {"ssl_mode": "disabled"}
-    elif "ssl" in read and not tls:
+    elif "ssl" in options and not tls:
         tls = {"ssl_mode": "required"}
     return login, tls
 
 
 def _node(url: URLText, socket: str | None, file: Mapping[str, str]) -> Node:
-    """Return the server: the URL's, else the option file's, which may also add the port."""
+    """Return the server of the URL, with missing parts from the option file."""
     host, port = url.host or None, url.port
     if socket is None and host is None:
-        # To the mysql client, localhost is the socket where there is one.
+        # Like the mysql client, use the socket for localhost if there is one.
         socket = file.get("socket") if file.get("host", "localhost") == "localhost" else None
         host = file.get("host")
     if socket is not None:
@@ -262,6 +255,6 @@ def _node(url: URLText, socket: str | None, file: Mapping[str, str]) -> Node:
         raise InvalidInput("the URL names no server; add a host, as in mysql://user@host/name, or ?unix_socket=/path")
     if port is None and "port" in file:
         if not file["port"].isdecimal():
-            raise InvalidInput(f"the option file's port is a number, got {file['port']!r}")
+            raise InvalidInput(f"the option file's port must be a number, got {file['port']!r}")
         port = int(file["port"])
     return Node("primary", host=host, port=port or 3306)

@@ -119,7 +119,7 @@ def test_reads_from_anything_but_primary_or_replica_are_refused(store, row):
     ]
 
     for read in reads:
-        with pytest.raises(InvalidInput, match=r"read_from must be 'primary' or 'replica', .*got"):
+        with pytest.raises(InvalidInput, match=r"read_from must be 'primary' or 'replica' .*got"):
             read()
     assert store.get_cell(row, "BASE", 1, read_from="replica") is None
 

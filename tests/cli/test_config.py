@@ -91,7 +91,7 @@ def test_add_makes_a_file_that_only_its_owner_reads(invoke, file):
     before = file.read_bytes()
     for arguments, said in (
         (("mezz", URL), f"{file}, line 4, names mezz already"),
-        (("other", URL, "--default"), "has a default already"),
+        (("other", URL, "--default"), "already has a default"),
         (("not a name", URL), "1 to 64 of"),
         (("other", "db-1"), "expected a URL"),
         (("other", "mysql://db-1/"), "names no datastore"),
@@ -158,9 +158,9 @@ def test_a_bad_file_is_told_with_its_line_and_key(invoke, file, text, said):
 @pytest.mark.once
 def test_a_file_that_cannot_be_trusted_or_found_is_refused(invoke, file):
     """One that everybody may write to, one that is not there, and one that is no text."""
-    assert "names " + str(file) + ", which is not there" in invoke("info").err
+    assert "names " + str(file) + ", which does not exist" in invoke("info").err
     write(file, GOOD, 0o602)
-    assert "may be written by everybody" in invoke("info").err
+    assert "is world-writable" in invoke("info").err
     file.chmod(0o600)
     file.write_bytes(b"\xff")
     assert "is not UTF-8 text" in invoke("info").err

@@ -149,7 +149,7 @@ def test_server_without_the_claim_is_not_used(client, adopt, first, rows):
     claims = f"{client.name}_heartbeat.primary_claim"
     sql(first, f"UPDATE {claims} SET server = UUID()")
     lose_connections(first)
-    with pytest.raises(PrimaryNotClaimed, match="no claim on cluster-1, and the catalog asks for claim 1") as refused:
+    with pytest.raises(PrimaryNotClaimed, match="no claim on cluster-1, and the catalog requires claim 1") as refused:
         client.get_cell(rows(), "BASE", 1)
     sql(first, f"DROP TABLE {claims}")
     with pytest.raises(PrimaryNotClaimed):

@@ -114,7 +114,7 @@ def test_a_cluster_that_is_not_fit_is_refused(url, at, replicated, servers, monk
         write(*args)
 
     monkeypatch.setattr(clusters, "write_new_cluster", second)
-    with pytest.raises(TopologyError, match="were changed by somebody else at this moment"):
+    with pytest.raises(TopologyError, match="were changed concurrently"):
         add_cluster(url, at(stranger), name="archive")
     again = add_cluster(url, at(stranger), name="archive")
     assert (again.cluster.name, again.changed) == ("archive", False)

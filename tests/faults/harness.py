@@ -230,7 +230,7 @@ class Harness:
     def _expect_no_open_transaction(self) -> None:
         """Expect that every connection is back in its pool, and none in the middle of a transaction."""
         for pool in self._pools():
-            free = pool.places.free()
+            free = pool.slots.free()
             expect(
                 free == pool.options.pool_size, f"{pool.options.pool_size - free} connections of {pool} are not back"
             )

@@ -110,7 +110,7 @@ class Witness:
         found: Counter[str] = Counter()
         for pool in self.pools():
             if self._alone:
-                found["lost places"] += pool.options.pool_size - pool.places.free()
+                found["lost places"] += pool.options.pool_size - pool.slots.free()
             for connection in list(pool.idle) if self._alone else ():
                 found["open transactions"] += bool(connection._raw.server_status & 1)
                 found["busy ones kept"] += connection.busy

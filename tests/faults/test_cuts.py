@@ -55,7 +55,7 @@ def opened(url: str) -> Iterator[Datastore]:
 def store(opened: Datastore, proxy: Proxy) -> Iterator[Datastore]:
     """The datastore, disturbed by nothing before and after."""
     breaker = internals_of(opened).shards.pool_for(internals_of(opened).shards.node_of(0)).breaker
-    breaker.looked(breaker.alarms)
+    breaker.acknowledge(breaker.alarms)
     yield opened
     proxy.disarm()
     breaker.answered()

@@ -114,7 +114,7 @@ def test_alarms_beside_threads_of_the_same_pool_disturb_nobody(root_url):
 
         assert set(found) <= set(TOLD), found
         assert wrong == []
-        assert [pool.places.free() for pool in pools_of(wide)] == [8, 8]
+        assert [pool.slots.free() for pool in pools_of(wide)] == [8, 8]
 
 
 def test_alarms_in_forked_children_arrive_as_they_are(store):
@@ -168,8 +168,8 @@ def test_a_call_inside_an_except_block_does_not_take_the_handled_error_for_an_in
 def test_a_place_that_an_interrupt_took_along_comes_back(store):
     """Where it struck between the taking of a place and its use, nobody would give it back."""
     (pool, *_) = pools_of(store)
-    assert pool.places.take([], 0)
-    assert pool.places.take([], 0)
+    assert pool.slots.take([], 0)
+    assert pool.slots.take([], 0)
 
     assert pool.run(lambda connection: connection.rows(b"SELECT 1")) == ((1,),)
     with pool.connection(), pool.connection(), pytest.raises(schemaless.ServerTimeout), pool.connection():
@@ -198,7 +198,7 @@ def test_ctrl_c_while_a_pool_is_full_takes_no_place(server_urls):
     with pool.connection(), pytest.raises(KeyboardInterrupt), signal_after(0.05, signal.default_int_handler):
         pool.run(lambda connection: connection.rows(b"SELECT 1"))
 
-    assert pool.places.free() == 1
+    assert pool.slots.free() == 1
     assert pool.run(lambda connection: connection.rows(b"SELECT 1")) == ((1,),)
     pool.close()
 
@@ -217,7 +217,7 @@ def test_an_interrupt_while_a_failed_call_gives_back_its_place_loses_none(store,
         pool.run(lambda connection: connection.rows(b"SELECT nothing"))
 
     assert caught.value.__traceback__ is not None
-    assert pool.places.free() == 2
+    assert pool.slots.free() == 2
     del caught
     gc.collect()
 

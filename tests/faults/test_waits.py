@@ -137,7 +137,7 @@ def test_a_read_whose_reply_does_not_come_ends_at_read_timeout(proxy, store, row
 
     with (
         within(),
-        pytest.raises(schemaless.ServerTimeout, match=r"no reply in time.*give a higher read_timeout") as caught,
+        pytest.raises(schemaless.ServerTimeout, match=r"no reply in time.*set a higher read_timeout") as caught,
     ):
         store.get_cell(row, "BASE", 1)
 

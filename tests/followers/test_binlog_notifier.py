@@ -252,7 +252,7 @@ def test_a_log_that_the_server_ends_is_a_lost_connection(monkeypatch):
     url = parse_url("mysql://follow@db-1/trips")
     reader = LogReader(url.node, url.credentials)
 
-    with pytest.raises(ServerUnavailable, match="db-1:3306: it ended its binary log"):
+    with pytest.raises(ServerUnavailable, match="db-1:3306: the server ended the binary log stream"):
         next(reader.events())
 
 

@@ -124,7 +124,7 @@ def test_upgrade_makes_what_is_missing(fresh_url, fresh_store, by_hand, admin_ur
 
     assert outcome.failed == {}
     assert outcome.upgraded == [database]
-    with connect(fresh_url) as again, pytest.raises(ShardIdentityMismatch, match="does not say which shard it is"):
+    with connect(fresh_url) as again, pytest.raises(ShardIdentityMismatch, match="has no identity"):
         list(again.scan_shard(1))
 
 

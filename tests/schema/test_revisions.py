@@ -105,7 +105,7 @@ def test_upgrade_that_finds_work_done_and_other_tables_is_refused(
     execute(pool, database, f"ALTER TABLE cell ADD COLUMN later INT, {change}")
     with installed():
         making.upgrade(pool, undisturbed, "shard")
-        with pytest.raises(SchemaMismatch, match=f"Duplicate column name 'later'.*: {complaint}. Mend them by hand"):
+        with pytest.raises(SchemaMismatch, match=f"Duplicate column name 'later'.*: {complaint}. Correct them by hand"):
             making.upgrade(pool, database, "shard")
         left_at = schema.version_of(pool, database)
         execute(pool, database, f"ALTER TABLE cell {mending}")
@@ -156,7 +156,7 @@ def test_upgrade_under_another_or_a_reader_gives_up_and_says_why(pool, empty_dat
         with session(pool, database) as connection:
             connection.exec_driver_sql("START TRANSACTION")
             connection.exec_driver_sql("SELECT * FROM cell")
-            with pytest.raises(ServerTimeout, match="a lock was not given in time"):
+            with pytest.raises(ServerTimeout, match="the lock was not granted in time"):
                 revisions.run(pool, database, "shard", lock_s=1)
             connection.exec_driver_sql("COMMIT")
 

@@ -145,7 +145,7 @@ def test_a_replica_that_lags_behind_a_move_is_not_asked(own_accounts, client, re
             assert root.get_cell(row, "BASE", 1).body == "here"
             assert root.get_cell(row, "BASE", 1, read_from="replica").body == "here"
             assert [cell.row_key for cell in root.iter_shard(ELSEWHERE, read_from="replica")] == [row]
-            assert f"has not got shard {ELSEWHERE} yet" in caplog.text
+            assert f"does not have shard {ELSEWHERE} yet" in caplog.text
     finally:
         sql(replica, f"START {word(replica)} SQL_THREAD")
 

@@ -19,7 +19,7 @@ from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
 from schemaless.testing.servers import private_servers
 from schemaless.wire import breaker, pool
-from schemaless.wire.breaker import FAILURES, FIRST_PAUSE_S, MOST_PAUSE_S, Breaker
+from schemaless.wire.breaker import FAILURES, FIRST_PAUSE_S, MAX_PAUSE_S, Breaker
 from schemaless.wire.errors import ConnectionLost, Deadlock
 from schemaless.wire.urls import parse_url
 from tests.freezing import freeze, thaw
@@ -57,9 +57,9 @@ def test_the_breaker_opens_backs_off_and_closes(clock):
         assert watched.wait_s() is None
         watched.failed()
 
-    assert pauses == [FIRST_PAUSE_S, 0.5, 1.0, MOST_PAUSE_S, MOST_PAUSE_S, MOST_PAUSE_S]
+    assert pauses == [FIRST_PAUSE_S, 0.5, 1.0, MAX_PAUSE_S, MAX_PAUSE_S, MAX_PAUSE_S]
     watched.answered()
-    watched.looked(watched.alarms)
+    watched.acknowledge(watched.alarms)
     assert (watched.alarmed, watched.is_open) == (False, False)
 
 
@@ -69,7 +69,7 @@ def test_one_of_a_hundred_callers_looks(clock):
     watched = Breaker()
     watched.trip()
     for _ in range(3):
-        clock[0] += 2 * MOST_PAUSE_S
+        clock[0] += 2 * MAX_PAUSE_S
         together = threading.Barrier(100)
 
         def ask(_: int, together: threading.Barrier = together) -> float | None:
@@ -87,10 +87,10 @@ def test_an_alarm_that_comes_while_somebody_looks_is_not_forgotten():
     watched.lost()
     began = watched.alarms
     watched.lost()
-    watched.looked(began)
+    watched.acknowledge(began)
     assert watched.alarmed
 
-    watched.looked(watched.alarms)
+    watched.acknowledge(watched.alarms)
     assert not watched.alarmed
 
 

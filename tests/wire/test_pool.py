@@ -173,7 +173,7 @@ def test_run_once_is_repeated_until_commit_is_sent_and_never_after(pool):
         cut(connection)
 
     assert pool.run_once(lose_early) == 2
-    with pytest.raises(OutcomeUnknown, match="not repeated"):
+    with pytest.raises(OutcomeUnknown, match="a COMMIT is not retried"):
         pool.run_once(lose_late)
     assert len(tries) == 3
     assert pool.run(connection_id) != tries[-1]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemaless.codec.fast import optional
-from schemaless.wire.replies import REFERENCE, Maker, Parser, is_end, row_of
+from schemaless.wire.replies import REFERENCE, Converter, Parser, is_end, row_of
 from tests.skips import NATIVE_NOT_BUILT
 
 pytestmark = pytest.mark.once
@@ -19,7 +19,13 @@ pytestmark = pytest.mark.once
 native: Any = optional("schemaless_packed")
 needs_native = pytest.mark.skipif(native is None, reason=NATIVE_NOT_BUILT)
 
-MAKERS: tuple[Maker, ...] = (None, int, bytes.decode, datetime.date.fromisoformat, lambda value: value.decode("ascii"))
+CONVERTERS: tuple[Converter, ...] = (
+    None,
+    int,
+    bytes.decode,
+    datetime.date.fromisoformat,
+    lambda value: value.decode("ascii"),
+)
 
 
 def length(value: bytes, width: int) -> bytes:
@@ -42,7 +48,7 @@ values = st.one_of(st.just(b"\xfb"), st.builds(length, texts, st.sampled_from((0
 rows = st.lists(values, max_size=4).map(b"".join)
 ends = st.binary(max_size=9).map(b"\xfe".__add__)
 strangers = st.one_of(st.binary(max_size=12), st.binary(max_size=12).map(b"\xff".__add__))
-makers = st.lists(st.sampled_from(MAKERS), max_size=4)
+converters = st.lists(st.sampled_from(CONVERTERS), max_size=4)
 
 
 @st.composite
@@ -69,12 +75,12 @@ def test_packets_are_those_of_the_reference(memory):
     assert native.packets(*memory) == REFERENCE.packets(*memory)
 
 
-def outcome(parser: Parser, here: bytes, number: int, makers: list[Maker]) -> object:
+def outcome(parser: Parser, here: bytes, number: int, converters: list[Converter]) -> object:
     """Return what a connection would get of a memory: rows with their types, the end, what is left; or the error."""
     found: list[tuple[Any, ...]] = []
     try:
         while True:
-            more, end, taken, number = parser.rows(here, number, makers)
+            more, end, taken, number = parser.rows(here, number, converters)
             found += more
             here = here[taken:]
             if end is not None:
@@ -86,17 +92,17 @@ def outcome(parser: Parser, here: bytes, number: int, makers: list[Maker]) -> ob
                     break
                 end = packets[0] if is_end(packets[0]) else None
                 assert end is None
-                found.append(row_of(packets[0], makers))
+                found.append(row_of(packets[0], converters))
     except Exception as error:  # noqa: BLE001 - whatever it is, it has to be the same
         return type(error), str(error)
     return [[(type(value), value) for value in row] for row in found], end, here, number
 
 
 @needs_native
-@given(memories(), makers)
-def test_rows_are_those_of_the_reference(memory, makers):
+@given(memories(), converters)
+def test_rows_are_those_of_the_reference(memory, converters):
     """Or what is raised is: nothing is a row by the native part that is none by the reference, or another one."""
-    assert outcome(native, *memory, makers) == outcome(REFERENCE, *memory, makers)
+    assert outcome(native, *memory, converters) == outcome(REFERENCE, *memory, converters)
 
 
 @needs_native
@@ -119,6 +125,6 @@ def test_a_piece_of_a_packet_is_left_where_it_is():
 @needs_native
 @pytest.mark.parametrize("arguments", [(b"", 256, []), (b"", -1, []), (bytearray(), 0, []), (b"", 0, 1), ("", 0, [])])
 def test_arguments_of_other_kinds_are_refused(arguments):
-    """They are no bytes, no number of a packet, or no makers."""
+    """They are no bytes, no number of a packet, or no converters."""
     with pytest.raises((TypeError, OverflowError)):
         native.rows(*arguments)

@@ -9,9 +9,10 @@ from sqlalchemy import make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError
 
-from schemaless.wire.session import said_to_driver
+from schemaless.wire.session import url_arguments
+from schemaless.wire.sqlalchemy_url import sqlalchemy_url
 from schemaless.wire.url_text import read_url, write_url
-from schemaless.wire.urls import parse_url, sqlalchemy_url
+from schemaless.wire.urls import parse_url
 
 pytestmark = pytest.mark.once
 
@@ -82,4 +83,4 @@ def test_the_driver_is_told_what_sqlalchemy_would_tell_it(text: str, database: s
     dialect = url.get_dialect()
     _, expected = dialect(dbapi=dialect.import_dbapi()).create_connect_args(url)
 
-    assert said_to_driver(parsed.node, parsed.credentials, database) == expected
+    assert url_arguments(parsed.node, parsed.credentials, database) == expected

@@ -11,8 +11,9 @@ from schemaless import InvalidInput
 from schemaless.local.binaries import environment
 from schemaless.wire.option_file import read_option_file
 from schemaless.wire.secret import Secret
+from schemaless.wire.sqlalchemy_url import sqlalchemy_url
 from schemaless.wire.tls import TLS
-from schemaless.wire.urls import parse_url, sqlalchemy_url
+from schemaless.wire.urls import parse_url
 
 
 @pytest.mark.parametrize(
@@ -114,11 +115,11 @@ def test_tls_mode_is_what_the_options_come_to(options, mode):
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ("ssl_mode=on", "ssl_mode is one of disabled, "),
-        ("ssl_mode=required&ssl_verify_cert=true", "ssl_verify_cert beside ssl_mode"),
-        ("ssl_verify_identity=maybe", "is true or false"),
+        ("ssl_mode=on", "ssl_mode must be one of disabled, "),
+        ("ssl_mode=required&ssl_verify_cert=true", "ssl_verify_cert cannot be combined with ssl_mode"),
+        ("ssl_verify_identity=maybe", "must be true or false"),
         ("ssl_check_hostname=true", "unknown TLS option 'ssl_check_hostname'"),
-        ("ssl=true", "unknown TLS option 'ssl'; there are ssl_mode"),
+        ("ssl=true", "unknown TLS option 'ssl'; choose from ssl_mode"),
         ("ssl_key=/key.pem", "needs ssl_cert"),
         ("ssl_ca=/a&ssl_ca=/b", "twice"),
     ],
@@ -135,7 +136,7 @@ def test_tls_file_that_is_not_there_or_is_none_is_named(tmp_path, name):
     path = tmp_path / "file.pem"
     tls = TLS("verify_ca", **{name: str(path)})
 
-    with pytest.raises(InvalidInput, match=f"ssl_{name}: there is no '{path}'"):
+    with pytest.raises(InvalidInput, match=f"ssl_{name}: '{path}' does not exist"):
         tls.context()
     path.write_text("no certificate")
     with pytest.raises(InvalidInput, match=f"ssl_{name} '{path}' cannot be used for TLS: "):
@@ -233,11 +234,11 @@ def test_option_file_tls_in_the_words_of_both_clients(my_cnf, text, mode):
 @pytest.mark.parametrize(
     ("text", "mode", "complaint"),
     [
-        ("!includedir /etc/mysql", 0o600, "line 1: includes are not followed"),
+        ("!includedir /etc/mysql", 0o600, "line 1: includes are not supported"),
         ("user=me", 0o600, r"line 1: an option before the first \[group\]"),
-        ("[client]\npassword=s3cret", 0o606, "may be written by everybody"),
+        ("[client]\npassword=s3cret", 0o606, "is world-writable"),
         ("[client]\nssl-crl=s3cret", 0o600, "unknown TLS option 'ssl_crl'"),
-        ("[client]\nport=s3", 0o600, "port is a number"),
+        ("[client]\nport=s3", 0o600, "port must be a number"),
     ],
 )
 def test_option_file_that_cannot_be_used_is_refused(my_cnf, text, mode, complaint):

@@ -1,1 +1,1 @@
-"""Statements about the catalog, replicas and tables on the move."""
+"""Statements about the catalog, replicas and shards being moved."""

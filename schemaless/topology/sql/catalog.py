@@ -1,4 +1,4 @@
-"""Statements about the catalog: where a datastore's shards are, what its columns are written in, its dictionaries."""
+"""Statements about the topology tables of the catalog."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from collections.abc import Iterable
 from schemaless.wire.sql.parts import blob, delete, insert, table, text, update
 
 NodeRow = tuple[str, str | None, int | None, str | None]
-"""A node's row is its role, host, port and socket."""
-
-# The datastore
+"""Role, host, port and socket of a node."""
 
 
 def select_datastore(catalog: str) -> bytes:
-    """Select what a datastore is; one row, or none where a creation was interrupted.
+    """Select the datastore's row, which is missing if its creation was interrupted.
 
     Returns:
         A statement whose row is name, shard_count, placement, format, ready and topology_token.
@@ -22,39 +20,39 @@ def select_datastore(catalog: str) -> bytes:
 
 
 def select_token(catalog: str, cluster: str) -> bytes:
-    """Select the token of the topology, whether the server is set read-only, and a cluster's epoch."""
+    """Select the topology token, whether the server is read-only, and a cluster's epoch."""
     epoch = b"(SELECT primary_epoch FROM %b WHERE name=%b)" % (table(catalog, b"cluster"), text(cluster))
     return b"SELECT topology_token, @@global.read_only, %b FROM %b" % (epoch, table(catalog, b"datastore"))
 
 
 def update_token(catalog: str, token: bytes) -> bytes:
-    """Give the topology another token."""
+    """Replace the topology token."""
     return b"UPDATE %b SET topology_token=%b" % (table(catalog, b"datastore"), blob(token))
 
 
 def lock_datastore(catalog: str) -> bytes:
-    """Hold off everybody else who changes the topology until the transaction ends."""
+    """Lock the topology against concurrent changes until the end of the transaction."""
     return b"SELECT only_row FROM %b FOR UPDATE" % table(catalog, b"datastore")
 
 
 def insert_datastore(catalog: str, shard_count: int, placement: str, format_number: int) -> bytes:
-    """Insert what a datastore is, which has the catalog's name, as not ready; refused where it is there."""
+    """Insert the datastore's row, marked as not ready; fails if it exists. The datastore is named like its catalog."""
     row = (1, catalog, shard_count, placement, format_number, 0)
     return insert(table(catalog, b"datastore"), "only_row, name, shard_count, placement, format, ready", [row])
 
 
 def mark_ready(catalog: str) -> bytes:
-    """Write down that every shard is there."""
+    """Mark the datastore as ready."""
     return b"UPDATE %b SET ready=1" % table(catalog, b"datastore")
 
 
 def select_clusters(catalog: str) -> bytes:
-    """Select name, epoch and id_block of the clusters, in the order of their names."""
+    """Select name, epoch and id_block of all clusters, ordered by name."""
     return b"SELECT name, primary_epoch, id_block FROM %b ORDER BY name" % table(catalog, b"cluster")
 
 
 def update_epoch(catalog: str, cluster: str, epoch: int, id_block: int) -> bytes:
-    """Have another claim be asked for on a cluster's primary, and write down the block of added_ids that it begins."""
+    """Set the claim epoch that a cluster's primary must hold, and the block of added_ids that it starts."""
     return update(table(catalog, b"cluster"), {"primary_epoch": epoch, "id_block": id_block}, name=cluster)
 
 
@@ -64,7 +62,7 @@ def insert_clusters(catalog: str, names: Iterable[str]) -> bytes:
 
 
 def select_nodes(catalog: str) -> bytes:
-    """Select cluster, role, host, port and socket of every node, in the order in which they were written down."""
+    """Select cluster, role, host, port and socket of all nodes, in insertion order."""
     return b"SELECT cluster, role, host, port, socket FROM %b ORDER BY node_id" % table(catalog, b"node")
 
 
@@ -79,24 +77,15 @@ def delete_nodes(catalog: str, cluster: str) -> bytes:
 
 
 def select_ranges(catalog: str) -> bytes:
-    """Select first_shard, last_shard and cluster of every range of shards, in their order."""
+    """Select first_shard, last_shard and cluster of all shard ranges, in order."""
     return b"SELECT first_shard, last_shard, cluster FROM %b ORDER BY first_shard" % table(catalog, b"shard_range")
 
 
 def insert_ranges(catalog: str, ranges: Iterable[tuple[int, int, str]]) -> bytes:
-    """Insert ranges of shards: first, last and cluster of each."""
+    """Insert shard ranges, given as first shard, last shard and cluster."""
     return insert(table(catalog, b"shard_range"), "first_shard, last_shard, cluster", ranges)
 
 
 def delete_ranges(catalog: str) -> bytes:
-    """Delete all ranges of shards; in the transaction that inserts others."""
+    """Delete all shard ranges, in the transaction that inserts the new ones."""
     return b"DELETE FROM %b" % table(catalog, b"shard_range")
-
-
-# Columns
-
-
-# Dictionaries
-
-
-# Measurements of capacity

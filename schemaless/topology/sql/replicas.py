@@ -1,4 +1,4 @@
-"""Statements about replicas: pointing one at its primary, how far it has got, and tokens that prove which it is."""
+"""Statements about replication: GTID positions, heartbeat tokens and former primaries."""
 
 from __future__ import annotations
 
@@ -17,61 +17,60 @@ from schemaless.wire.sql.parts import (
 )
 
 SELECT_GTID_POSITION: Final = b"SELECT @@global.gtid_executed, @@global.gtid_mode='ON'"
-"""Its row is what a primary has committed, and whether it writes GTIDs at all."""
+"""Selects the position up to which a primary has committed, and whether GTIDs are enabled."""
 
 SELECT_GTID_POSITION_MARIADB: Final = b"SELECT @@global.gtid_binlog_pos, @@global.log_bin"
 
 SELECT_GTID_APPLIED: Final = b"SELECT @@global.gtid_executed"
-"""Its value is what a replica has applied."""
-
+"""Selects the position up to which a replica has applied."""
 
 SHOW_SEMI_SYNC: Final = b"SHOW GLOBAL VARIABLES LIKE 'rpl\\_semi\\_sync\\_%'"
 
 
 def select_gtid_wait(position: str, timeout_s: float, *, mariadb: bool) -> bytes:
-    """Wait until a primary's position has been applied; the one value is 0 where it has been in time."""
+    """Wait until a position has been applied; the value is 0 on success."""
     wait = b"SELECT MASTER_GTID_WAIT(%b, %.3f)" if mariadb else b"SELECT WAIT_FOR_EXECUTED_GTID_SET(%b, %.3f)"
     return wait % (text(position), timeout_s)
 
 
 def upsert_token(database: str, cluster: str, writer: str, token: bytes) -> bytes:
-    """Write a writer's token, in place of its last one."""
+    """Write a token, replacing the writer's previous one."""
     key = {"cluster": cluster, "writer": writer}
     return upsert(_tokens(database), key, {"token": blob_hex(token), "written_at": NOW})
 
 
 def select_token(database: str, cluster: str, writer: str) -> bytes:
-    """Select a writer's last token."""
+    """Select a writer's token."""
     return b"SELECT token FROM %b WHERE %b" % (_tokens(database), matching(cluster=cluster, writer=writer))
 
 
 def delete_token(database: str, cluster: str, writer: str) -> bytes:
-    """Remove a writer's row."""
+    """Delete a writer's row."""
     return delete(_tokens(database), cluster=cluster, writer=writer)
 
 
 def delete_stale_tokens(database: str) -> bytes:
-    """Remove the rows of writers that have written nothing for a day."""
+    """Delete the rows of writers that have been silent for a day."""
     return b"DELETE FROM %b WHERE written_at < UTC_TIMESTAMP(6) - INTERVAL 1 DAY" % _tokens(database)
 
 
 def insert_lost_primary(database: str, cluster: str, server: str) -> bytes:
-    """Write down that a former primary may have cells which a failover lost."""
+    """Record that a former primary may hold cells that were lost in a failover."""
     return insert(_lost(database), "cluster, server, lost_at", [(cluster, server, NOW)], ignore=True)
 
 
 def select_lost_primaries(database: str) -> bytes:
-    """Select cluster and server of those."""
+    """Select cluster and server of the recorded former primaries."""
     return b"SELECT cluster, server FROM %b ORDER BY lost_at" % _lost(database)
 
 
 def delete_lost_primary(database: str, cluster: str, server: str) -> bytes:
-    """Forget one of them."""
+    """Delete the record of a former primary."""
     return delete(_lost(database), cluster=cluster, server=server)
 
 
 def select_lacking(positions: Iterable[str]) -> bytes:
-    """Select which of these transactions the server has not committed; MySQL only."""
+    """Select the transactions of some positions that the server has not committed; MySQL only."""
     return b"SELECT GTID_SUBTRACT(%b, @@global.gtid_executed)" % text(",".join(filter(None, positions)))
 
 

@@ -1,1 +1,1 @@
-"""Statement building blocks, and the statements that every session sends."""
+"""SQL building blocks, and statements about servers and sessions."""

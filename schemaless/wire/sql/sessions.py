@@ -1,4 +1,4 @@
-"""Statements about servers and sessions: settings, transactions, named locks, load, logs, files."""
+"""Statements about servers and sessions: variables, transactions, named locks, claims, binary logs."""
 
 from __future__ import annotations
 
@@ -12,20 +12,18 @@ COMMIT: Final = b"COMMIT"
 ROLLBACK: Final = b"ROLLBACK"
 
 NOTHING: Final = b"DO 0"
-"""It does nothing, and is counted."""
+"""No-op that the server counts as a question."""
 
 SELECT_ONE: Final = b"SELECT 1"
 SELECT_ACCOUNT: Final = b"SELECT CURRENT_USER()"
 SELECT_VERSION: Final = b"SELECT VERSION()"
 SELECT_PORT: Final = b"SELECT @@global.port"
 SELECT_READ_ONLY: Final = b"SELECT @@global.read_only"
-
-
 SHOW_BINARY_LOGS: Final = b"SHOW BINARY LOGS"
 
 
 def set_session(settings: Mapping[str, str | int | None]) -> bytes:
-    """Set variables of the session; None sets the server's own value."""
+    """Set session variables; None restores the server's default."""
     return b"SET SESSION " + b", ".join(b"%b=%b" % (name.encode(), _value(value)) for name, value in settings.items())
 
 
@@ -36,15 +34,15 @@ def _value(value: str | int | None) -> bytes:
 
 
 NO_CLAIM: Final = b"NULL"
-"""A connection that asks for no claim selects this in its place."""
+"""Placeholder for connections that need no claim."""
 
 
 def select_session(names: Iterable[str], claim: bytes = NO_CLAIM) -> bytes:
-    """Select what a new connection asks.
+    """Select the server properties and session variables that a new connection checks.
 
     Returns:
-        A statement whose row is the longest statement that the server takes, the distance of its ids, its version, the
-        epoch of its claim (``sql.replicas.own_claim``), and these variables.
+        A statement whose row is max_allowed_packet, auto_increment_increment, the version, the epoch of the server's
+        claim (``own_claim``), and the variables.
     """
     return b"SELECT @@max_allowed_packet, @@auto_increment_increment, VERSION(), %b, %b" % (
         claim,
@@ -53,12 +51,12 @@ def select_session(names: Iterable[str], claim: bytes = NO_CLAIM) -> bytes:
 
 
 def take_lock(name: str, wait_s: int) -> bytes:
-    """Take a named lock, of 64 characters at most, for the session; the one value is 1 where it was to be had."""
+    """Acquire a named lock (at most 64 characters) for the session; the value is 1 on success."""
     return b"SELECT GET_LOCK(%b, %d)" % (text(name), wait_s)
 
 
 def lock_is_free(name: str) -> bytes:
-    """Select whether nobody has a named lock."""
+    """Select whether a named lock is free."""
     return b"SELECT IS_FREE_LOCK(%b)" % text(name)
 
 
@@ -68,24 +66,24 @@ def release_lock(name: str) -> bytes:
 
 
 def own_claim(database: str, cluster: str) -> bytes:
-    """Return an expression: the epoch of the claim that this very server has on a cluster; NULL without."""
+    """Return an expression for the epoch of this server's own claim on a cluster; NULL if it has none."""
     return b"(%b AND server=@@server_uuid)" % select_claim(database, cluster)
 
 
 SELECT_LOG_STATE: Final = b"SELECT @@global.gtid_executed, @@global.log_bin, @@global.binlog_format"
-"""Its row is where a server's binary log ends, whether there is one, and what it has of a change."""
-
+"""Selects the end of the binary log, whether it is enabled, and its format."""
 
 SELECT_LOG_STATE_MARIADB: Final = b"SELECT @@global.gtid_binlog_pos, @@global.log_bin, @@global.binlog_format"
 
 
 def begin_to_replicate(name: str, position: str, heartbeat_s: float, *, mariadb: bool) -> bytes:
-    """Say, before the command that has the binary log sent, who reads it, from where, and how.
+    """Set the user variables that a replica sets before it requests the binary log.
 
     Args:
-        name: a UUID that no other reader has.
-        position: where to begin; MySQL is told in the command itself.
-        heartbeat_s: how often something is to be sent where there is nothing to send.
+        name: a unique UUID for this reader.
+        position: GTID position to start from; used by MariaDB only, MySQL gets it in the dump command.
+        heartbeat_s: interval of heartbeat events on an idle log, in seconds.
+        mariadb: True for MariaDB.
     """
     settings = {
         "master_binlog_checksum": b"@@global.binlog_checksum",
@@ -99,15 +97,15 @@ def begin_to_replicate(name: str, position: str, heartbeat_s: float, *, mariadb:
     return b"SET " + b", ".join(b"@%b=%b" % (name.encode(), value) for name, value in settings.items())
 
 
-def grant(privileges: str, what: str, account: object) -> str:
-    """Return a GRANT.
+def grant(privileges: str, scope: str, account: object) -> str:
+    """Return a GRANT statement.
 
     >>> grant("SELECT, INSERT", "`trips_0000`.`cell`", "'app'@'%'")
     "GRANT SELECT, INSERT ON `trips_0000`.`cell` TO 'app'@'%'"
     """
-    return f"GRANT {privileges} ON {what} TO {account}"
+    return f"GRANT {privileges} ON {scope} TO {account}"
 
 
 def select_claim(database: str, cluster: str) -> bytes:
-    """Select the epoch of the last claim on a cluster that the server has heard of, whoever made it."""
+    """Select the epoch of the latest claim on a cluster that this server knows, whichever server holds it."""
     return b"SELECT epoch FROM %b WHERE cluster=%b" % (table(database, b"primary_claim"), text(cluster))
