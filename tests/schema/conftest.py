@@ -1,4 +1,4 @@
-"""Databases of their own for the tests of tables."""
+"""Databases for the tests of tables and revisions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def empty_database(pool: NodePool) -> Callable[[], str]:
-    """Makes empty databases."""
+    """Factory for empty databases."""
 
     def make() -> str:
         name = f"schema_{next(_numbers)}x"
@@ -31,7 +31,7 @@ def empty_database(pool: NodePool) -> Callable[[], str]:
 
 @pytest.fixture
 def definitions(pool: NodePool) -> Callable[[str], dict[str, str]]:
-    """Gives each table's definition, as the server has it, and the database's revision."""
+    """Read the definition of each table from the server, and the database's revision."""
 
     def read(database: str) -> dict[str, str]:
         found = {"revision": str(schema.version_of(pool, database))}

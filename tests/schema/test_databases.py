@@ -1,4 +1,4 @@
-"""Tables: the metadata and the revisions lead to the same ones, and a database is what the catalog takes it for."""
+"""Tables from metadata and from revisions are the same, and the identity of a shard database is verified."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.mysql
 
 @pytest.mark.parametrize("branch", ["catalog", "shard"])
 def test_revisions_lead_to_the_tables_of_the_metadata(pool, empty_database, definitions, branch):
-    """A database that was upgraded all the way is the same, to the letter, as one that was created today."""
+    """A fully upgraded database has the same definitions, to the letter, as a new one."""
     upgraded, created = empty_database(), empty_database()
     assert making.upgrade(pool, upgraded, branch)
     making.create_tables(pool, created, branch)
@@ -42,7 +42,7 @@ def test_revisions_lead_to_the_tables_of_the_metadata(pool, empty_database, defi
 
 @pytest.mark.parametrize("branch", ["catalog", "shard"])
 def test_metadata_has_nothing_that_revisions_lack(pool, empty_database, branch):
-    """Alembic's own comparison finds no difference either."""
+    """Alembic's comparison finds no difference either."""
     database = empty_database()
     making.upgrade(pool, database, branch)
     metadata = {"catalog": catalog_metadata, "shard": shard_metadata}[branch]
@@ -53,7 +53,7 @@ def test_metadata_has_nothing_that_revisions_lack(pool, empty_database, branch):
 
 
 def test_cell_table_is_the_documented_one(pool, empty_database, definitions):
-    """Column types, character set, default and row format, as stored bytes and placement rely on them."""
+    """Stored bytes and placement rely on its column types, character set, defaults and row format."""
     database = empty_database()
     making.create_tables(pool, database, "shard")
     text = definitions(database)["cell"]
@@ -72,8 +72,8 @@ def test_cell_table_is_the_documented_one(pool, empty_database, definitions):
         assert re.search(expected, text, re.IGNORECASE), f"{expected} is not in\n{text}"
 
 
-def test_create_tables_twice_keeps_what_is_there(pool, empty_database):
-    """An interrupted creation is repeated."""
+def test_create_tables_twice_keeps_existing_rows(pool, empty_database):
+    """An interrupted creation can be repeated."""
     database = empty_database()
     making.create_tables(pool, database, "shard")
     insert = (
@@ -87,36 +87,36 @@ def test_create_tables_twice_keeps_what_is_there(pool, empty_database):
 
 
 @pytest.mark.parametrize("branch", ["catalog", "shard"])
-def test_what_files_are_called_is_what_alembic_runs(branch):
-    """Whoever opens a datastore asks for the names of files; whoever upgrades it has Alembic read them."""
+def test_revision_file_names_match_alembics_revisions(branch):
+    """Opening a datastore uses the file names, an upgrade uses Alembic."""
     chain = [script.revision for script in revisions._chain(branch)]
 
     assert versions.head(branch) == chain[-1]
     assert versions.known_revisions(branch) == set(chain)
 
 
-def test_every_table_of_a_shard_is_known_by_name():
-    """What opening a datastore takes for a shard's tables are those of the metadata."""
+def test_shard_tables_match_the_metadata():
+    """The names that routing uses are those of the metadata."""
     assert set(shard_metadata.tables) == schema.SHARD_TABLES
 
 
 @pytest.mark.parametrize("module", ["schemaless.opening", "schemaless.cli.migrate.status"])
-def test_only_who_changes_tables_imports_alembic(module):
-    """It takes a fifth of a second, which every short command and every application would wait."""
+def test_alembic_is_imported_only_for_schema_changes(module):
+    """Importing it takes 0.2 s, which short commands and applications need not wait for."""
     script = f"import sys, {module}; sys.exit('alembic' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-def test_revisions_cannot_be_run_or_taken_back_by_hand():
-    """Alembic's own command line would miss the shards, and a downgrade would drop cells: both are refused."""
+def test_alembics_command_line_is_refused():
+    """It would skip the shards, and a downgrade would drop cells."""
     for command, revision in ((alembic.command.upgrade, "shard@head"), (alembic.command.downgrade, "shard@base")):
         with pytest.raises(CommandError, match="schemaless schema upgrade"):
             command(revisions.configuration(), revision)
 
 
-def test_upgrade_makes_what_is_missing(fresh_url, fresh_store, by_hand, admin_url):
-    """A shard whose tables are gone gets them from the revisions; its identity has to be restored by a person."""
+def test_upgrade_creates_missing_tables(fresh_url, fresh_store, by_hand, admin_url):
+    """A shard without tables gets them from the revisions; its identity must be restored by hand."""
     database = internals_of(fresh_store).shards.database(1)
     for table in ("alembic_version", "cell", "shard_identity"):
         by_hand(fresh_store).execute(1, f"DROP TABLE `{database}`.{table}".encode())
@@ -128,17 +128,17 @@ def test_upgrade_makes_what_is_missing(fresh_url, fresh_store, by_hand, admin_ur
         list(again.scan_shard(1))
 
 
-def test_upgrade_interrupted_goes_on(new_name, accounts, admin_urls, by_hand, monkeypatch):
-    """Ctrl-C between two shards: what is done is done, and the same upgrade does the rest."""
+def test_interrupted_upgrade_can_be_continued(new_name, accounts, admin_urls, by_hand, monkeypatch):
+    """After Ctrl-C between two shards, the same upgrade finishes the rest."""
     admin_url = create(new_name, 8, admin_urls)
     with connect(admin_url) as store:
         names = [internals_of(store).shards.database(shard) for shard in range(8)]
         for shard, name in enumerate(names):
             by_hand(store).execute(shard, f"DELETE FROM `{name}`.alembic_version".encode())
-    begun = threading.Semaphore(3)  # the catalog, and the first shard of each server
+    started = threading.Semaphore(3)  # the catalog, and the first shard of each server
 
     def upgrade(*arguments):
-        if not begun.acquire(blocking=False):
+        if not started.acquire(blocking=False):
             time.sleep(0.5)
         return making.upgrade(*arguments)
 
@@ -168,16 +168,16 @@ def test_upgrade_interrupted_goes_on(new_name, accounts, admin_urls, by_hand, mo
         ("format = 9", "format 9, this version knows up to 1"),
     ],
 )
-def test_shard_of_another_datastore_is_refused_before_anything_is_read(
+def test_shard_with_another_identity_is_refused_before_anything_is_read(
     fresh_url, fresh_store, by_hand, new_row, change, complaint
 ):
-    """A shard opened under another count or in another datastore serves nothing."""
+    """A shard of another datastore or shard count is neither read nor written."""
     row = next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == 1)
     shard = 1
     database = internals_of(fresh_store).shards.database(shard)
     fresh_store.put_cell(row, "BASE", 1, {})
     root, column = by_hand(fresh_store), change.partition(" ")[0]
-    ((was,),) = root.rows(shard, f"SELECT {column} FROM `{database}`.shard_identity".encode())
+    ((original,),) = root.rows(shard, f"SELECT {column} FROM `{database}`.shard_identity".encode())
     root.execute(shard, f"UPDATE `{database}`.shard_identity SET {change}".encode())
 
     with connect(fresh_url) as again:
@@ -188,8 +188,8 @@ def test_shard_of_another_datastore_is_refused_before_anything_is_read(
         ):
             with pytest.raises(ShardIdentityMismatch, match=complaint):
                 call()
-    # As it was, so that a later test gets this datastore again.
-    root.execute(shard, f"UPDATE `{database}`.shard_identity SET {column} = {was!r}".encode())
+    # Restore it, because a later test reuses this datastore.
+    root.execute(shard, f"UPDATE `{database}`.shard_identity SET {column} = {original!r}".encode())
 
 
 @pytest.mark.parametrize(
@@ -203,8 +203,8 @@ def test_shard_of_another_datastore_is_refused_before_anything_is_read(
         ("DROP DATABASE `{}`", DatastoreNotFound, "no datastore"),
     ],
 )
-def test_connect_to_a_catalog_it_cannot_use_says_why(fresh_url, fresh_store, pool, statement, error, complaint):
-    """Nothing is guessed from a catalog that is not whole."""
+def test_connect_to_an_unusable_catalog_says_why(fresh_url, fresh_store, pool, statement, error, complaint):
+    """An incomplete catalog is an error."""
     pool.run(lambda connection: connection.execute(statement.format(fresh_store.name).encode()))
 
     with pytest.raises(error, match=complaint):

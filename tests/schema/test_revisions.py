@@ -1,4 +1,4 @@
-"""Revisions: each leads to its tables from wherever an earlier attempt was cut off, and never over somebody's own."""
+"""Revisions: an interrupted upgrade can be repeated from any point, and unexpected tables are never accepted."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ pytestmark = [pytest.mark.mysql, pytest.mark.shared]
 
 
 class Cut(BaseException):
-    """The process ends here."""
+    """The simulated end of the process."""
 
 
 @contextmanager
-def cut_behind(change: int) -> Iterator[None]:
-    """Raise behind the change of that number: a statement that makes, changes or drops a table, or notes a revision."""
+def cut_after(change: int) -> Iterator[None]:
+    """Raise after the given number of changes: statements that create, alter or drop a table, or record a revision."""
     changes = itertools.count(1)
 
     def count(connection, cursor, statement, parameters, context, executemany) -> None:
@@ -50,8 +50,8 @@ def execute(pool: NodePool, database: str, *statements: str) -> None:
 
 
 @pytest.mark.parametrize("branch", ["catalog", "shard"])
-def test_upgrade_cut_behind_any_statement_goes_on(pool, empty_database, definitions, branch):
-    """No change of a table can be undone together with the note of its revision: one that died between is repeated."""
+def test_upgrade_continues_after_an_interruption_at_any_statement(pool, empty_database, definitions, branch):
+    """DDL cannot be rolled back together with the recorded revision, so a revision must be repeatable."""
     undisturbed = empty_database()
     database = empty_database()
     with installed():
@@ -60,31 +60,31 @@ def test_upgrade_cut_behind_any_statement_goes_on(pool, empty_database, definiti
             execute(pool, database, f"DROP DATABASE `{database}`")
             schema.create_database(pool, database)
             try:
-                with cut_behind(change):
+                with cut_after(change):
                     making.upgrade(pool, database, branch)
             except Cut:
                 making.upgrade(pool, database, branch)
             else:
                 break
 
-            assert definitions(database) == definitions(undisturbed), f"cut behind change {change}"
+            assert definitions(database) == definitions(undisturbed), f"cut after change {change}"
 
     assert change > {"catalog": 6, "shard": 14}[branch]
 
 
-def test_upgrade_of_a_database_that_lost_its_revision_finds_its_tables(pool, empty_database, definitions):
-    """Where the tables are this version's to the last column, they only have to be noted as such."""
+def test_upgrade_of_a_database_without_a_revision_accepts_matching_tables(pool, empty_database, definitions):
+    """If the tables match this version to the last column, only the revision is recorded."""
     database = empty_database()
     making.upgrade(pool, database, "shard")
     before = definitions(database)
-    execute(pool, database, "DROP TABLE alembic_version", "CREATE TABLE of_somebody_else (n INT)")
+    execute(pool, database, "DROP TABLE alembic_version", "CREATE TABLE unrelated (n INT)")
 
     assert making.upgrade(pool, database, "shard")
-    assert {name: text for name, text in definitions(database).items() if name != "of_somebody_else"} == before
+    assert {name: text for name, text in definitions(database).items() if name != "unrelated"} == before
 
 
 @pytest.mark.parametrize(
-    ("change", "mending", "complaint"),
+    ("change", "correction", "complaint"),
     [
         ("ADD COLUMN more INT", "DROP COLUMN more", "remove_column cell.more"),
         ("MODIFY ref_key INT NOT NULL", "MODIFY ref_key BIGINT NOT NULL", "modify_type cell.ref_key"),
@@ -95,10 +95,10 @@ def test_upgrade_of_a_database_that_lost_its_revision_finds_its_tables(pool, emp
         ),
     ],
 )
-def test_upgrade_that_finds_work_done_and_other_tables_is_refused(
-    pool, empty_database, definitions, change, mending, complaint
+def test_upgrade_that_finds_work_done_but_other_tables_is_refused(
+    pool, empty_database, definitions, change, correction, complaint
 ):
-    """What is there already may be somebody's own doing: the revision counts only once all tables are compared."""
+    """Existing objects may differ, so the revision counts only after all tables were compared."""
     undisturbed, database = empty_database(), empty_database()
     for name in (undisturbed, database):
         making.create_tables(pool, name, "shard")
@@ -108,15 +108,15 @@ def test_upgrade_that_finds_work_done_and_other_tables_is_refused(
         with pytest.raises(SchemaMismatch, match=f"Duplicate column name 'later'.*: {complaint}. Correct them by hand"):
             making.upgrade(pool, database, "shard")
         left_at = schema.version_of(pool, database)
-        execute(pool, database, f"ALTER TABLE cell {mending}")
+        execute(pool, database, f"ALTER TABLE cell {correction}")
         making.upgrade(pool, database, "shard")
 
     assert left_at == FIRST
     assert definitions(database) == definitions(undisturbed)
 
 
-def test_upgrade_refused_by_the_server_is_no_work_done(pool, empty_database, monkeypatch):
-    """Only an operation that says that it is done already is passed over; a statement of a revision's own never is."""
+def test_upgrade_refused_by_the_server_is_not_taken_for_done(pool, empty_database, monkeypatch):
+    """Only operations can be found done; a revision's own statement never is."""
     database = empty_database()
     making.create_tables(pool, database, "shard")
     with installed():
@@ -130,8 +130,8 @@ def test_upgrade_refused_by_the_server_is_no_work_done(pool, empty_database, mon
     assert schema.version_of(pool, database) == "shard_0002"
 
 
-def test_two_upgrades_at_once_take_turns(pool, empty_database, definitions):
-    """One does it, the other finds it done; neither fails."""
+def test_concurrent_upgrades_are_serialized(pool, empty_database, definitions):
+    """One runs the revisions, the others find them done; none fails."""
     undisturbed, database = empty_database(), empty_database()
     with installed():
         making.upgrade(pool, undisturbed, "shard")
@@ -142,12 +142,12 @@ def test_two_upgrades_at_once_take_turns(pool, empty_database, definitions):
     assert definitions(database) == definitions(undisturbed)
 
 
-def test_upgrade_under_another_or_a_reader_gives_up_and_says_why(pool, empty_database):
-    """Neither another upgrade nor a transaction that never ends holds it up for long, nor the writers behind it."""
+def test_upgrade_blocked_by_another_one_or_a_reader_times_out(pool, empty_database):
+    """Neither another upgrade nor an endless transaction blocks it, or the writers queued after it, for long."""
     database = empty_database()
     making.create_tables(pool, database, "shard")
     with installed():
-        # Only here: what a failed upgrade holds is free once the server has noticed the end of its connection.
+        # Locks of a failed upgrade are released only once the server notices the end of its connection.
         with session(pool, database) as connection:
             assert connection.exec_driver_sql(f"SELECT GET_LOCK('upgrade.{database}', 0)").scalar() == 1
             with pytest.raises(ServerTimeout, match="another upgrade is changing"):
@@ -166,7 +166,7 @@ def test_upgrade_under_another_or_a_reader_gives_up_and_says_why(pool, empty_dat
 
 
 def test_tables_of_an_interrupted_creation_keep_their_revision(pool, empty_database):
-    """A creation that an earlier version began is not taken for this one's."""
+    """A creation that an earlier version began keeps that version's revision."""
     database = empty_database()
     making.create_tables(pool, database, "shard")
     with installed():

@@ -1,4 +1,4 @@
-"""Connections: how many a datastore opens, counted at its servers."""
+"""Number of connections that a datastore opens, counted on its servers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.mysql
 
 
 @pytest.fixture
-def made(servers: list[LocalServer]) -> Iterator[Callable[[], list[int]]]:
-    """Returns how many connections were made to each server since the test began."""
+def opened_since(servers: list[LocalServer]) -> Iterator[Callable[[], list[int]]]:
+    """Count the connections opened to each server since the start of the test."""
     urls = [parse_url(server.url) for server in servers]
     pools = [NodePool(url.node, url.credentials, PoolOptions(pool_size=1)) for url in urls]
 
@@ -36,7 +36,7 @@ def made(servers: list[LocalServer]) -> Iterator[Callable[[], list[int]]]:
 
 
 def row_on(store, cluster: int) -> uuid.UUID:
-    """Return a row whose shard is on one of the clusters."""
+    """Return a row whose shard is on the given cluster."""
     rows = (uuid.UUID(int=number) for number in range(1_000))
     return next(
         row
@@ -47,33 +47,33 @@ def row_on(store, cluster: int) -> uuid.UUID:
 
 
 @pytest.mark.parametrize("pool_size", [1, 8])
-def test_connect_and_the_first_calls_take_one_connection(fresh_url, made, pool_size):
-    """What reads the catalog goes on to read and to write the shards of that server; another server has its own."""
+def test_connect_and_the_first_calls_use_one_connection(fresh_url, opened_since, pool_size):
+    """The connection that read the catalog is reused for the shards of its server; another server gets its own."""
     with connect(fresh_url, pool_size=pool_size) as store:
-        opened = made()
+        opened = opened_since()
         here, there = row_on(store, 0), row_on(store, 1)
         assert store.get_cell(here, "BASE", 1) is None
         store.put_cell(here, "BASE", 1, {})
         store.append_cell(here, "BASE", {})
-        used = made()
+        used = opened_since()
         assert store.get_cell(there, "BASE", 1) is None
-        both = made()
+        both = opened_since()
 
     assert (opened, used, both) == ([1, 0], [1, 0], [1, 1])
 
 
-def test_a_catalog_far_from_the_shards_keeps_no_connection(fresh_url, made, servers):
-    """By another address than its clusters have: the connection that the catalog was read on is closed."""
-    # A socket's path may be written in more than one way.
+def test_no_connection_is_kept_to_a_catalog_apart_from_the_shards(fresh_url, opened_since, servers):
+    """If the catalog is reached by another address than the clusters, its connection is closed after reading."""
+    # The same socket, written differently.
     with connect(fresh_url.replace(str(servers[0].socket), f"/.{servers[0].socket}")) as store:
         assert not internals_of(store).catalog.idle
         assert store.get_cell(row_on(store, 0), "BASE", 1) is None
 
-        assert made() == [2, 0]
+        assert opened_since() == [2, 0]
 
 
 def test_a_program_that_only_reads_and_writes_cells_does_not_import_sqlalchemy(datastore_url: str) -> None:
-    """It would take as long as all the rest: each command and each worker starts so much sooner."""
+    """The import would double the start time of commands and workers."""
     script = (
         "import sys, uuid, schemaless, schemaless.cli.main, schemaless.followers.worker, schemaless.migrate.run\n"
         f"with schemaless.connect({datastore_url!r}) as store:\n"

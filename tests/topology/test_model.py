@@ -1,4 +1,4 @@
-"""Topology: what cannot be right is refused before anything connects."""
+"""Topology: inconsistent values are rejected before any connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLUSTERS = (Cluster("a", (PRIMARY,)), Cluster("b", (Node("primary", host="db-2")
 
 
 def test_even_ranges_any_numbers_cover_each_shard_once():
-    """Runs differ by one at most, and nothing is left out."""
+    """Range lengths differ by at most one, and no shard is left out."""
     for shards in range(1, 40):
         for clusters in range(1, min(shards, 7) + 1):
             parts = even_ranges(shards, [str(number) for number in range(clusters)])
@@ -37,20 +37,20 @@ def test_even_ranges_any_numbers_cover_each_shard_once():
     ],
 )
 def test_topology_with_a_gap_or_an_overlap_is_refused(ranges, complaint):
-    """A catalog that contradicts itself serves nothing."""
+    """An inconsistent catalog is rejected."""
     with pytest.raises(TopologyError, match=complaint):
         Topology("trips", 8, CLUSTERS, tuple(ShardRange(*part) for part in ranges))
 
 
 def test_topology_with_unknown_placement_is_refused():
-    """A later version's rule is not guessed at."""
+    """A placement rule of a later version is an error."""
     with pytest.raises(TopologyError, match="places rows by 'jump'"):
         Topology("trips", 8, CLUSTERS, even_ranges(8, ["a", "b"]), placement="jump")
 
 
 @pytest.mark.parametrize("nodes", [(), (PRIMARY, PRIMARY), (Node("replica", host="db-3"),)])
 def test_cluster_without_exactly_one_primary_is_refused(nodes):
-    """Two primaries would be two truths."""
+    """A cluster has exactly one source of truth."""
     with pytest.raises(TopologyError, match="must have one primary"):
         Cluster("a", nodes)
 
@@ -66,6 +66,6 @@ def test_check_datastore_name_unusable_is_refused(name):
 
 @pytest.mark.parametrize("count", [0, -1, 65_537, 1.0, "4", True])
 def test_check_shard_count_out_of_bounds_is_refused(count):
-    """1 to 65,536, and nothing that only looks like a number."""
+    """The bounds are 1 and 65,536; other types are rejected."""
     with pytest.raises(InvalidInput):
         check_shard_count(count)

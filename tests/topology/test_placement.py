@@ -1,4 +1,4 @@
-"""Placement: one rule, for ever."""
+"""Placement: a rule that never changes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_shard_for_known_row_keys_never_changes(row_key, shard_count, shard):
 
 
 def test_shard_for_text_instead_of_bytes_raises():
-    """The 36 characters of a UUID's text are no row_key."""
+    """The 36 characters of a UUID's text are not a row_key."""
     with pytest.raises(InvalidCell, match="16 bytes, got 36"):
         shard_for(str(uuid.UUID(int=1)).encode(), 16)
 

@@ -1,4 +1,4 @@
-"""A topology that is followed: shards change their servers under the programs that use them."""
+"""Routing: clients follow shards that move while they are in use."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ SHARD = 1
 
 @pytest.fixture
 def url(accounts: Accounts, fresh_url: str) -> str:
-    """A new datastore for root, who may use a shard wherever it goes."""
+    """URL of a new datastore for root, which can use a shard on every server."""
     return accounts.root(fresh_url)
 
 
 @pytest.fixture
 def client(url: str) -> Iterator[Datastore]:
-    """A program that is connected while its servers change."""
+    """A client that stays connected while the topology changes."""
     with schemaless.connect(url, read_timeout_s=20) as store:
-        # Not what is tested: a hundred threads may hold up the mover, which is one more thread of this process.
+        # Long enough for the mover, another thread of this process, which a hundred threads may delay.
         internals_of(store).shards.move_wait_s = 60
         yield store
 
 
 @pytest.fixture
 def move(client: Datastore, by_hand: Callable[[Datastore], Shards]) -> Callable[..., MoveByHand]:
-    """Makes a move of a shard; each time that it is called, to the other cluster."""
+    """Begin a move of a shard to the other cluster."""
     root = by_hand(client)
 
     def begin(shard: int = SHARD) -> MoveByHand:
@@ -66,12 +66,12 @@ def rows(client: Datastore, new_row: Callable[[], uuid.UUID]) -> Iterator[uuid.U
 
 
 def node_now(store: Datastore, shard: int = SHARD) -> Node:
-    """Return the primary that a store has a shard on."""
+    """Return the primary that a store uses for a shard."""
     return internals_of(store).shards.node_of(shard)
 
 
 def fenced(store: Datastore, move: Callable[[], MoveByHand], row: uuid.UUID) -> MoveByHand:
-    """Put a cell and move its shard, as far as that the table is away from where the catalog says it is."""
+    """Put a cell and move its shard up to the cutover, where its table is renamed but the catalog is unchanged."""
     store.put_cell(row, "BASE", 1, 1)
     moving = move()
     moving.copy()
@@ -80,12 +80,12 @@ def fenced(store: Datastore, move: Callable[[], MoveByHand], row: uuid.UUID) -> 
 
 
 def stored_ids(store: Datastore, shard: int = SHARD) -> dict[uuid.UUID, int]:
-    """Return what a shard holds: added_ids by row."""
+    """Return the added_ids of a shard by row."""
     return {cell.row_key: cell.added_id for cell in store.scan_shard(shard)}
 
 
 def test_a_hundred_threads_follow_a_shard_that_moves(client, move, rows):
-    """Each put, append and read of before, during and after is answered; every acknowledged cell is there, once."""
+    """Every call before, during and after the move is answered, and every acknowledged cell exists exactly once."""
     moving = move()
     moving.copy()
     first = client.put_cell(next(rows), "BASE", 1, "first")
@@ -116,7 +116,7 @@ def test_a_hundred_threads_follow_a_shard_that_moves(client, move, rows):
 
 
 def test_the_catalog_is_read_by_one_caller_at_a_time(client, move, rows, monkeypatch):
-    """A hundred callers who meet the change at once wait for one answer."""
+    """A hundred concurrent callers share one read."""
     row = next(rows)
     client.put_cell(row, "BASE", 1, 1)
     asked = itertools.count()
@@ -140,8 +140,8 @@ def test_the_catalog_is_read_by_one_caller_at_a_time(client, move, rows, monkeyp
     assert next(asked) == 1
 
 
-def test_what_is_proven_of_other_shards_stays(client, move, rows):
-    """Pools and proofs are kept; only the shard that changed its place is proven again."""
+def test_proofs_of_other_shards_are_kept(client, move, rows):
+    """Pools and proofs are kept; only the moved shard is verified again."""
     internals = internals_of(client)
     for shard in range(4):
         client.end_of_shard(shard)
@@ -158,8 +158,8 @@ def test_what_is_proven_of_other_shards_stays(client, move, rows):
     assert internals.topology is after.topology
 
 
-def test_a_proof_that_comes_late_pins_nobody_to_the_old_server(client, move, rows):
-    """A thread that proves a shard while another one swaps the routing writes where nobody looks any more."""
+def test_a_late_proof_does_not_affect_the_new_routing(client, move, rows):
+    """A thread that verifies a shard while the routing is replaced updates the old routing only."""
     shards = internals_of(client).shards
     client.put_cell(next(rows), "BASE", 1, 1)
     late = shards.spot(SHARD)
@@ -174,8 +174,8 @@ def test_a_proof_that_comes_late_pins_nobody_to_the_old_server(client, move, row
     assert client.get_cell(row, "BASE", 1).body == 2
 
 
-def test_a_shard_that_moves_away_and_back_is_followed_by_who_saw_none_of_it(client, move, rows, url):
-    """A to B to A, with a client of before: nothing that it knew of A is wrong there now."""
+def test_a_client_that_missed_a_move_away_and_back_continues(client, move, rows, url):
+    """After moves from A to B and back, everything the client knows about A is still valid."""
     row = next(rows)
     client.put_cell(row, "BASE", 1, 1)
     before = [cell.added_id for cell in client.iter_shard(SHARD)]
@@ -192,8 +192,8 @@ def test_a_shard_that_moves_away_and_back_is_followed_by_who_saw_none_of_it(clie
     assert client.get_cell(row, "BASE", 1).body == 1
 
 
-def test_a_call_between_the_rename_and_the_flip_waits(client, move, rows):
-    """The table is away and the catalog says what it said: the call goes on as soon as it says something else."""
+def test_a_call_during_the_cutover_waits(client, move, rows):
+    """While the table is missing and the catalog unchanged, the call waits; it continues once the catalog changes."""
     row = next(rows)
     moving = fenced(client, move, row)
     with ThreadPoolExecutor(2) as threads:
@@ -208,8 +208,8 @@ def test_a_call_between_the_rename_and_the_flip_waits(client, move, rows):
         assert put.result().created
 
 
-def test_a_call_goes_on_where_a_move_is_given_up(client, move, rows):
-    """The table is back under the same token."""
+def test_a_call_continues_after_an_aborted_move(client, move, rows):
+    """The table is back, with the same topology token."""
     moving = move()
     moving.copy()
     row = next(rows)
@@ -225,8 +225,8 @@ def test_a_call_goes_on_where_a_move_is_given_up(client, move, rows):
 
 
 @pytest.mark.parametrize("error", [ServerUnavailable, ServerTimeout])
-def test_a_proof_that_is_not_answered_while_a_shard_moves_says_nothing_about_it(client, move, rows, monkeypatch, error):
-    """The table is away, and the server is too busy to say which shard it had: the caller waits on."""
+def test_an_unanswered_identity_check_during_a_move_is_no_verdict(client, move, rows, monkeypatch, error):
+    """While the table is missing and the server too busy to answer, the caller keeps waiting."""
     row = next(rows)
     moving = fenced(client, move, row)
     asked = itertools.count()
@@ -243,8 +243,8 @@ def test_a_proof_that_is_not_answered_while_a_shard_moves_says_nothing_about_it(
     assert next(asked) == 2
 
 
-def test_a_shard_that_stays_away_is_told_and_nothing_was_written(client, move, rows):
-    """``ShardMoving``, which may be repeated, with the server and the shard; the reply of no attempt is open."""
+def test_a_shard_that_does_not_reappear_raises_and_nothing_was_written(client, move, rows):
+    """``ShardMoving`` is retryable and names server and shard; no outcome is open."""
     row = next(rows)
     moving = fenced(client, move, row)
     internals_of(client).shards.move_wait_s = 0.05
@@ -262,13 +262,13 @@ def test_a_shard_that_stays_away_is_told_and_nothing_was_written(client, move, r
 
 
 @pytest.mark.parametrize("call", ["put_cell", "append_cell"])
-def test_a_lost_reply_that_a_move_follows_is_decided_there(client, move, rows, monkeypatch, call):
-    """The first attempt was written and its reply lost; the second one is made at the new server, and tells."""
+def test_a_lost_reply_before_a_move_is_settled_on_the_new_server(client, move, rows, monkeypatch, call):
+    """The first attempt was written and its reply lost; the retry on the new server finds the cell."""
     client.put_cell(next(rows), "BASE", 1, 1)
     row = next(rows)
     moving = move()
     moving.copy()
-    lose_then(monkeypatch, lambda: (moving.fence(), moving.flip()))
+    lose_reply_and(monkeypatch, lambda: (moving.fence(), moving.flip()))
     put = client.put_cell(row, "BASE", 1, "mine") if call == "put_cell" else client.append_cell(row, "BASE", "mine")
 
     assert stored_ids(client)[row] == put.added_id
@@ -277,14 +277,16 @@ def test_a_lost_reply_that_a_move_follows_is_decided_there(client, move, rows, m
 
 
 @pytest.mark.parametrize("call", ["put_cell", "append_cell"])
-def test_a_lost_reply_before_a_shard_that_stays_away_is_an_unknown_outcome(client, move, rows, monkeypatch, call):
-    """A missing table says of its statement that it wrote nothing, and not of the call."""
+def test_a_lost_reply_before_a_shard_that_does_not_reappear_is_an_unknown_outcome(
+    client, move, rows, monkeypatch, call
+):
+    """The missing table proves that the retry wrote nothing, but not the first attempt."""
     client.put_cell(next(rows), "BASE", 1, 1)
     row = next(rows)
     internals_of(client).shards.move_wait_s = 0.05
     moving = move()
     moving.copy()
-    lose_then(monkeypatch, moving.fence)
+    lose_reply_and(monkeypatch, moving.fence)
     with pytest.raises(OutcomeUnknown) as caught:
         client.put_cell(row, "BASE", 1, "mine") if call == "put_cell" else client.append_cell(row, "BASE", "mine")
     moving.flip()
@@ -293,8 +295,8 @@ def test_a_lost_reply_before_a_shard_that_stays_away_is_an_unknown_outcome(clien
     assert client.put_cell(row, "BASE", 1, "mine").created is False
 
 
-def lose_then(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
-    """Have the next INSERT be committed and its reply be lost, with something happening behind it."""
+def lose_reply_and(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
+    """Let the next INSERT commit, then call ``happens`` and lose the reply."""
     original = cells.Connection.execute
     turns = itertools.count()
 
@@ -309,8 +311,8 @@ def lose_then(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) ->
     monkeypatch.setattr(cells.Connection, "execute", execute)
 
 
-def test_a_follower_goes_on_across_a_move(client, move, rows):
-    """Every cell once, in order, under the added_id that it had."""
+def test_a_follower_continues_across_a_move(client, move, rows):
+    """Every cell is returned once, in order, with its original added_id."""
     puts = [client.put_cell(next(rows), "BASE", 1, n).added_id for n in range(3)]
     feed = client.iter_shard(SHARD, follow=True, poll_s=0.01)
     seen = [next(feed).added_id for _ in range(3)]
@@ -326,8 +328,8 @@ def test_a_follower_goes_on_across_a_move(client, move, rows):
     assert puts == sorted(set(puts))
 
 
-def test_a_change_without_an_error_is_seen_within_half_a_minute_of_use(client, move, monkeypatch):
-    """A replica that is added breaks nothing, and is read from all the same."""
+def test_a_change_without_an_error_is_noticed_within_half_a_minute(client, move, monkeypatch):
+    """An added replica causes no error, but is read eventually."""
     internals = internals_of(client)
     before = internals.topology
     catalog = internals.catalog.node
@@ -348,7 +350,7 @@ def test_a_change_without_an_error_is_seen_within_half_a_minute_of_use(client, m
 
 
 def test_a_catalog_that_does_not_answer_changes_nothing(client, rows, monkeypatch):
-    """What was known goes on to hold."""
+    """The known topology stays in use."""
     internals = internals_of(client)
     monkeypatch.setattr(internals.shards._catalog, "home", Node("primary", socket="/tmp/nobody.sock"))
     internals.shards.look_at_s = 0
@@ -356,8 +358,8 @@ def test_a_catalog_that_does_not_answer_changes_nothing(client, rows, monkeypatc
     assert client.put_cell(next(rows), "BASE", 1, 1).created
 
 
-def test_every_change_of_the_topology_draws_a_token(client, url, admin_url):
-    """What creates a datastore and what changes its nodes; nothing else does."""
+def test_every_topology_change_replaces_the_token(client, url, admin_url):
+    """Creating a datastore and changing its nodes replace it; nothing else does."""
     internals = internals_of(client)
 
     def token():
@@ -378,8 +380,8 @@ def test_every_change_of_the_topology_draws_a_token(client, url, admin_url):
     assert token() != first
 
 
-def test_a_catalog_without_a_token_is_compared_as_a_whole(client, move, rows):
-    """As it is after an upgrade: until something changes, and then, too."""
+def test_without_a_token_whole_topologies_are_compared(client, move, rows):
+    """After an upgrade there is no token until the first change, which is still noticed."""
     internals = internals_of(client)
     query(internals.catalog.node, f"UPDATE `{client.name}`.datastore SET topology_token = NULL")
     internals.shards.again(internals.shards.routing)
@@ -394,8 +396,8 @@ def test_a_catalog_without_a_token_is_compared_as_a_whole(client, move, rows):
     assert node_now(client) == moving.target
 
 
-def test_a_program_that_does_not_follow_writes_nothing_into_what_was_left_behind(client, move, rows):
-    """As programs of 0.1 go on after a move: refused, with no cell in the table that nobody reads."""
+def test_a_client_with_a_fixed_topology_writes_nothing_into_the_old_table(client, move, rows):
+    """Programs of version 0.1 keep their topology: after a move they are refused and write nothing there."""
     row = next(rows)
     client.put_cell(row, "BASE", 1, 1)
     with opened_as(client, internals_of(client).topology) as old:
@@ -411,8 +413,8 @@ def test_a_program_that_does_not_follow_writes_nothing_into_what_was_left_behind
     assert list(stored_ids(client)) == [row]
 
 
-def test_another_datastore_at_the_new_place_is_refused(client, move, rows):
-    """A shard that is not what the catalog takes it for is not used there either."""
+def test_another_datastore_on_the_new_server_is_refused(client, move, rows):
+    """The identity is verified on the new server, too."""
     client.put_cell(next(rows), "BASE", 1, 1)
     moving = move()
     moving.run()
@@ -423,8 +425,8 @@ def test_another_datastore_at_the_new_place_is_refused(client, move, rows):
         client.put_cell(next(rows), "BASE", 1, 1)
 
 
-def test_other_tables_that_are_missing_are_explained_by_who_knows_them(client):
-    """Only ``cell`` is waited for; what else a shard is read by has its own registry."""
+def test_missing_index_tables_are_left_to_their_registry(client):
+    """Calls wait only for the standard tables of a shard; index tables have a registry of their own."""
     shards = internals_of(client).shards
     asked = []
     shards.known_tables = lambda shard, table: asked.append((shard, table))
@@ -435,8 +437,8 @@ def test_other_tables_that_are_missing_are_explained_by_who_knows_them(client):
     assert asked == [(SHARD, "index_1")]
 
 
-def test_a_worker_opens_by_a_topology_and_follows_it(client, move, rows):
-    """What is handed to other processes has no token; they follow all the same."""
+def test_a_worker_opened_with_a_topology_follows_changes(client, move, rows):
+    """An opening for other processes has no token, but its topology is followed."""
     row = next(rows)
     client.put_cell(row, "BASE", 1, 1)
     opening = opening_of(client)
@@ -447,8 +449,8 @@ def test_a_worker_opens_by_a_topology_and_follows_it(client, move, rows):
 
 
 @pytest.mark.parametrize("between", ["nothing", "a call about no shard"])
-def test_after_a_loss_no_connection_is_used_before_the_catalog_was_asked(client, move, rows, between):
-    """The server that was replaced is back, takes writes, and has every table: nothing more is written there."""
+def test_after_a_lost_connection_the_catalog_is_read_before_any_use(client, move, rows, between):
+    """A replaced server that is back, writable and complete receives no further writes."""
     first = client.put_cell(next(rows), "BASE", 1, 1)
     pool = internals_of(client).shards.pool_for(node_now(client))
     moving = move()
@@ -457,7 +459,7 @@ def test_after_a_loss_no_connection_is_used_before_the_catalog_was_asked(client,
     moving.flip()
     moving.give_up()
     assert client.get_cell(*first.key).body == 1
-    assert node_now(client) == moving.source, "nothing has told this program yet"
+    assert node_now(client) == moving.source, "this client does not know yet"
     pool.breaker.lost()
     if between != "nothing":
         assert pool.run(lambda connection: connection.rows(b"SELECT 1"))

@@ -1,4 +1,4 @@
-"""A primary that is another server now, under the programs that use it; and replicas that lag behind a change."""
+"""Promotions under running programs, and replicas that lag behind a topology change."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def replica(replicated: LocalServer) -> LocalServer:
 
 @pytest.fixture(scope="module")
 def own_accounts(replicated: LocalServer, servers: list[LocalServer]) -> Iterator[Accounts]:
-    """Accounts on all of these servers, beside those that others use there: root may write where it is read-only."""
+    """Separate accounts on all of these servers; root can write even on a read-only one."""
     with accounts_on([replicated.url, servers[0].url], prefix="primary_") as made:
         yield made
 
 
 @pytest.fixture
 def set_primary(own_accounts: Accounts, client: Datastore) -> Callable[[LocalServer], nodes.NodeChange]:
-    """Has a server be the primary of the first cluster, as ``topology set-primary`` does."""
+    """Make a server the primary of the first cluster, as ``topology set-primary`` does."""
     url = internals_of(client).url.for_database(client.name)
 
     def change(server: LocalServer) -> nodes.NodeChange:
@@ -58,7 +58,7 @@ def set_primary(own_accounts: Accounts, client: Datastore) -> Callable[[LocalSer
 
 @pytest.fixture
 def client(own_accounts: Accounts, replica: LocalServer) -> Iterator[Datastore]:
-    """A program, connected as ``app``: the catalog, shards 0 and 1 on a server with a replica, 2 and 3 elsewhere."""
+    """A client, connected as ``app``; catalog, shards 0 and 1 are on a server with a replica, 2 and 3 on another."""
     url = own_accounts.create(f"primaries{next(_names)}", 4)
     nodes.add_replica(own_accounts.url("admin", url), "cluster-1", own_accounts.url("admin", replica.url))
     with schemaless.connect(url) as store:
@@ -67,17 +67,17 @@ def client(own_accounts: Accounts, replica: LocalServer) -> Iterator[Datastore]:
 
 @pytest.fixture
 def rows(client: Datastore, new_row: Callable[[], uuid.UUID]) -> Callable[[int], uuid.UUID]:
-    """Makes a new row of a shard."""
+    """Return a new row of a shard."""
     return lambda shard: next(row for row in iter(new_row, None) if client.shard_of(row) == shard)
 
 
 def server_of(store: Datastore, shard: int = SHARD) -> str:
-    """Return the socket of the primary that a store has a shard on."""
+    """Return the socket of the primary that a store uses for a shard."""
     return str(internals_of(store).shards.node_of(shard))
 
 
 def test_a_hundred_threads_follow_a_primary_that_is_replaced(client, set_primary, replicated, replica, rows):
-    """A switchover by ``topology set-primary``, of the catalog's own cluster: refused meanwhile, then written there."""
+    """During a switchover of the catalog's own cluster writes are refused; afterwards they go to the new primary."""
     mine = [[rows(SHARD) for _ in range(4)] for _ in range(100)]
     begun, done, given_up = threading.Barrier(101), threading.Event(), threading.Event()
     refused = []
@@ -92,7 +92,7 @@ def test_a_hundred_threads_follow_a_primary_that_is_replaced(client, set_primary
                 try:
                     written[row] = client.put_cell(row, "BASE", 1, turn).added_id
                 except schemaless.ServerError as error:
-                    # The old primary takes no writes, and the catalog does not name the new one yet.
+                    # The old primary is read-only, and the catalog does not name the new one yet.
                     refused.append(error.code)
                     given_up.wait(0.01)
         return written
@@ -118,8 +118,8 @@ def test_a_hundred_threads_follow_a_primary_that_is_replaced(client, set_primary
             done.set()
 
 
-def test_followers_and_readers_go_on_with_the_new_primary(client, set_primary, replicated, replica, rows):
-    """The feed gives each cell once, in order; what was settled on the old primary is looked into again."""
+def test_followers_and_readers_continue_on_the_new_primary(client, set_primary, replicated, replica, rows):
+    """The feed returns each cell once and in order; settlement is determined anew on the new primary."""
     puts = [client.put_cell(rows(SHARD), "BASE", 1, n).added_id for n in range(3)]
     feed = client.iter_shard(SHARD, follow=True, poll_s=0.01)
     seen = [next(feed).added_id for _ in range(3)]
@@ -133,8 +133,8 @@ def test_followers_and_readers_go_on_with_the_new_primary(client, set_primary, r
     assert seen == puts
 
 
-def test_a_replica_that_lags_behind_a_move_is_not_asked(own_accounts, client, replicated, replica, rows, caplog):
-    """It has not got the shard yet, or its table: the token is what it was, and the primary is read."""
+def test_a_replica_that_lags_behind_a_move_is_not_read(own_accounts, client, replicated, replica, rows, caplog):
+    """While it lacks the shard or its table, the primary is read; the topology token is unchanged."""
     row = rows(ELSEWHERE)
     client.put_cell(row, "BASE", 1, "here")
     root_url = own_accounts.root(internals_of(client).url.for_database(client.name))
@@ -150,16 +150,14 @@ def test_a_replica_that_lags_behind_a_move_is_not_asked(own_accounts, client, re
         sql(replica, f"START {word(replica)} SQL_THREAD")
 
 
-def test_a_shard_that_was_verified_on_a_replica_and_is_gone_there_is_read_on_the_primary(
-    client, replicated, replica, rows
-):
-    """1146 from a replica whose shard this process has proven before."""
+def test_a_shard_that_vanishes_from_a_replica_is_read_on_the_primary(client, replicated, replica, rows):
+    """Error 1146 from a replica on which the shard was verified before."""
     row = rows(SHARD)
     client.put_cell(row, "BASE", 1, "here")
     database = internals_of(client).shards.database(SHARD)
     client.get_cell(row, "BASE", 1, read_from="replica")
     unlogged, rename = "SET SESSION sql_log_bin = 0", f"RENAME TABLE `{database}`.{{}} TO `{database}`.{{}}"
-    # What is still on its way there would end its replication, for all tests behind this one.
+    # Outstanding events would break its replication for all later tests.
     with caught_up(replicated):
         sql(replica, "SET GLOBAL read_only = 0", unlogged, rename.format("cell", "away"))
     try:
@@ -169,8 +167,8 @@ def test_a_shard_that_was_verified_on_a_replica_and_is_gone_there_is_read_on_the
         sql(replica, f"SET GLOBAL {'super_' if replica.flavour == 'mysql' else ''}read_only = 1")
 
 
-def test_two_shards_of_a_batch_go_on_with_two_primaries(client, set_primary, replicated, replica, rows):
-    """Only what is on the cluster that changed is followed; the rest stays where it was."""
+def test_a_batch_continues_on_two_primaries(client, set_primary, replicated, replica, rows):
+    """Only the shard on the promoted cluster changes its server."""
     elsewhere = server_of(client, ELSEWHERE)
     client.put_cells([schemaless.NewCell(rows(shard), "BASE", 1, 1) for shard in (SHARD, ELSEWHERE)])
     with read_only(replicated), caught_up(replicated), promoted(replicated):
@@ -182,26 +180,26 @@ def test_two_shards_of_a_batch_go_on_with_two_primaries(client, set_primary, rep
 
 
 @dataclass
-class Looking:
-    """A job's watch over a cluster, as it refuses a primary that is read-only."""
+class FakeWatch:
+    """A job's watch that rejects the old primary."""
 
     cluster: Cluster
     old: str
 
     def look(self, reads: int = 0, runners: int = 1) -> Look:
-        """Look."""
+        """Return a look at the primary, or raise for the old one."""
         if str(self.cluster.primary) == self.old:
             raise TopologyError("the primary is read-only")
         return Look(None, None, {"primary": str(self.cluster.primary)})
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
-def test_a_watch_goes_on_with_the_servers_that_its_cluster_has_now(client, set_primary, replicated, replica):
-    """A job is not ended by a failover: what looks at its servers looks at those that took their place."""
+def test_a_watch_continues_with_the_clusters_new_servers(client, set_primary, replicated, replica):
+    """A failover does not end a job: its watch switches to the new servers."""
     watch = FollowingWatch(
-        internals_of(client).shards, "cluster-1", lambda cluster: Looking(cluster, str(replicated.socket))
+        internals_of(client).shards, "cluster-1", lambda cluster: FakeWatch(cluster, str(replicated.socket))
     )
     with pytest.raises(TopologyError):
         watch.look()

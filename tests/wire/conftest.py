@@ -1,4 +1,4 @@
-"""A pool of connections to a real server."""
+"""Connection pool of a real server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from schemaless.wire.urls import parse_url
 
 @pytest.fixture
 def pool(server_urls: list[str]) -> Iterator[NodePool]:
-    """A pool for the first server."""
+    """Pool of the first server."""
     parsed = parse_url(server_urls[0])
     pool = NodePool(parsed.node, parsed.credentials, PoolOptions())
     yield pool

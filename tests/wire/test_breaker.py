@@ -1,4 +1,4 @@
-"""The breaker: calls to a server that does not answer are refused, and one at a time looks whether it does again."""
+"""The circuit breaker: calls to a server that does not answer fail fast, and one caller at a time probes it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROW = uuid.UUID(int=7)
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time, in seconds, for a test to set; pauses are as long as they may be."""
+    """Current time in seconds, set by the test; jitter is always at its maximum."""
     now = [100.0]
     monkeypatch.setattr(breaker.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(breaker.random, "uniform", lambda low, high: high)
@@ -38,76 +38,76 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.mark.once
 def test_the_breaker_opens_backs_off_and_closes(clock):
-    """Three failures in a row open it; each look that finds nobody doubles the pause, up to two seconds."""
-    watched = Breaker()
+    """Three consecutive failures open it; each failed probe doubles the pause, up to two seconds."""
+    tested = Breaker()
     for _ in range(FAILURES - 1):
-        watched.failed()
-    watched.answered()
-    assert not watched.alarmed
+        tested.failed()
+    tested.answered()
+    assert not tested.alarmed
     for _ in range(FAILURES):
-        watched.failed()
-    assert (watched.alarmed, watched.is_open) == (True, True)
+        tested.failed()
+    assert (tested.alarmed, tested.is_open) == (True, True)
 
     pauses = []
     while len(pauses) < 6:
-        wait_s = watched.wait_s()
+        wait_s = tested.wait_s()
         assert wait_s is not None
         pauses.append(wait_s)
         clock[0] += wait_s
-        assert watched.wait_s() is None
-        watched.failed()
+        assert tested.wait_s() is None
+        tested.failed()
 
     assert pauses == [FIRST_PAUSE_S, 0.5, 1.0, MAX_PAUSE_S, MAX_PAUSE_S, MAX_PAUSE_S]
-    watched.answered()
-    watched.acknowledge(watched.alarms)
-    assert (watched.alarmed, watched.is_open) == (False, False)
+    tested.answered()
+    tested.acknowledge(tested.alarms)
+    assert (tested.alarmed, tested.is_open) == (False, False)
 
 
 @pytest.mark.once
-def test_one_of_a_hundred_callers_looks(clock):
-    """The turn is claimed by one; who is interrupted in the middle has not taken it along for good."""
-    watched = Breaker()
-    watched.trip()
+def test_one_of_a_hundred_callers_probes(clock):
+    """One caller claims the probe, and a caller that never finishes does not block later probes."""
+    tested = Breaker()
+    tested.trip()
     for _ in range(3):
         clock[0] += 2 * MAX_PAUSE_S
-        together = threading.Barrier(100)
+        barrier = threading.Barrier(100)
 
-        def ask(_: int, together: threading.Barrier = together) -> float | None:
-            together.wait()
-            return watched.wait_s()
+        def ask(_: int, barrier: threading.Barrier = barrier) -> float | None:
+            barrier.wait()
+            return tested.wait_s()
 
         with ThreadPoolExecutor(100) as threads:
             assert list(threads.map(ask, range(100))).count(None) == 1
 
 
 @pytest.mark.once
-def test_an_alarm_that_comes_while_somebody_looks_is_not_forgotten():
-    """Only what was heard before the look is done with by it."""
-    watched = Breaker()
-    watched.lost()
-    began = watched.alarms
-    watched.lost()
-    watched.acknowledge(began)
-    assert watched.alarmed
+def test_an_alarm_raised_during_a_check_is_kept():
+    """A check acknowledges only the alarms raised before it began."""
+    tested = Breaker()
+    tested.lost()
+    began = tested.alarms
+    tested.lost()
+    tested.acknowledge(began)
+    assert tested.alarmed
 
-    watched.acknowledge(watched.alarms)
-    assert not watched.alarmed
+    tested.acknowledge(tested.alarms)
+    assert not tested.alarmed
 
 
 @pytest.mark.once
 @pytest.mark.parametrize("kind", [ServerUnavailable, OutcomeUnknown])
-def test_when_to_try_again_survives_a_pickle(kind):
-    """Errors come from worker processes, too."""
-    refused = kind("nobody", node="db-1:3306", shard=3)
+def test_retry_after_survives_pickling(kind):
+    """Errors are also passed on from worker processes."""
+    refused = kind("refused", node="db-1:3306", shard=3)
     refused.retry_after_s = 0.5
 
-    again = pickle.loads(pickle.dumps(refused))
+    copy = pickle.loads(pickle.dumps(refused))
 
-    assert (again.retry_after_s, again.node, again.shard) == (0.5, "db-1:3306", 3)
+    assert (copy.retry_after_s, copy.node, copy.shard) == (0.5, "db-1:3306", 3)
 
 
-class _Slow:
-    """A clock for ``pool`` that pauses move, and each attempt at a call by so much."""
+class _FakeClock:
+    """Clock for ``pool`` that advances with each pause, and by a fixed time with each attempt."""
 
     def __init__(self, attempt_s: float) -> None:
         self.now_s = 100.0
@@ -128,69 +128,71 @@ class _Slow:
 
 @pytest.mark.once
 @pytest.mark.parametrize(("attempt_s", "attempts"), [(0.0, 3), (0.1, 3), (0.4, 2)])
-def test_a_call_whose_server_is_gone_fails_within_a_second(attempt_s, attempts, monkeypatch, tmp_path):
-    """On a busy machine it is repeated less often; a first time always. It says when the next one has a chance."""
-    slow = _Slow(attempt_s)
-    monkeypatch.setattr(pool, "time", slow)
+def test_a_call_to_a_dead_server_fails_within_a_second(attempt_s, attempts, monkeypatch, tmp_path):
+    """Slow attempts leave fewer retries, but always one; the error says when to retry once the breaker is open."""
+    fake_clock = _FakeClock(attempt_s)
+    monkeypatch.setattr(pool, "time", fake_clock)
     monkeypatch.setattr(pool.random, "uniform", lambda low, high: high)
     parsed = parse_url(f"mysql://root@/trips?unix_socket={tmp_path}/none.sock")
-    gone = pool.NodePool(parsed.node, parsed.credentials, pool.PoolOptions(), Breaker())
-    monkeypatch.setattr(gone, "connect", lambda shard: slow.attempt(ServerUnavailable("refused", node="db-1:3306")))
-    before = SimpleNamespace(connected_at_s=slow.now_s, busy=True, close=lambda: None, shard=None)
-    gone.idle.append(before)
+    dead = pool.NodePool(parsed.node, parsed.credentials, pool.PoolOptions(), Breaker())
+    monkeypatch.setattr(
+        dead, "connect", lambda shard: fake_clock.attempt(ServerUnavailable("refused", node="db-1:3306"))
+    )
+    before = SimpleNamespace(connected_at_s=fake_clock.now_s, busy=True, close=lambda: None, shard=None)
+    dead.idle.append(before)
 
     def put(connection: object) -> NoReturn:
         assert connection is before
-        gone.breaker.trip()
-        gone.breaker.answered()
-        slow.attempt(ConnectionLost("server has gone away", node="db-1:3306"))
+        dead.breaker.trip()
+        dead.breaker.answered()
+        fake_clock.attempt(ConnectionLost("server has gone away", node="db-1:3306"))
 
-    began_s = slow.now_s
+    began_s = fake_clock.now_s
     with pytest.raises(OutcomeUnknown) as caught:
-        gone.run(put, writes=True)
+        dead.run(put, writes=True)
 
-    assert slow.attempts == attempts
-    assert slow.now_s - began_s <= 1
+    assert fake_clock.attempts == attempts
+    assert fake_clock.now_s - began_s <= 1
     assert caught.value.retry_after_s is None
-    assert not gone.breaker.is_open
+    assert not dead.breaker.is_open
 
     doubt = ConnectionLost("another server has gone away", node="db-2:3306")
-    doubt.retry_until_s, slow.attempts = slow.now_s - 0.1, 0
+    doubt.retry_until_s, fake_clock.attempts = fake_clock.now_s - 0.1, 0
     with pytest.raises(OutcomeUnknown):
-        gone.run(put, writes=True, doubt=doubt)
-    assert slow.attempts == 1
+        dead.run(put, writes=True, doubt=doubt)
+    assert fake_clock.attempts == 1
 
-    gone.breaker.trip()
+    dead.breaker.trip()
     with pytest.raises(ServerUnavailable) as refused:
-        gone.run(put)
+        dead.run(put)
     assert refused.value.retry_after_s
 
 
 @pytest.mark.once
-def test_a_deadlock_is_repeated_however_long_it_takes(monkeypatch, tmp_path):
-    """Only an outage is told soon: who waits for a lock is not without a server."""
-    slow = _Slow(10)
-    monkeypatch.setattr(pool, "time", slow)
+def test_a_deadlock_is_retried_however_long_it_takes(monkeypatch, tmp_path):
+    """The retry window is for outages only, not for lock waits."""
+    fake_clock = _FakeClock(10)
+    monkeypatch.setattr(pool, "time", fake_clock)
     parsed = parse_url(f"mysql://root@/trips?unix_socket={tmp_path}/none.sock")
     busy = pool.NodePool(parsed.node, parsed.credentials, pool.PoolOptions(), Breaker())
-    monkeypatch.setattr(busy, "connect", lambda shard: slow.attempt(Deadlock("deadlock", node="db-1:3306")))
+    monkeypatch.setattr(busy, "connect", lambda shard: fake_clock.attempt(Deadlock("deadlock", node="db-1:3306")))
 
     with pytest.raises(Deadlock):
         busy.run(lambda connection: None)
 
-    assert slow.attempts == pool.ATTEMPTS
+    assert fake_clock.attempts == pool.ATTEMPTS
 
 
 @pytest.fixture(scope="module")
 def server(flavour: str) -> Iterator[LocalServer]:
-    """A server of its own, which is stopped now and then."""
+    """A private server, which the test suspends."""
     with private_servers(flavour, 1) as (running,):
         yield running
 
 
 @pytest.mark.mysql
-def test_a_server_that_hangs_is_asked_by_one_caller_at_a_time(server, eventually, monkeypatch):
-    """Calls are refused without a word on the wire, and say when to come back; they go on where the server does."""
+def test_a_hanging_server_is_probed_by_one_caller_at_a_time(server, eventually, monkeypatch):
+    """Calls are rejected without using the network and say when to retry; they succeed once the server answers."""
     url = schemaless.create("hangs", 1, [server.url])
     opened = itertools.count()
     original = pool.open_connection
@@ -221,7 +223,7 @@ def test_a_server_that_hangs_is_asked_by_one_caller_at_a_time(server, eventually
 
 
 def refused_after(store: schemaless.Datastore) -> float | None:
-    """Call, and return when to try again; None where the call was answered, or failed otherwise."""
+    """Make a call and return its retry_after_s; None if it was answered or failed in another way."""
     try:
         store.get_cell(ROW, "BASE", 1)
     except ServerUnavailable as error:

@@ -1,4 +1,4 @@
-"""Replies: what is read of them with less work than PyMySQL's is the same, and nothing that does not fit is used."""
+"""Replies: the driver returns the same values as PyMySQL, and rejects malformed replies."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from schemaless.wire.session import SQL_MODE, Facts
 
 pytestmark = pytest.mark.mysql
 
-ALL_KINDS = (
+ALL_TYPES = (
     "SELECT NULL, 1, -1, 18446744073709551615, 1.5, 1.25e0, '', 'é漢😀', x'00FF27', _binary'text', b'101', "
     "DATE'2026-01-31', TIMESTAMP'2026-01-31 10:20:30.5', TIME'10:20:30', CAST('{\"a\": [1]}' AS {json}), "
     "REPEAT('a', 250), REPEAT('a', 251), REPEAT('a', 65535), REPEAT('a', 65536), REPEAT(x'FF', 20000000)"
 )
-"""A value of each kind, and texts on both sides of each limit at which their length is written otherwise."""
+"""A value of each type, and texts on both sides of every limit of the length encoding."""
 
 
 def test_rows_are_read_as_pymysql_reads_them(pool, flavour):
-    """Whatever the kind and the length, the values and their types are the same, and so is what describes them."""
-    sql = ALL_KINDS.replace("{json}", "JSON" if flavour == "mysql" else "CHAR")
+    """For every type and length, values, their types and the column descriptions are the same."""
+    sql = ALL_TYPES.replace("{json}", "JSON" if flavour == "mysql" else "CHAR")
     plain = pymysql.connect(
         unix_socket=pool.node.socket,
         host=pool.node.host or "",
@@ -63,7 +63,7 @@ PROGRESS = b"\xff\xff\xff\x01\x01\x02\x00\x00\x00\x05stage"
 
 
 def column(kind: int = FIELD_TYPE.VAR_STRING, charset: int = 45) -> bytes:
-    """Return what describes a column."""
+    """Return a column description."""
     names = b"".join(bytes([len(name)]) + name for name in (b"def", b"db", b"t", b"t", b"c", b"c"))
     return names + struct.pack("<BHIBHBxx", 12, charset, 1020, kind, 0, 0)
 
@@ -73,13 +73,13 @@ TWO = (b"\x02", column(), column(FIELD_TYPE.BLOB, 63), END)
 
 @pytest.fixture(params=dict.fromkeys((REFERENCE, PARSER)), ids=lambda parser: parser.rows.__module__)
 def parser(request):
-    """Reads replies: in Python, and by the native part where that is present."""
+    """Parser in pure Python, and the native one if it is installed."""
     return request.param
 
 
 @pytest.fixture
 def connection_on(parser):
-    """Give a connection that reads from a socket."""
+    """Create a connection that reads from a socket."""
 
     def make(wire: socket.socket) -> contextlib.closing[Connection]:
         raw = driver.DriverConnection(defer_connect=True)
@@ -92,12 +92,12 @@ def connection_on(parser):
 
 @pytest.fixture
 def answering(connection_on):
-    """Give a connection whose next statement gets some packets for a reply, and nothing behind them."""
+    """Create a connection whose next statement gets some packets as its reply, followed by the end of the stream."""
 
     @contextlib.contextmanager
     def answering(*packets: bytes) -> Iterator[Connection]:
         ours, theirs = socket.socketpair()
-        theirs.sendall(on_the_wire(packets))
+        theirs.sendall(framed(packets))
         theirs.shutdown(socket.SHUT_WR)
         with contextlib.closing(theirs), connection_on(ours) as connection:
             yield connection
@@ -105,8 +105,8 @@ def answering(connection_on):
     return answering
 
 
-def on_the_wire(packets: Iterable[bytes]) -> bytes:
-    """Return the bytes of a reply."""
+def framed(packets: Iterable[bytes]) -> bytes:
+    """Return packets with their headers."""
     return b"".join(
         struct.pack("<I", len(packet) | (number & 0xFF) << 24) + packet for number, packet in enumerate(packets, 1)
     )
@@ -118,7 +118,7 @@ LENGTHS = (b"\x01a\xfc\x01\x00b", b"\xfd\x01\x00\x00a\xfb", b"\xfb\xfe\x01\0\0\0
 
 @pytest.mark.once
 def test_a_reply_is_read_packet_by_packet_and_not_kept(answering):
-    """Lengths of every width, NULLs, no rows at all; and the connection holds nothing of it afterwards."""
+    """Lengths of every width, NULLs and empty results; the connection keeps no rows afterwards."""
     with answering(*TWO, *LENGTHS, END) as connection:
         assert connection.rows(b"SELECT") == (("a", b"b"), ("a", None), (None, b"b"), ("", b""))
         assert connection._raw._result is None
@@ -128,20 +128,20 @@ def test_a_reply_is_read_packet_by_packet_and_not_kept(answering):
     with answering(OK) as connection:
         assert connection.execute(b"INSERT") == (None, 1, 7)
     with answering(OK[:3] + b"\x0a\x00\x00\x00", *TWO, END) as connection:
-        assert connection.execute(b"INSERT") == (None, 1, 7)  # another result follows it, and is read
+        assert connection.execute(b"INSERT") == (None, 1, 7)  # a second result follows, and is read
 
 
 @pytest.mark.once
 @pytest.mark.parametrize("piece_bytes", [1, 5, 64, 1_000, 8_192, 8_193, 1 << 20])
 def test_a_reply_is_the_same_however_its_bytes_arrive(connection_on, piece_bytes):
-    """Rows of every length around what is read at a time, numbered beyond a byte, in pieces that end anywhere."""
-    chance = random.Random(piece_bytes)
+    """Rows of sizes around the buffer size, with wrapping sequence numbers, in chunks that end anywhere."""
+    generator = random.Random(piece_bytes)
     lengths = [0, 1, 250, 251, 4_000, 8_180, 8_188, 8_190, 8_192, 20_000]
-    bodies = [bytes(chance.randrange(256) for _ in range(chance.choice(lengths))) for _ in range(40)]
+    bodies = [bytes(generator.randrange(256) for _ in range(generator.choice(lengths))) for _ in range(40)]
     small = [b"%d" % number for number in range(700)]
     ours, theirs = socket.socketpair()
-    lengthened = [b"\xfd" + len(body).to_bytes(3, "little") + body for body in (*bodies, *small, *bodies)]
-    sent = on_the_wire([*TWO, *(b"\x01a" + body for body in lengthened), END])
+    encoded = [b"\xfd" + len(body).to_bytes(3, "little") + body for body in (*bodies, *small, *bodies)]
+    sent = framed([*TWO, *(b"\x01a" + body for body in encoded), END])
 
     def send() -> None:
         for start in range(0, len(sent), piece_bytes):
@@ -181,8 +181,8 @@ def test_a_reply_is_the_same_however_its_bytes_arrive(connection_on, piece_bytes
         ((OK,), WrongReply, "got a reply without a result set"),
     ],
 )
-def test_a_reply_that_is_damaged_is_refused_and_its_connection_closed(answering, packets, kind, words):
-    """What is cut off or goes on behind its end is no data; only the server's own refusal leaves a connection idle."""
+def test_a_malformed_reply_is_rejected_and_its_connection_closed(answering, packets, kind, words):
+    """A truncated or overlong packet is not used; only an error packet of the server leaves the connection usable."""
     with answering(*packets) as connection:
         with pytest.raises(kind, match=words) as caught:
             connection.rows(b"SELECT")
@@ -192,10 +192,10 @@ def test_a_reply_that_is_damaged_is_refused_and_its_connection_closed(answering,
 
 @pytest.mark.once
 @pytest.mark.parametrize("lost", range(1, 9))
-def test_a_reply_of_which_a_packet_is_missing_is_not_used(connection_on, lost):
-    """The packets are numbered: what comes behind a gap is not read."""
+def test_a_reply_with_a_missing_packet_is_rejected(connection_on, lost):
+    """Packets have sequence numbers, and nothing after a gap is read."""
     packets = [*TWO, *(b"\x01a\x01b" for _ in range(5)), END]
-    whole = [on_the_wire(packets[: count + 1])[len(on_the_wire(packets[:count])) :] for count in range(len(packets))]
+    whole = [framed(packets[: count + 1])[len(framed(packets[:count])) :] for count in range(len(packets))]
     ours, theirs = socket.socketpair()
     theirs.sendall(b"".join(whole[:lost] + whole[lost + 1 :]))
     with contextlib.closing(theirs), connection_on(ours) as connection:
@@ -206,14 +206,14 @@ def test_a_reply_of_which_a_packet_is_missing_is_not_used(connection_on, lost):
 
 @pytest.mark.once
 @pytest.mark.parametrize("count", range(9))
-def test_a_reply_that_stops_anywhere_is_waited_for_no_longer_than_asked(connection_on, count):
-    """Before a packet or within it, the time is over and the connection of no use."""
+def test_an_incomplete_reply_times_out_wherever_it_stops(connection_on, count):
+    """Between packets or within one, the read times out and the connection is discarded."""
     packets = [*TWO, *(b"\x01a\x01b" for _ in range(5)), END]
-    before, to_next = (len(on_the_wire(packets[:number])) for number in (count, count + 1))
+    before, to_next = (len(framed(packets[:number])) for number in (count, count + 1))
     for size in (before, before + 2, to_next - 1):
         ours, theirs = socket.socketpair()
         ours.settimeout(0.02)
-        theirs.sendall(on_the_wire(packets)[:size])
+        theirs.sendall(framed(packets)[:size])
         with contextlib.closing(theirs), connection_on(ours) as connection:
             with pytest.raises(ReplyTimedOut):
                 connection.rows(b"SELECT")
@@ -221,8 +221,8 @@ def test_a_reply_that_stops_anywhere_is_waited_for_no_longer_than_asked(connecti
 
 
 @pytest.mark.once
-def test_rows_are_no_reply_to_a_write(answering):
-    """Whether it happened stays open, so it counts as one whose reply was lost."""
+def test_rows_in_reply_to_a_write_are_a_lost_reply(answering):
+    """The outcome of the write is open."""
     with (
         answering(*TWO, b"\x01a\x01b", END) as connection,
         pytest.raises(ConnectionLost, match="statement without a result set got rows"),
@@ -232,8 +232,8 @@ def test_rows_are_no_reply_to_a_write(answering):
 
 
 @pytest.mark.once
-def test_a_query_is_sent_before_its_rows_are_asked_for(answering):
-    """Until they are read, a reply is on its way: nothing else is sent on the connection."""
+def test_a_query_is_sent_before_its_rows_are_read(answering):
+    """Until the rows are read, nothing else is sent on the connection."""
     with answering(*TWO, b"\x01a\x01b", END) as connection:
         rows = connection.begin(b"SELECT", lambda rows: None)
         assert connection.busy

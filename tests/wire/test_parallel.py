@@ -1,4 +1,4 @@
-"""Work on many servers at once: bounded on each, in nobody's way, and over at once when it is left early."""
+"""Parallel work on many servers: limited per server, without mutual delays, and stopped at once by an error."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ pytestmark = pytest.mark.once
 SLOW, FAST = Node("primary", host="slow"), Node("primary", host="fast")
 
 
-def test_so_many_at_once_on_each_server_and_everything_once():
-    """No server has more at a time than it was given, and nothing is left out or done twice."""
+def test_each_server_has_a_limit_and_each_item_is_processed_once():
+    """No server exceeds its limit, and no item is skipped or processed twice."""
     lock = threading.Lock()
     running: Counter[Node] = Counter()
     most: Counter[Node] = Counter()
@@ -38,8 +38,8 @@ def test_so_many_at_once_on_each_server_and_everything_once():
     assert list(on_servers([], work)) == []
 
 
-def test_a_slow_server_does_not_keep_the_others_waiting():
-    """All of the fast one's work comes while the slow one is at its first piece."""
+def test_a_slow_server_does_not_delay_the_others():
+    """All items of the fast server finish while the slow one is at its first item."""
     release = threading.Event()
 
     def work(item: tuple[Node, int]) -> int:
@@ -55,9 +55,9 @@ def test_a_slow_server_does_not_keep_the_others_waiting():
     assert list(results) == [0]
 
 
-@pytest.mark.parametrize("how", [ValueError, KeyboardInterrupt])
-def test_an_error_is_raised_and_nothing_more_is_begun(how):
-    """Also where something is still at work that takes long: that is not waited for."""
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_error_is_raised_and_no_further_item_is_started(error):
+    """A running item that takes long does not delay the error."""
     release, begun = threading.Event(), []
 
     def work(number: int) -> int:
@@ -65,10 +65,10 @@ def test_an_error_is_raised_and_nothing_more_is_begun(how):
         if number == 0:
             release.wait(30)
         if number == 3:
-            raise how
+            raise error
         return number
 
-    with pytest.raises(how):
+    with pytest.raises(error):
         list(on_servers([(SLOW, 0), *((FAST, number) for number in range(1, 50))], work, 1, stop_wait_s=0.1))
     at_the_end = list(begun)
     release.set()

@@ -1,4 +1,4 @@
-"""Connections: what URLs mean, what errors become, and what happens when a connection breaks."""
+"""Pools: translation of driver errors, lost connections, limits and forks."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ from schemaless.wire.urls import parse_url
         (sqlalchemy.exc.OperationalError("x", {}, pymysql.err.OperationalError(1213, "Deadlock")), False, Deadlock),
     ],
 )
-def test_translated_every_kind_of_driver_error_has_one_of_ours(driver_error, connecting, kind):
-    """Nobody has to know PyMySQL's classes."""
+def test_translated_maps_every_kind_of_driver_error(driver_error, connecting, kind):
+    """Callers need not know PyMySQL's classes."""
     error = translated(driver_error, "db-1:3306", 7, connecting=connecting)
 
     assert type(error) is kind
@@ -60,8 +60,8 @@ def test_translated_every_kind_of_driver_error_has_one_of_ours(driver_error, con
 
 
 @pytest.mark.parametrize("code", [2002, 2003])
-def test_translated_unreachable_server_asks_for_what_its_address_has(code):
-    """Drivers use either number for sockets and for ports; the address decides."""
+def test_translated_unreachable_server_names_what_to_check(code):
+    """Drivers use both error numbers for sockets and for ports; the address decides."""
     driver_error = pymysql.err.OperationalError(code, "Can't connect to MySQL server on 'localhost' ([Errno 2] x)")
     through_socket = translated(driver_error, "/run/mysqld/none.sock", None, connecting=True)
     through_port = translated(driver_error, "localhost:3306", None, connecting=True)
@@ -72,8 +72,8 @@ def test_translated_unreachable_server_asks_for_what_its_address_has(code):
 
 
 @pytest.mark.mysql
-def test_connections_through_a_socket_do_without_tls_unless_told(servers, flavour):
-    """What stays on the machine needs none, and setting it up took most of the time to connect."""
+def test_connections_through_a_socket_use_no_tls_by_default(servers, flavour):
+    """A local socket needs no TLS, which would take most of the time to connect."""
 
     def cipher(url: str) -> str:
         parsed = parse_url(url)
@@ -84,13 +84,13 @@ def test_connections_through_a_socket_do_without_tls_unless_told(servers, flavou
     assert cipher(servers[0].url) == ""
     if flavour == "mysql":
         assert cipher(f"{servers[0].url}&ssl_mode=required") != ""
-    else:  # as it is started here it has no certificate
+    else:  # this server has no certificate
         with pytest.raises(ServerRefused, match="give the server a certificate"):
             cipher(f"{servers[0].url}&ssl_mode=required")
 
 
-def test_connect_to_nobody_says_where_and_what_to_do(tmp_path):
-    """A wrong address is a one-line error at once, not a driver's traceback."""
+def test_connect_to_a_missing_server_says_where_and_what_to_do(tmp_path):
+    """A wrong address is an immediate one-line error, not a driver's traceback."""
     with pytest.raises(ServerUnavailable, match="is the server running") as caught:
         connect(f"mysql://root@/trips?unix_socket={tmp_path}/none.sock")
     assert caught.value.retryable
@@ -100,8 +100,8 @@ def test_connect_to_nobody_says_where_and_what_to_do(tmp_path):
 @pytest.mark.parametrize(
     "options", ["nonsense=1", "connect_timeout=soon", "connect_timeout=0", "ssl_mode=perhaps", "charset=latin1"]
 )
-def test_connect_with_options_that_cannot_be_used_is_refused(datastore_url, options):
-    """What the driver does not take is an error of the URL, and no driver's TypeError."""
+def test_connect_with_unusable_options_is_refused(datastore_url, options):
+    """An option that the driver rejects is reported as an error in the URL, not as a TypeError."""
     with pytest.raises(InvalidInput):
         connect(f"{datastore_url}&{options}")
 
@@ -122,13 +122,13 @@ def pool(server_urls):
 
 
 def connection_id(connection) -> int:
-    """Return the server's number of a connection."""
+    """Return the server's id of a connection."""
     return int(connection.rows(b"SELECT CONNECTION_ID()")[0][0])
 
 
 @pytest.mark.mysql
 def test_run_on_a_killed_idle_connection_connects_again(pool):
-    """Conformance 25: a server that closed idle connections costs nobody a call."""
+    """Conformance 25: no call fails because the server closed idle connections."""
     first = pool.run(connection_id)
     killer = NodePool(pool.node, pool.credentials, PoolOptions())
     killer.run(lambda connection: connection.execute(b"KILL %d" % first))
@@ -139,10 +139,10 @@ def test_run_on_a_killed_idle_connection_connects_again(pool):
 
 @pytest.mark.mysql
 def test_run_write_that_loses_every_connection_is_outcome_unknown(pool):
-    """A write is never said to have failed when it may have happened."""
+    """A write that may have happened is never reported as failed."""
 
     def lose(connection) -> None:
-        with contextlib.suppress(ServerTimeout):  # MySQL says "interrupted" of the KILL itself
+        with contextlib.suppress(ServerTimeout):  # MySQL reports the KILL itself as interrupted
             connection.execute(b"KILL %d" % connection_id(connection))
         connection.execute(b"DO 1")
 
@@ -153,8 +153,8 @@ def test_run_write_that_loses_every_connection_is_outcome_unknown(pool):
 
 
 @pytest.mark.mysql
-def test_run_once_is_repeated_until_commit_is_sent_and_never_after(pool):
-    """Nothing of a transaction that was not committed is left; where that is not known, it is said and not tried."""
+def test_run_once_is_retried_until_commit_is_sent_and_never_after(pool):
+    """Before COMMIT is sent a transaction is retried; after that its outcome is reported as unknown."""
     tries: list[int] = []
 
     def cut(connection) -> None:
@@ -182,8 +182,8 @@ def test_run_once_is_repeated_until_commit_is_sent_and_never_after(pool):
 @pytest.mark.mysql
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, RuntimeError, TimeoutError])
 @pytest.mark.parametrize("busy", [True, False])
-def test_connection_is_kept_where_no_reply_is_on_its_way_whoever_raises(pool, monkeypatch, raised, busy):
-    """What counts is the proof that every reply was read, not the class of what ended the block."""
+def test_connection_is_kept_if_no_reply_is_outstanding_whatever_is_raised(pool, monkeypatch, raised, busy):
+    """The proof that every reply was read decides, not the class of the exception."""
     seen = []
 
     def interrupted(connection) -> None:
@@ -203,8 +203,8 @@ def test_connection_is_kept_where_no_reply_is_on_its_way_whoever_raises(pool, mo
 
 
 @pytest.mark.mysql
-def test_connections_over_the_pools_size_wait_and_then_say_so(pool):
-    """A pool that is too small is named as such."""
+def test_a_call_beyond_the_pool_size_times_out_and_names_the_setting(pool):
+    """The error of a pool that is too small names pool_size."""
 
     def nested(depth: int) -> int:
         return pool.run(lambda connection: nested(depth - 1) if depth > 1 else connection_id(connection))
@@ -216,7 +216,7 @@ def test_connections_over_the_pools_size_wait_and_then_say_so(pool):
 
 
 @pytest.mark.mysql
-def test_session_is_strict_whatever_the_server_says(pool):
+def test_session_is_strict_whatever_the_server_default(pool):
     """Statements need backslash escapes and errors rather than truncation."""
     mode = pool.run(lambda connection: connection.rows(b"SELECT @@sql_mode"))[0][0]
 
@@ -225,8 +225,8 @@ def test_session_is_strict_whatever_the_server_says(pool):
 
 
 @pytest.mark.mysql
-def test_transaction_is_rolled_back_where_the_block_raises(pool):
-    """And the connection is fit for use afterwards."""
+def test_transaction_is_rolled_back_if_the_block_raises(pool):
+    """The connection is usable afterwards."""
     pool.run(lambda connection: connection.execute(b"CREATE DATABASE IF NOT EXISTS pool_test"))
     pool.run(lambda connection: connection.execute(b"CREATE OR REPLACE VIEW pool_test.v AS SELECT 1"))
     pool.run(lambda connection: connection.execute(b"DROP TABLE IF EXISTS pool_test.t"))
@@ -244,8 +244,8 @@ def test_transaction_is_rolled_back_where_the_block_raises(pool):
 
 
 @pytest.mark.mysql
-def test_a_lock_around_a_transaction_that_was_refused_goes_with_its_connection(pool):
-    """ROLLBACK ends the transaction; what the block around it holds is held still."""
+def test_a_lock_around_a_failed_transaction_is_released_with_its_connection(pool):
+    """ROLLBACK ends the transaction, but not the lock that the surrounding block holds."""
 
     def refused(connection) -> None:
         with connection.whole():
@@ -270,8 +270,8 @@ def test_a_lock_around_a_transaction_that_was_refused_goes_with_its_connection(p
         (pymysql.err.OperationalError(1317, "Query execution was interrupted"), False),
     ],
 )
-def test_only_what_the_server_says_ends_a_reply(pool, monkeypatch, raised, busy):
-    """A client library that gives up has left the rest of it on the way."""
+def test_only_an_error_of_the_server_ends_a_reply(pool, monkeypatch, raised, busy):
+    """After an error of the client library, the rest of the reply may still arrive."""
 
     def give_up(raw: pymysql.connections.Connection, command: int, query: bytes) -> None:
         raise raised
@@ -287,8 +287,8 @@ def test_only_what_the_server_says_ends_a_reply(pool, monkeypatch, raised, busy)
 
 
 @pytest.mark.mysql
-def test_what_watches_the_driver_is_not_taken_for_the_application(pool, monkeypatch):
-    """Tracers of applications wrap a driver's calls: their frames stand between, and its errors stay its own."""
+def test_frames_of_a_tracer_are_not_taken_for_the_application(pool, monkeypatch):
+    """Application tracers wrap the driver's calls; driver errors are recognized despite their frames."""
     send, seen = pymysql.connections.Connection._execute_command, []
 
     def traced(raw: pymysql.connections.Connection, command: int, query: bytes) -> None:
@@ -304,8 +304,8 @@ def test_what_watches_the_driver_is_not_taken_for_the_application(pool, monkeypa
 
 @pytest.mark.mysql
 @pytest.mark.parametrize("module", ["gevent._socket3", "eventlet.greenio.base"])
-def test_a_lost_connection_is_one_whoever_makes_the_sockets(pool, module):
-    """Those of gevent and eventlet stand in the place of Python's."""
+def test_a_lost_connection_is_recognized_with_other_socket_libraries(pool, module):
+    """Gevent and eventlet replace Python's sockets."""
 
     def read(number_of_bytes: int) -> bytes:
         raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
@@ -337,17 +337,17 @@ def test_forked_child_does_not_use_its_parents_connections(pool):
         finally:
             os._exit(0)
     os.waitpid(child, 0)
-    childs = int(os.read(reader, 100))
+    child_id = int(os.read(reader, 100))
     os.close(reader)
     os.close(writer)
 
-    assert childs != before
+    assert child_id != before
     assert pool.run(connection_id) == before
 
 
 @pytest.mark.mysql
-def test_forked_child_lets_go_of_every_pool_though_some_connections_are_closed(pool):
-    """A closed connection has no socket to let go of, and mysqlclient has an error of its own for that."""
+def test_forked_child_abandons_every_pool_although_some_connections_are_closed(pool):
+    """A closed connection has no socket to abandon, and mysqlclient raises an error of its own for that."""
 
     class Closed:
         def fileno(self) -> int:
@@ -366,11 +366,11 @@ def test_forked_child_lets_go_of_every_pool_though_some_connections_are_closed(p
         finally:
             os._exit(0)
     os.waitpid(child, 0)
-    childs = ast.literal_eval(os.read(reader, 1000).decode())
+    child_ids = ast.literal_eval(os.read(reader, 1000).decode())
     os.close(reader)
     os.close(writer)
 
-    assert not set(childs) & set(before)
+    assert not set(child_ids) & set(before)
     assert [each.run(connection_id) for each in pools] == before
     for each in pools[1:]:
         each.close()
@@ -378,7 +378,7 @@ def test_forked_child_lets_go_of_every_pool_though_some_connections_are_closed(p
 
 @pytest.mark.mysql
 def test_threads_share_a_pool(pool):
-    """Twenty threads on two connections, each gets its own answers."""
+    """Twenty threads on two connections all get their own answers."""
     wrong = []
 
     def ask(number: int) -> None:
@@ -397,8 +397,8 @@ def test_threads_share_a_pool(pool):
 
 
 @pytest.mark.mysql
-def test_ensured_settings_are_sent_once_for_each_connection(server_urls):
-    """Whoever gets the connection later has them, and they cost no round trip then."""
+def test_ensured_settings_are_sent_once_per_connection(server_urls):
+    """Later users of the connection have the settings without another round trip."""
     parsed = parse_url(server_urls[0])
     pool = NodePool(parsed.node, parsed.credentials, PoolOptions())
     shown = b"SELECT @@session.lock_wait_timeout"

@@ -1,4 +1,4 @@
-"""Replies in memory: the native part reads what it knows as the reference does, and leaves the rest to it."""
+"""Reply parsers: the native part agrees with the reference implementation, and leaves it what it cannot parse."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONVERTERS: tuple[Converter, ...] = (
 
 
 def length(value: bytes, width: int) -> bytes:
-    """Return a value behind its length, in so many bytes, or more where it takes them."""
+    """Return a length-encoded value whose length takes at least ``width`` bytes."""
     if width == 0 and len(value) < 0xFB:
         return bytes([len(value)]) + value
     for first, size in ((0xFC, 2), (0xFD, 3), (0xFE, 8)):
@@ -47,84 +47,84 @@ texts = st.one_of(
 values = st.one_of(st.just(b"\xfb"), st.builds(length, texts, st.sampled_from((0, 0, 0, 1, 2, 3, 8))))
 rows = st.lists(values, max_size=4).map(b"".join)
 ends = st.binary(max_size=9).map(b"\xfe".__add__)
-strangers = st.one_of(st.binary(max_size=12), st.binary(max_size=12).map(b"\xff".__add__))
+other_packets = st.one_of(st.binary(max_size=12), st.binary(max_size=12).map(b"\xff".__add__))
 converters = st.lists(st.sampled_from(CONVERTERS), max_size=4)
 
 
 @st.composite
-def memories(draw: st.DrawFn) -> tuple[bytes, int]:
-    """Draw what has come of a reply, and its first packet's number; cut off or changed somewhere, now and then."""
-    packets = draw(st.lists(st.one_of(rows, rows, rows, ends, strangers), max_size=8))
+def buffers(draw: st.DrawFn) -> tuple[bytes, int]:
+    """Draw the received part of a reply, sometimes truncated or corrupted, and its first sequence number."""
+    packets = draw(st.lists(st.one_of(rows, rows, rows, ends, other_packets), max_size=8))
     number = draw(st.sampled_from((0, 1, 7, 250, 255)))
-    here = b"".join(
+    data = b"".join(
         struct.pack("<I", len(packet) | ((number + count) & 0xFF) << 24) + packet
         for count, packet in enumerate(packets)
     )
     if draw(st.booleans()):
-        here = here[: draw(st.integers(0, len(here)))]
-    if here and draw(st.booleans()):
-        place = draw(st.integers(0, len(here) - 1))
-        here = here[:place] + draw(st.binary(min_size=1, max_size=1)) + here[place + 1 :]
-    return here, number
+        data = data[: draw(st.integers(0, len(data)))]
+    if data and draw(st.booleans()):
+        place = draw(st.integers(0, len(data) - 1))
+        data = data[:place] + draw(st.binary(min_size=1, max_size=1)) + data[place + 1 :]
+    return data, number
 
 
 @needs_native
-@given(memories())
-def test_packets_are_those_of_the_reference(memory):
-    """The same, and no more and no less of what is there is taken."""
-    assert native.packets(*memory) == REFERENCE.packets(*memory)
+@given(buffers())
+def test_native_packets_equal_the_reference(buffer):
+    """The same packets are parsed, and the same number of bytes is consumed."""
+    assert native.packets(*buffer) == REFERENCE.packets(*buffer)
 
 
-def outcome(parser: Parser, here: bytes, number: int, converters: list[Converter]) -> object:
-    """Return what a connection would get of a memory: rows with their types, the end, what is left; or the error."""
+def outcome(parser: Parser, data: bytes, number: int, converters: list[Converter]) -> object:
+    """Return what a connection would get from a buffer: typed rows, end packet and unread bytes, or the error."""
     found: list[tuple[Any, ...]] = []
     try:
         while True:
-            more, end, taken, number = parser.rows(here, number, converters)
+            more, end, taken, number = parser.rows(data, number, converters)
             found += more
-            here = here[taken:]
+            data = data[taken:]
             if end is not None:
                 break
             if not taken:
-                # What a connection does then, of what came whole.
-                packets, taken, number = REFERENCE.packets(here, number)
+                # As a connection does with a complete packet.
+                packets, taken, number = REFERENCE.packets(data, number)
                 if not packets:
                     break
                 end = packets[0] if is_end(packets[0]) else None
                 assert end is None
                 found.append(row_of(packets[0], converters))
-    except Exception as error:  # noqa: BLE001 - whatever it is, it has to be the same
+    except Exception as error:  # noqa: BLE001 - both parsers must raise the same error
         return type(error), str(error)
-    return [[(type(value), value) for value in row] for row in found], end, here, number
+    return [[(type(value), value) for value in row] for row in found], end, data, number
 
 
 @needs_native
-@given(memories(), converters)
-def test_rows_are_those_of_the_reference(memory, converters):
-    """Or what is raised is: nothing is a row by the native part that is none by the reference, or another one."""
-    assert outcome(native, *memory, converters) == outcome(REFERENCE, *memory, converters)
+@given(buffers(), converters)
+def test_native_rows_equal_the_reference(buffer, converters):
+    """Both return the same rows or raise the same error."""
+    assert outcome(native, *buffer, converters) == outcome(REFERENCE, *buffer, converters)
 
 
 @needs_native
-def test_a_row_that_is_none_is_left_where_it_is():
-    """The rows before it are given; the next one is the reference's to refuse."""
+def test_a_malformed_row_is_left_to_the_reference():
+    """The rows before it are returned; rejecting the next one is up to the reference."""
     packets = (b"\x011\x01a", b"\x012\x01b", b"\x013\x02b", b"\x014\x01d")
-    here = b"".join(struct.pack("<I", len(packet) | number << 24) + packet for number, packet in enumerate(packets))
+    data = b"".join(struct.pack("<I", len(packet) | number << 24) + packet for number, packet in enumerate(packets))
 
-    assert native.rows(here, 0, [int, bytes.decode]) == ([(1, "a"), (2, "b")], None, 16, 2)
+    assert native.rows(data, 0, [int, bytes.decode]) == ([(1, "a"), (2, "b")], None, 16, 2)
 
 
-def test_a_piece_of_a_packet_is_left_where_it_is():
-    """It goes on in the next one: whoever reads it puts them together."""
-    here = struct.pack("<I", 0xFFFFFF) + bytes(0xFFFFFF)
+def test_a_split_packet_is_left_unread():
+    """The caller joins it with the packets that follow."""
+    data = struct.pack("<I", 0xFFFFFF) + bytes(0xFFFFFF)
     for parser in filter(None, (REFERENCE, native)):
-        assert parser.packets(here, 0) == ([], 0, 0)
-        assert parser.rows(here, 0, []) == ([], None, 0, 0)
+        assert parser.packets(data, 0) == ([], 0, 0)
+        assert parser.rows(data, 0, []) == ([], None, 0, 0)
 
 
 @needs_native
 @pytest.mark.parametrize("arguments", [(b"", 256, []), (b"", -1, []), (bytearray(), 0, []), (b"", 0, 1), ("", 0, [])])
-def test_arguments_of_other_kinds_are_refused(arguments):
-    """They are no bytes, no number of a packet, or no converters."""
+def test_arguments_of_wrong_types_are_rejected(arguments):
+    """Buffer, sequence number and converters are checked."""
     with pytest.raises((TypeError, OverflowError)):
         native.rows(*arguments)

@@ -1,4 +1,4 @@
-"""Passwords: nothing shows them but the call that asks for them; a pickle opens in processes of one family only."""
+"""Secrets: only ``reveal`` shows them, and a pickle opens only in related processes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.once
 WORD = "s3cret \u0436 word"
 
 
-def test_secret_shows_nothing_but_what_reveal_gives() -> None:
-    """Not as text, in a format, in a log, in a container, nor by an attribute that a debugger lists."""
+def test_secret_is_shown_by_reveal_only() -> None:
+    """Not str, format, logging, containers, or an attribute that a debugger lists."""
     secret = Secret(WORD)
     record = logging.LogRecord("x", 20, "x", 1, "%s %r", (secret, secret), None)
     shown = [repr(secret), str(secret), f"{secret}", f"{secret:>20}", f"{secret!r}", record.getMessage()]
@@ -34,8 +34,8 @@ def test_secret_shows_nothing_but_what_reveal_gives() -> None:
     assert [text for text in shown if "s3cret" in text] == []
 
 
-def test_secret_is_compared_by_what_it_holds() -> None:
-    """Two of the same word are one account; a text is no secret."""
+def test_secrets_are_compared_by_value() -> None:
+    """Equal passwords are equal secrets; a str is never equal to a secret."""
     assert Secret(WORD) == Secret(WORD)
     assert Secret(WORD) != Secret("other")
     assert Secret(WORD) != WORD
@@ -44,8 +44,8 @@ def test_secret_is_compared_by_what_it_holds() -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_pickled_secret_opens_in_processes_that_this_one_starts(method: str) -> None:
-    """Workers get it, however they are started, and the bytes on the way do not show it."""
+def test_pickled_secret_opens_in_child_processes(method: str) -> None:
+    """Worker processes get it with every start method, and the pickle does not contain it."""
     opening = Opening(parse_url(f"mysql://app:{WORD}@db-1/mezzanine"), PoolOptions(), DEFAULT_LIMITS)
     pickled = pickle.dumps(opening)
     with ProcessPoolExecutor(1, multiprocessing.get_context(method)) as pool:
@@ -64,8 +64,10 @@ def _word_of(pickled: bytes) -> str:
 
 
 @pytest.mark.parametrize("variable", [None, "of that machine"])
-def test_pickled_secret_elsewhere_is_that_machines_own(monkeypatch: pytest.MonkeyPatch, variable: str | None) -> None:
-    """A process that was not started by this one cannot open it; there, the environment has the password, or none."""
+def test_pickled_secret_in_another_process_family_comes_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, variable: str | None
+) -> None:
+    """An unrelated process cannot open it and reads the password from its environment, if set."""
     pickled = pickle.dumps(Secret(WORD))
     monkeypatch.setattr(multiprocessing.current_process(), "_config", {"authkey": b"another family"})
     monkeypatch.delenv("SCHEMALESS_PASSWORD", raising=False)
@@ -81,8 +83,8 @@ def test_pickled_secret_elsewhere_is_that_machines_own(monkeypatch: pytest.Monke
         assert pickle.loads(pickle.dumps(found)) == found
 
 
-def test_clear_locals_leaves_those_of_the_application() -> None:
-    """What the application had in its variables stays for its debugger."""
+def test_clear_locals_keeps_those_of_the_application() -> None:
+    """The application's local variables stay available to its debugger."""
 
     def fails() -> None:
         mine = WORD

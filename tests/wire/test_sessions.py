@@ -1,4 +1,4 @@
-"""Sessions: what a server's settings would break is set for each connection, and read back."""
+"""Sessions: variables that could break a guarantee are set for each connection and read back."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ HOSTILE: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def server(flavour: str) -> Iterator[str]:
-    """A private server of this file's own: its global settings are changed."""
+    """A private server, whose global settings the tests change."""
     with private_servers(flavour, 1) as (running,):
         yield running.url
 
 
 @contextlib.contextmanager
 def root_of(server: str) -> Iterator[Any]:
-    """Open a cursor of root's own, past this package."""
+    """Open a cursor as root, without this package."""
     socket = parse_url(server).node.socket
     with (
         contextlib.closing(
@@ -72,7 +72,7 @@ def root_of(server: str) -> Iterator[Any]:
 
 @pytest.fixture
 def set_globally(server: str, flavour: str) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Sets global variables; they are set back in the end."""
+    """Set global variables; they are restored at the end."""
     with root_of(server) as cursor:
         before: dict[str, Any] = {}
 
@@ -92,7 +92,7 @@ def set_globally(server: str, flavour: str) -> Iterator[Callable[[dict[str, Any]
 
 @pytest.fixture(scope="module")
 def account(server: str) -> str:
-    """An account that init_connect is run for: it is not for those with every privilege."""
+    """An account without administrative privileges, for which init_connect is executed."""
     with root_of(server) as cursor:
         cursor.execute("CREATE USER plain@localhost")
         cursor.execute(
@@ -103,7 +103,7 @@ def account(server: str) -> str:
 
 
 def committed(server: str, name: str) -> list[tuple[Any, ...]]:
-    """Return what another session sees of a datastore of one shard: columns, and whether it was added just now."""
+    """Return the cells that another session sees in a datastore of one shard: column name, and whether it is recent."""
     with root_of(server) as cursor:
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         recent = "ABS(TIMESTAMPDIFF(SECOND, created_at, UTC_TIMESTAMP())) < 600"
@@ -112,8 +112,8 @@ def committed(server: str, name: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_nothing_acknowledged_is_lost_or_left_out_whatever_the_server_is_set_to(server, account, set_globally, hostile):
-    """Each setting is overridden: the datastore is made, written and read as ever, and others see all of it."""
+def test_no_cell_is_lost_or_missing_whatever_the_server_settings(server, account, set_globally, hostile):
+    """Each setting is overridden: creating, writing and reading work as usual, and other sessions see every cell."""
     name = f"hostile{list(HOSTILE).index(hostile)}"
     set_globally(HOSTILE[hostile])
     url = schemaless.create(name, 1, [account])
@@ -137,7 +137,7 @@ def test_nothing_acknowledged_is_lost_or_left_out_whatever_the_server_is_set_to(
 
 
 def test_a_read_only_default_is_refused_and_named(server, account, set_globally, flavour):
-    """An administrator may have meant it, so it is left in force; writes say which setting refuses them."""
+    """It may be intended, so it is not overridden; the error of a write names the variable."""
     url = schemaless.create("readonly", 1, [account])
     set_globally({"tx_read_only" if flavour == "mariadb" else "transaction_read_only": 1})
 
@@ -146,8 +146,8 @@ def test_a_read_only_default_is_refused_and_named(server, account, set_globally,
 
 
 @pytest.mark.parametrize("name", [*connect.SETTINGS, *connect.READ_BACK, "autocommit", "isolation"])
-def test_a_session_that_does_not_stay_as_it_was_set_is_refused_by_name(server, monkeypatch, flavour, name):
-    """A proxy may answer OK to a SET and do nothing; what is read back decides."""
+def test_a_session_variable_that_does_not_keep_its_value_is_named(server, monkeypatch, flavour, name):
+    """A proxy may acknowledge a SET without executing it; the value read back decides."""
     name = name if name != "isolation" else {"mariadb": "tx_isolation"}.get(flavour, "transaction_isolation")
     execute = pymysql.cursors.Cursor.execute
 
@@ -164,8 +164,8 @@ def test_a_session_that_does_not_stay_as_it_was_set_is_refused_by_name(server, m
         pool.run(lambda connection: connection.rows(b"SELECT 1"))
 
 
-def test_a_new_connection_takes_one_round_trip_to_be_set(server):
-    """And one to be read back; the catalog's tables are no part of it."""
+def test_a_new_connection_is_set_up_in_three_statements(server):
+    """Two statements set the session and one reads it back."""
     parsed = parse_url(server)
     with contextlib.closing(NodePool(parsed.node, parsed.credentials, PoolOptions())) as pool:
         ((_, questions),) = pool.run(lambda connection: connection.rows(b"SHOW SESSION STATUS LIKE 'Questions'"))

@@ -1,4 +1,4 @@
-"""Statements: each reads the rows that it is about, whatever the server believes of the table."""
+"""Statements read few rows, whatever the server's statistics say."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from schemaless.wire.connection import Connection
 pytestmark = pytest.mark.mysql
 
 CELLS = 2_500
-MOST_READS = 250
-"""A statement here is about twenty rows at most, and may go over each some times: MariaDB's windows do eight times."""
+MAX_READS = 250
+"""Maximum number of row reads per statement; each is about twenty rows, which MariaDB's windows read eight times."""
 
 ROW = uuid.uuid5(uuid.NAMESPACE_OID, "statements")
 KEYS = [(ROW.bytes, "A", ref_key) for ref_key in (3, 500, 2_400, 9_999)]
@@ -60,22 +60,22 @@ HOT: dict[str, Callable[[str], bytes]] = {
 
 
 def reads(connection: Connection) -> int:
-    """Return how many rows the session has read so far."""
+    """Return the number of rows that the session has read."""
     return sum(int(count) for _, count in connection.rows(b"SHOW SESSION STATUS LIKE 'Handler_read%'"))
 
 
 def expected_rows(connection: Connection, name: str) -> int:
-    """Return how many rows the server takes the table to have."""
+    """Return the server's estimate of the table's size in rows."""
     plan = str(connection.rows(f"EXPLAIN FORMAT=JSON SELECT body FROM `{name}`.cell".encode())[0][0])
     return int(re.findall(r'"(?:rows|estimated_rows|rows_examined_per_scan)": (\d+)', plan)[0])
 
 
 def test_statements_read_few_rows_though_statistics_say_there_are_two(fresh_store, by_hand):
-    """After a crash InnoDB may believe that of a table of thousands: still none is read, or locked, from end to end."""
+    """After a crash InnoDB may estimate this for a large table; still, no statement reads or locks all of it."""
     shard = fresh_store.shard_of(ROW)
     name = internals_of(fresh_store).shards.database(shard)
     where = f"WHERE database_name = '{name}' AND table_name = 'cell'"
-    # Else InnoDB would soon count again by itself.
+    # Otherwise InnoDB would soon update the statistics.
     by_hand(fresh_store).execute(shard, f"ALTER TABLE `{name}`.cell STATS_AUTO_RECALC = 0".encode())
     cells = [NewStoredCell(ROW, "A", number, b'"body"') for number in range(CELLS)]
     fresh_store.put_stored_cells(cells, trusted=True)
@@ -84,22 +84,22 @@ def test_statements_read_few_rows_though_statistics_say_there_are_two(fresh_stor
         for sql in (
             f"UPDATE mysql.innodb_table_stats SET n_rows = 2, clustered_index_size = 1 {where}",
             f"UPDATE mysql.innodb_index_stats SET stat_value = 1 {where}",
-            # A new name makes both kinds of server read them; for MySQL, FLUSH TABLES would do.
+            # Renaming makes both MySQL and MariaDB reload the statistics; on MySQL, FLUSH TABLES would suffice.
             f"RENAME TABLE `{name}`.cell TO `{name}`.cells",
             f"RENAME TABLE `{name}`.cells TO `{name}`.cell",
         ):
             connection.execute(sql.encode())
-        believed = expected_rows(connection, name)
-        found = {}
-        for what, statement in HOT.items():
+        estimated = expected_rows(connection, name)
+        reads_by_statement = {}
+        for label, statement in HOT.items():
             before = reads(connection)
-            asking = reads(connection) - before
+            overhead = reads(connection) - before
             sql = statement(name)
             connection.execute(sql) if sql.startswith(b"UPDATE") else connection.rows(sql)
-            found[what] = reads(connection) - before - 2 * asking
-        return believed, found
+            reads_by_statement[label] = reads(connection) - before - 2 * overhead
+        return estimated, reads_by_statement
 
-    believed, found = by_hand(fresh_store).run(shard, run)
+    estimated, reads_by_statement = by_hand(fresh_store).run(shard, run)
 
-    assert believed < 10
-    assert {what: count for what, count in found.items() if count > MOST_READS} == {}
+    assert estimated < 10
+    assert {label: count for label, count in reads_by_statement.items() if count > MAX_READS} == {}

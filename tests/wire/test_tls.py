@@ -1,4 +1,4 @@
-"""TLS: what a connection proves and hides, on a server with certificates of its own authority."""
+"""TLS: encryption and certificate verification, on a server with certificates of a private CA."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ pytestmark = pytest.mark.mysql
 
 @pytest.fixture(scope="module")
 def accounts(loopback):
-    """The four roles' accounts on the server."""
+    """Accounts of the four roles on the server."""
     with accounts_on([loopback.root]) as made:
         yield made
 
 
 @pytest.fixture
 def by_root(loopback):
-    """Runs a statement as root, who comes through the socket."""
+    """Run a statement as root, through the socket."""
     with closing(connect(loopback.root, None)) as connection:
         yield lambda sql: run(connection, sql)
 
 
 def cipher(url: str) -> str:
-    """Return what a connection to a URL is encrypted with; empty for one that is not."""
+    """Return the cipher of a connection to a URL; empty if it is not encrypted."""
     parsed = parse_url(url)
     with closing(NodePool(parsed.node, parsed.credentials, PoolOptions())) as pool:
         ((_, name),) = pool.run(lambda connection: connection.rows(b"SHOW SESSION STATUS LIKE 'Ssl_cipher'"))
     return str(name)
 
 
-def test_connections_are_encrypted_unless_that_is_switched_off(loopback, accounts):
-    """Over TCP to a server that has a certificate."""
+def test_connections_are_encrypted_unless_disabled(loopback, accounts):
+    """TCP connections to a server with a certificate."""
     assert cipher(loopback.url("app")).startswith("TLS_")
     assert cipher(loopback.url("app", "ssl_mode=required")).startswith("TLS_")
     assert cipher(loopback.url("app", "ssl_mode=disabled")) == ""
 
 
-def test_certificate_of_the_named_authority_is_accepted(loopback, accounts):
-    """With the server's name in it; by another address only where the name is not asked for."""
+def test_certificate_of_the_given_ca_is_accepted(loopback, accounts):
+    """The host name must match; another address works only if the name is not verified."""
     options = f"ssl_ca={loopback.folder}/ca.pem"
 
     assert cipher(loopback.url("app", options)).startswith("TLS_")
@@ -58,16 +58,16 @@ def test_certificate_of_the_named_authority_is_accepted(loopback, accounts):
 
 
 @pytest.mark.parametrize("mode", ["verify_ca", "verify_identity"])
-def test_certificate_of_another_authority_is_refused(loopback, accounts, mode):
-    """Also where no authority is named, and so those of the system count; the error says what to name."""
+def test_certificate_of_another_ca_is_refused(loopback, accounts, mode):
+    """Also if no CA is given, so that the system's CAs apply; the error names the option."""
     for options in (f"ssl_ca={loopback.folder}/other-ca.pem&ssl_mode={mode}", f"ssl_mode={mode}"):
         with pytest.raises(ServerRefused, match="ssl_ca must contain the CA") as caught:
             cipher(loopback.url("app", options))
         assert not caught.value.retryable
 
 
-def test_whole_datastore_is_reached_encrypted(loopback, accounts, row):
-    """The URL's options serve for every node: the catalog's session and the shards' connections."""
+def test_all_connections_of_a_datastore_are_encrypted(loopback, accounts, row):
+    """The URL's options apply to every node: the catalog's and the shards' connections."""
     options = f"ssl_ca={loopback.folder}/ca.pem"
     accounts.allow("admin", "encrypted", 2)
     url = schemaless.create("encrypted", 2, [loopback.url("admin", options)])
@@ -83,7 +83,7 @@ def test_whole_datastore_is_reached_encrypted(loopback, accounts, row):
 
 
 def test_account_that_requires_a_certificate_gets_it(loopback, by_root):
-    """ssl_cert and ssl_key; without them the error mentions TLS."""
+    """ssl_cert and ssl_key are sent; without them the error mentions TLS."""
     by_root("CREATE USER IF NOT EXISTS certified REQUIRE X509")
     own = f"&ssl_cert={loopback.folder}/client.pem&ssl_key={loopback.folder}/client.key"
     options = f"ssl_ca={loopback.folder}/ca.pem"
@@ -93,8 +93,8 @@ def test_account_that_requires_a_certificate_gets_it(loopback, by_root):
         cipher(loopback.url("certified", options))
 
 
-def test_server_that_requires_tls_says_so(loopback, accounts, by_root):
-    """The next step is the option."""
+def test_error_of_a_server_that_requires_tls_names_the_option(loopback, accounts, by_root):
+    """The error suggests ssl_mode=required."""
     by_root("SET GLOBAL require_secure_transport=ON")
     try:
         with pytest.raises(AccessDenied, match="ssl_mode=required"):
@@ -104,8 +104,8 @@ def test_server_that_requires_tls_says_so(loopback, accounts, by_root):
         by_root("SET GLOBAL require_secure_transport=OFF")
 
 
-def test_what_mysql_made_for_itself_can_be_verified(servers, flavour):
-    """Its authority's certificate is not of the strictest kind."""
+def test_certificates_generated_by_mysql_can_be_verified(servers, flavour):
+    """MySQL's self-generated CA does not pass strict verification, and need not."""
     authority = servers[0].data / "ca.pem"
     if flavour == "mariadb":
         assert not authority.exists()
@@ -117,7 +117,7 @@ def test_what_mysql_made_for_itself_can_be_verified(servers, flavour):
 
 
 def test_files_that_do_not_belong_together_are_refused(loopback):
-    """Before anything is sent; db-1 does not exist."""
+    """The error comes before any connection is made; db-1 does not exist."""
     key = f"{loopback.folder}/other-ca.key"
 
     with pytest.raises(InvalidInput, match=r"ssl_cert '.*client.pem', ssl_key '.*' cannot be used for TLS: "):

@@ -1,4 +1,4 @@
-"""URLs as text: read and written as SQLAlchemy reads and writes them, without importing it."""
+"""URL parsing and formatting agree with SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ URLS = st.one_of(
 @example("mysql://ann:p%40ss@[::1]:3307/trips?unix_socket=/tmp/a.sock&a=1&a=2")
 @example("mysql://h:port/name")
 @example("mysql://h:/name")
-def test_a_url_is_read_as_sqlalchemy_reads_it(text: str) -> None:
-    """Each part of it, or that it is none."""
+def test_read_url_agrees_with_sqlalchemy(text: str) -> None:
+    """All parts are equal, or both reject the URL."""
     found = read_url(text)
     try:
         expected = make_url(text)
@@ -57,8 +57,8 @@ def test_a_url_is_read_as_sqlalchemy_reads_it(text: str) -> None:
     st.dictionaries(PARTS, PARTS, max_size=3),
     st.booleans(),
 )
-def test_a_url_is_written_as_sqlalchemy_writes_it(username, host, port, database, query, hidden) -> None:
-    """With asterisks for a password that is hidden."""
+def test_write_url_agrees_with_sqlalchemy(username, host, port, database, query, hidden) -> None:
+    """A hidden password is shown as asterisks."""
     url = URL.create("mysql+pymysql", username, "secret" if hidden else None, host, port, database, query)
     text = write_url("mysql+pymysql", username, host, port, database, query, hidden_password=hidden)
 
@@ -76,8 +76,8 @@ def test_a_url_is_written_as_sqlalchemy_writes_it(username, host, port, database
         "mysql://app@db-1/trips?connect_timeout=3&local_infile=0",
     ],
 )
-def test_the_driver_is_told_what_sqlalchemy_would_tell_it(text: str, database: str | None) -> None:
-    """Most URLs are read without it."""
+def test_url_arguments_are_those_of_sqlalchemy(text: str, database: str | None) -> None:
+    """Most URLs are handled without SQLAlchemy, with the same result."""
     parsed = parse_url(text)
     url = sqlalchemy_url(parsed.node, parsed.credentials, database)
     dialect = url.get_dialect()

@@ -1,4 +1,4 @@
-"""URLs, the environment and option files: which server, which account, how encrypted."""
+"""Server, account and TLS options from URLs, the environment and option files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from schemaless.wire.urls import parse_url
     ],
 )
 def test_parse_url_forms(text, node, driver, database):
-    """Bare schemes mean PyMySQL; a socket stands in the query."""
+    """Bare schemes select PyMySQL; a socket is given in the query."""
     parsed = parse_url(text)
 
     assert (str(parsed.node), parsed.credentials.drivername, parsed.database) == (node, driver, database)
@@ -44,8 +44,8 @@ def test_parse_url_forms(text, node, driver, database):
         "mysql://x:secret@db:port/",
     ],
 )
-def test_parse_url_unusable_is_refused_without_repeating_the_password(text):
-    """An error message ends up in logs."""
+def test_parse_url_error_does_not_contain_the_password(text):
+    """Error messages end up in logs."""
     with pytest.raises(InvalidInput) as caught:
         parse_url(text)
 
@@ -53,7 +53,7 @@ def test_parse_url_unusable_is_refused_without_repeating_the_password(text):
 
 
 def test_parse_url_takes_the_password_from_the_environment(monkeypatch):
-    """A URL with a password in it shows in ps; the environment does not."""
+    """Passwords in a URL show up in ps; the environment does not."""
     monkeypatch.setenv("SCHEMALESS_PASSWORD", "from the environment")
 
     assert parse_url("mysql://app@db/trips").credentials.password == Secret("from the environment")
@@ -63,7 +63,7 @@ def test_parse_url_takes_the_password_from_the_environment(monkeypatch):
 
 @pytest.mark.parametrize("option", ["password", "passwd"])
 def test_parse_url_password_as_an_option_is_used_and_never_shown(option):
-    """What PyMySQL would take from the query is as secret there as before the host."""
+    """A password in the query, which PyMySQL accepts, is hidden as well."""
     parsed = parse_url(f"mysql://app@db/trips?{option}=s3cret&ssl_key_password=t0psecret")
 
     assert parsed.credentials.password == Secret("s3cret")
@@ -72,7 +72,7 @@ def test_parse_url_password_as_an_option_is_used_and_never_shown(option):
 
 
 def test_parse_url_with_an_unescaped_at_sign_does_not_show_a_part_of_the_password():
-    """What stands before the second @ would be taken for the host."""
+    """Otherwise, part of the password would be taken for the host and shown."""
     with pytest.raises(InvalidInput, match="%40") as caught:
         parse_url("mysql://app:sec@ret@db-1/trips")
 
@@ -81,7 +81,7 @@ def test_parse_url_with_an_unescaped_at_sign_does_not_show_a_part_of_the_passwor
 
 
 def test_for_database_keeps_options_and_leaves_passwords_out():
-    """What ``create`` prints may stand in a configuration."""
+    """The URL that ``create`` prints can be stored in a configuration."""
     parsed = parse_url("mysql://app:s3cret@db-1/?ssl_ca=/etc/ca.pem&ssl_key_password=t0p")
 
     assert parsed.for_database("trips") == "mysql://app@db-1:3306/trips?ssl_ca=/etc/ca.pem"
@@ -107,8 +107,8 @@ def test_for_database_keeps_options_and_leaves_passwords_out():
         ("?ssl_cert=/cert.pem&ssl_key=/key.pem", "required"),
     ],
 )
-def test_tls_mode_is_what_the_options_come_to(options, mode):
-    """A CA is there to be checked, with the server's name, unless something is said against it."""
+def test_tls_mode_follows_from_the_options(options, mode):
+    """A given CA implies verification of certificate and host name, unless another option limits it."""
     assert parse_url(f"mysql://app@db-1/trips{options}").credentials.tls.mode == mode
 
 
@@ -124,15 +124,15 @@ def test_tls_mode_is_what_the_options_come_to(options, mode):
         ("ssl_ca=/a&ssl_ca=/b", "twice"),
     ],
 )
-def test_tls_option_that_is_not_understood_is_refused(options, complaint):
-    """None is passed over: it would leave a connection less safe than it was meant to be."""
+def test_unknown_or_contradictory_tls_option_is_refused(options, complaint):
+    """An ignored option would leave a connection less secure than intended."""
     with pytest.raises(InvalidInput, match=complaint):
         parse_url(f"mysql://app@db-1/trips?{options}")
 
 
 @pytest.mark.parametrize("name", ["ca", "cert"])
-def test_tls_file_that_is_not_there_or_is_none_is_named(tmp_path, name):
-    """Before anything is sent."""
+def test_missing_or_invalid_tls_file_is_named(tmp_path, name):
+    """The error comes before any connection is made."""
     path = tmp_path / "file.pem"
     tls = TLS("verify_ca", **{name: str(path)})
 
@@ -148,7 +148,7 @@ def test_tls_file_that_is_not_there_or_is_none_is_named(tmp_path, name):
 
 @pytest.fixture
 def my_cnf(tmp_path, monkeypatch):
-    """Write ``~/.my.cnf`` of a home folder of its own, and return its path."""
+    """Write ``~/.my.cnf`` in a temporary home directory, and return its path."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("SCHEMALESS_PASSWORD", raising=False)
 
@@ -161,8 +161,8 @@ def my_cnf(tmp_path, monkeypatch):
     return write
 
 
-def test_option_file_says_what_the_url_does_not(my_cnf):
-    """User, password, host, port and TLS; the group [schemaless] over [client]."""
+def test_option_file_fills_in_what_the_url_lacks(my_cnf):
+    """User, password, host, port and TLS; the group [schemaless] overrides [client]."""
     my_cnf(
         '[client]\nuser=app\npassword = "of # the file"  # a comment\nhost=db-1\nport=3307\nssl-ca=~/ca.pem\n'
         "[mysql]\nuser=wrong\n[schemaless]\nhost=db-2\n"
@@ -177,8 +177,8 @@ def test_option_file_says_what_the_url_does_not(my_cnf):
     assert "of # the file" not in f"{parsed} {parsed!r}"
 
 
-def test_url_wins_over_the_environment_and_that_over_the_file(my_cnf, monkeypatch):
-    """One order, for each of the parts."""
+def test_url_takes_precedence_over_environment_and_option_file(my_cnf, monkeypatch):
+    """The same order applies to all parts."""
     my_cnf("[client]\nuser=file\npassword=file\nhost=file\nport=1\nssl-mode=disabled\n")
     url = "mysql://url:url@url:2/trips?read_default_file=~/.my.cnf&ssl_mode=required"
     monkeypatch.setenv("SCHEMALESS_PASSWORD", "environment")
@@ -196,7 +196,7 @@ def test_url_wins_over_the_environment_and_that_over_the_file(my_cnf, monkeypatc
 
 
 def test_option_file_is_read_only_when_the_url_names_it(my_cnf):
-    """A password for another server would keep an account without one out."""
+    """A password for another server would break accounts without one."""
     my_cnf("[client]\npassword=file\n[mine]\nuser=me\n")
 
     assert parse_url("mysql://app@db-1/trips").credentials.password is None
@@ -205,7 +205,7 @@ def test_option_file_is_read_only_when_the_url_names_it(my_cnf):
 
 
 def test_option_file_socket_is_for_its_own_server_only(my_cnf):
-    """A host in the URL is where it goes, whatever socket the file has."""
+    """A host in the URL overrides the file's socket."""
     my_cnf("[client]\nsocket=/run/my.sock\nuser=app\n")
 
     assert str(parse_url("mysql:///trips?read_default_group=client").node) == "/run/my.sock"
@@ -224,8 +224,8 @@ def test_option_file_socket_is_for_its_own_server_only(my_cnf):
         ("loose-ssl-mode=VERIFY_CA", "verify_ca"),
     ],
 )
-def test_option_file_tls_in_the_words_of_both_clients(my_cnf, text, mode):
-    """MySQL's client and MariaDB's have words of their own."""
+def test_option_file_accepts_tls_options_of_both_clients(my_cnf, text, mode):
+    """The clients of MySQL and MariaDB have different option names."""
     my_cnf(f"[client]\n{text}\n")
 
     assert parse_url("mysql://db-1/trips?read_default_group=client").credentials.tls.mode == mode
@@ -241,8 +241,8 @@ def test_option_file_tls_in_the_words_of_both_clients(my_cnf, text, mode):
         ("[client]\nport=s3", 0o600, "port must be a number"),
     ],
 )
-def test_option_file_that_cannot_be_used_is_refused(my_cnf, text, mode, complaint):
-    """With the place, and without a word of a password."""
+def test_unusable_option_file_is_refused(my_cnf, text, mode, complaint):
+    """The error names the place and never contains a password."""
     my_cnf(text).chmod(mode)
 
     with pytest.raises(InvalidInput, match=complaint) as caught:
@@ -250,15 +250,15 @@ def test_option_file_that_cannot_be_used_is_refused(my_cnf, text, mode, complain
     assert "s3cret" not in str(caught.value)
 
 
-def test_option_file_that_is_not_there_is_refused(tmp_path):
-    """It was named, so it was meant."""
+def test_missing_option_file_is_refused(tmp_path):
+    """A file that the URL names must exist."""
     with pytest.raises(InvalidInput, match="No such file"):
         parse_url(f"mysql://db-1/trips?read_default_file={tmp_path}/my.cnf")
 
 
 @pytest.mark.mysql
-def test_option_file_is_read_as_the_server_reads_it(servers, tmp_path):
-    """Quotes, escapes, comments and spaces, against what the program itself makes of the same file."""
+def test_option_file_is_parsed_as_the_server_parses_it(servers, tmp_path):
+    """Quotes, escapes, comments and spaces give the same values as in the server itself."""
     lines = [
         "a=plain",
         "b=  two words  ",
@@ -291,8 +291,8 @@ def test_option_file_is_read_as_the_server_reads_it(servers, tmp_path):
     assert said.partition("arguments:\n")[2].strip() == " ".join(f"--loose-{name}={ours[name]}" for name in ours)
 
 
-def test_localhost_is_not_left_to_the_c_library():
-    """It would take the default socket, whatever port the URL has."""
+def test_localhost_is_not_resolved_by_the_c_library():
+    """It would use the default socket, whatever the port in the URL."""
     parsed = parse_url("mysql+mysqldb://app@localhost:3307/trips")
 
     assert sqlalchemy_url(parsed.node, parsed.credentials, None).host == "127.0.0.1"
@@ -314,8 +314,8 @@ def test_localhost_is_not_left_to_the_c_library():
         ),
     ],
 )
-def test_several_servers_are_named_with_commas(text, nodes, shown):
-    """For the catalog of a datastore alone; what is shown of the URL can be given again."""
+def test_several_servers_are_separated_by_commas(text, nodes, shown):
+    """This is for the catalog of a datastore only; the displayed URL can be used again."""
     parsed = parse_url(text, several=True)
 
     assert [str(node) for node in parsed.nodes] == nodes
@@ -330,7 +330,7 @@ def test_several_servers_are_named_with_commas(text, nodes, shown):
 @pytest.mark.parametrize(
     "text", ["mysql://app@db-1,/trips", "mysql://app@,db-1/trips", "mysql://app@/t?unix_socket=/a,"]
 )
-def test_one_of_several_servers_that_is_empty_is_refused(text):
-    """A comma too many is a mistake."""
+def test_an_empty_one_of_several_servers_is_refused(text):
+    """A surplus comma is an error."""
     with pytest.raises(InvalidInput, match="one of them is empty"):
         parse_url(text, several=True)
