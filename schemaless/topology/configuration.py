@@ -79,7 +79,7 @@ class Configuration:
         """
         if name in self.datastores:
             return self.datastores[name]
-        known = f"it has {', '.join(sorted(self.datastores))}" if self.datastores else "it has none"
+        known = f"it names {', '.join(sorted(self.datastores))}" if self.datastores else "it names none"
         where = f"in {self.path}; {known}" if self.exists else f"and there is no file {self.path}"
         raise InvalidInput(
             f"no datastore is named {name!r}, {where}; add it with: schemaless config add {name} mysql://user@host/name"

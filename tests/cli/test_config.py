@@ -73,7 +73,7 @@ def test_show_without_a_file_says_that_nothing_is_named(invoke, monkeypatch, tmp
     assert settings["file"] == (str(tmp_path / "schemaless" / "config.toml"), "the usual place, not there")
     assert settings["datastore"][0] is None
     assert invoke("config", "path").out == f"{tmp_path / 'schemaless' / 'config.toml'}\n"
-    assert "add it: schemaless config add mezz mysql://" in invoke("-d", "mezz", "info").err
+    assert "add it with: schemaless config add mezz mysql://" in invoke("-d", "mezz", "info").err
 
 
 @pytest.mark.once
@@ -117,7 +117,7 @@ def test_a_password_in_the_file_is_for_its_owner_alone(invoke, file):
     file.chmod(0o640)
     result = invoke("-d", "mezz", "info", "--traceback")
     assert result.code == 2
-    assert "line 9: datastores.secret.url has a password, and others than the owner may read" in result.err
+    assert "line 9: datastores.secret.url contains a password, and other users can read" in result.err
     assert "hush" not in result.err
 
 
@@ -126,15 +126,15 @@ def test_a_password_in_the_file_is_for_its_owner_alone(invoke, file):
     ("text", "said"),
     [
         ("default = x\n", "line 1, column 11: Invalid value"),
-        ("x = 1", "line 1: x is no setting; there are default, datastores"),
-        ('[datastore.a]\nurl = "x"', "line 1: datastore is no setting; did you mean datastores?"),
-        ("datastores = 1", "line 1: datastores holds a table for each datastore"),
+        ("x = 1", "line 1: x is not a setting; choose from default, datastores"),
+        ('[datastore.a]\nurl = "x"', "line 1: datastore is not a setting; did you mean datastores?"),
+        ("datastores = 1", "line 1: datastores must have a table per datastore"),
         ("[datastores]\na = 1", "line 2: datastores.a must be a table"),
         ("\n[datastores.a]\nurl = 1", 'line 3: datastores.a.url must be a URL: url = "mysql://'),
         ("[datastores.a]\npool_size = 4", "line 1: datastores.a.url must be a URL"),
         (
             GOOD.replace("pool_size", "pool_sise"),
-            "line 5: datastores.mezz.pool_sise is no setting; did you mean pool_size",
+            "line 5: datastores.mezz.pool_sise is not a setting; did you mean pool_size",
         ),
         (GOOD.replace("= 3", '= "3"'), "line 5: datastores.mezz.pool_size must be a number from 1 up, got '3'"),
         (GOOD.replace("7.5", "-1"), "line 6: datastores.mezz.read_timeout_s must be seconds"),
@@ -142,7 +142,10 @@ def test_a_password_in_the_file_is_for_its_owner_alone(invoke, file):
             GOOD.replace('"mezz"', '"mess"'),
             "line 1: default must be one of the datastores in the file (mezz), got",
         ),
-        ('[datastores."a b"]\nurl = "x"', "line 1: datastores.a b is no name: a name in the configuration is 1 to 64"),
+        (
+            '[datastores."a b"]\nurl = "x"',
+            "line 1: datastores.a b is not a valid name: a name in the configuration is 1 to 64",
+        ),
     ],
 )
 def test_a_bad_file_is_told_with_its_line_and_key(invoke, file, text, said):

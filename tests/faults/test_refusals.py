@@ -423,7 +423,7 @@ def test_a_full_disk_is_told_and_reads_go_on(admin, server):
                 error = error_of(lambda: way(number))  # noqa: B023
                 written += [number] * (error is None)
             expect_refusal(error, ServerRefused, codes={1114}, retryable=False, shard=0)
-            assert "make room" in str(error)
+            assert "free some space" in str(error)
 
         assert [cell.body for cell in store.iter_shard(0)] == [noise[number] for number in written]
 
