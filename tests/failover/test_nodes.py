@@ -220,7 +220,7 @@ def test_changes_at_once_do_not_write_over_each_other(url, at, replica, monkeypa
         write(*arguments)
 
     monkeypatch.setattr(changing, "write_cluster", somebody_was_faster)
-    with pytest.raises(TopologyError, match="changed by somebody else"):
+    with pytest.raises(TopologyError, match="changed concurrently"):
         nodes.add_replica(url, "cluster-1", at(replica))
 
     assert addresses(url, "cluster-1")["replicas"] == [str(replica.socket)]
