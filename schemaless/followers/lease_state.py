@@ -6,16 +6,13 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from schemaless.errors import SchemalessError, ServerError
 from schemaless.followers.membership import Pair
 from schemaless.followers.rows import Move
-
-RUNNING: Final = "running"
-PAUSED: Final = "paused"
-STOPPED: Final = "stopped"
+from schemaless.followers.states import RUNNING, STOPPED
 
 LEAST_AGAIN_S: Final = 0.001
 MOST_AGAIN_S: Final = 0.02
@@ -38,7 +35,9 @@ class Owned:
         top: the highest added_id, as of the last look, or as was heard since.
         attempts: of the first cell behind ``location``.
         careful: so many cells are still to be dealt with one by one, since the owner before died among them.
-        state: running, or stopped.
+        state: running, quarantined, or stopped.
+        death: how the worker of the last attempt ended; None if it did not die.
+        claimed_at_s: when this worker claimed it, on the monotonic clock.
         parked: how many cells are parked, as of the last look and what was parked since.
         replays: how many of them are to be tried again.
         not_before_s: when there is something to do again, on the monotonic clock.
@@ -61,6 +60,8 @@ class Owned:
     attempts: int = 0
     careful: int = 0
     state: str = RUNNING
+    death: str | None = None
+    claimed_at_s: float = field(default_factory=time.monotonic)
     parked: int = 0
     replays: int = 0
     not_before_s: float = 0.0
@@ -82,7 +83,7 @@ class Owned:
     @property
     def more(self) -> bool:
         """Whether there is something to be done, now or later."""
-        return self.replays > 0 or (self.state == RUNNING and self.top != self.reached)
+        return self.replays > 0 or (self.state != STOPPED and self.top != self.reached)
 
     @property
     def due(self) -> bool:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 from schemaless.errors import SchemalessError
 from schemaless.followers import sql
@@ -31,6 +31,13 @@ _log = logging.getLogger("schemaless")
 
 Pair = tuple[str, int]
 """A pair is a follower's name and a shard."""
+
+Role = Literal["all", "healthy", "quarantine"]
+"""Which shards a worker serves: all, those that are healthy, or those that are quarantined."""
+
+ALL: Final = "all"
+HEALTHY: Final = "healthy"
+QUARANTINE: Final = "quarantine"
 
 _ASK_S: Final = 3.0
 _FORGET_S: Final = 3_600.0
@@ -50,6 +57,7 @@ class Timing:
             shard that was taken from it. Else it only looks for new cells.
         connect_s: how long it waits, at most, until it connects to a binary log again that was lost.
         refused_s: the same, where the server refused to send it.
+        probation_s: how long a quarantined shard has to be at its end before it counts as healthy again.
     """
 
     lease_s: float = 10.0
@@ -60,6 +68,7 @@ class Timing:
     look_s: float = 2.0
     connect_s: float = 5.0
     refused_s: float = 60.0
+    probation_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +79,13 @@ class Member:
         worker: its name.
         followers: the names of those that it serves.
         busy_with: the shard whose call it has been in for long; None where it has not.
+        role: which shards it serves.
     """
 
     worker: str
     followers: frozenset[str]
     busy_with: Pair | None = None
+    role: Role = ALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +100,18 @@ class View:
     members: tuple[Member, ...]
     wanted: Mapping[str, str]
 
-    def owner(self, pair: Pair) -> str | None:
-        """Return the worker that a shard is dealt to; None where nobody serves the follower."""
-        serving = [member for member in self.members if pair[0] in member.followers]
+    def owner(self, pair: Pair, *, quarantined: bool = False) -> str | None:
+        """Return the worker that a shard is dealt to; None if no worker serves the follower.
+
+        Quarantined shards go to workers for quarantined shards, and to workers for all shards only if there are none of
+        the former.
+        """
+        followers = [member for member in self.members if pair[0] in member.followers]
+        if quarantined:
+            serving = [member for member in followers if member.role == QUARANTINE]
+            serving = serving or [member for member in followers if member.role == ALL]
+        else:
+            serving = [member for member in followers if member.role != QUARANTINE]
         for member in serving:
             if member.busy_with == pair:
                 return member.worker
@@ -120,7 +140,8 @@ class Members:
         worker: its name, that no other has.
         followers: the names of the followers that it serves.
         timing: how often, and how long.
-        beat: called at each sign of life; returns what others are to know, as JSON, "busy_with" among it.
+        beat: called at each sign of life; returns what others are to know, as JSON, "busy_with" and "role" among it.
+        changed: called after a sign of life that found other members than the one before.
 
     Attributes:
         generation: rises where this worker did not say for too long that it lives: what was its own may be another's.
@@ -134,6 +155,7 @@ class Members:
         followers: Sequence[str],
         timing: Timing,
         beat: Callable[[], Mapping[str, Any]],
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.worker = worker
         self.generation = 0
@@ -141,12 +163,14 @@ class Members:
         self._followers = json.dumps(list(followers))
         self._timing = timing
         self._beat = beat
+        self._changed = changed
         self._catalog = internals.topology.name
         self._internals = internals
         self._pool = self._new_pool()
         self._renewed_s: float | None = None
         self._view: View | None = None
         self._ended = threading.Event()
+        self._hurry = threading.Event()
         self._thread = threading.Thread(target=self._keep_alive, name="sign of life", daemon=True)
 
     def __enter__(self) -> Self:
@@ -158,6 +182,7 @@ class Members:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ended.set()
+        self._hurry.set()
         self._thread.join()
         try:
             if error is None:
@@ -189,7 +214,7 @@ class Members:
             )
             connection.execute(sql.delete_dead_workers(self._catalog, _FORGET_S))
             members = tuple(
-                Member(str(worker), frozenset(json.loads(followers)), _busy_with(json.loads(told)))
+                _member(str(worker), json.loads(followers), json.loads(told))
                 for worker, followers, _, told in connection.rows(sql.select_workers(self._catalog))
             )
             settings = connection.rows(sql.select_settings(self._catalog))
@@ -213,15 +238,28 @@ class Members:
             _log.warning("%s gives signs of life again", self.worker)
         if self._renewed_s is None or started_s - self._renewed_s >= self._timing.give_up_s:
             self.generation += 1
-        self._view, self._renewed_s, self.error = view, started_s, None
+        before, self._view, self._renewed_s, self.error = self._view, view, started_s, None
+        if before is None or before.members != view.members:
+            self._changed()
+
+    def hurry(self) -> None:
+        """Renew now instead of at the next interval: the membership has changed."""
+        self._hurry.set()
 
     def _new_pool(self) -> NodePool:
         # Of its own, with short waits: a sign of life must not stand in line behind anything.
         return self._internals.shards.new_pool(self._internals.catalog.node, PoolOptions(_ASK_S, _ASK_S, _ASK_S, 1))
 
     def _keep_alive(self) -> None:
-        while not self._ended.wait(self._timing.renew_s):
+        while True:
+            hurried = self._hurry.wait(self._timing.renew_s)
+            self._hurry.clear()
+            if self._ended.is_set():
+                return
             self.renew()
+            if hurried:
+                # The one that left may not have been seen at all, and yet have had a shard.
+                self._changed()
 
 
 def now_s() -> float:
@@ -235,6 +273,7 @@ def remove_worker(pool: NodePool, catalog: str, worker: str) -> None:
     pool.run(lambda connection: connection.execute(sql.delete_worker(catalog, worker)), writes=True)
 
 
-def _busy_with(told: Mapping[str, Any]) -> Pair | None:
-    pair = told.get("busy_with")
-    return None if pair is None else (str(pair[0]), int(pair[1]))
+def _member(worker: str, followers: Sequence[str], told: Mapping[str, Any]) -> Member:
+    busy = told.get("busy_with")
+    pair = None if busy is None else (str(busy[0]), int(busy[1]))
+    return Member(worker, frozenset(followers), pair, told.get("role", ALL))

@@ -14,6 +14,7 @@ from schemaless.errors import AccessDenied, LeaseLost, SchemalessError, ServerEr
 from schemaless.followers import sql
 from schemaless.followers.membership import Pair
 from schemaless.followers.sql import ParkedRow
+from schemaless.followers.states import QUARANTINED
 from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Connection, Rows
 from schemaless.wire.errors import DatabaseMissing, Elsewhere
@@ -35,7 +36,7 @@ class FollowerRow:
         location: all cells up to here are dealt with, or parked.
         worker: whose it is; None where it was given back.
         epoch: rises with each owner.
-        state: running, or stopped.
+        state: running, quarantined, or stopped.
         attempts: of the first cell behind ``location``.
         retry_s: seconds until the next one; None where nothing is waited for.
         message: what the last one said.
@@ -43,6 +44,7 @@ class FollowerRow:
         top: the highest added_id there is.
         parked: how many cells are parked.
         replays: how many parked cells are to be tried again.
+        begun: how many of these are being tried, or killed the worker that tried them last.
     """
 
     location: int
@@ -56,6 +58,12 @@ class FollowerRow:
     top: int
     parked: int
     replays: int
+    begun: int = 0
+
+    @property
+    def quarantined(self) -> bool:
+        """Whether a worker died of one of its cells: only workers for quarantined shards may claim it."""
+        return self.state == QUARANTINED or self.begun > 0
 
 
 class Move(NamedTuple):
@@ -104,7 +112,7 @@ class FollowerRows:
 
         def take(rows: Rows) -> None:
             for shard, name, location, worker, epoch, state, attempts, retry_s, message, *rest in rows:
-                moved_at, top, parked, replays = rest
+                moved_at, top, parked, replays, begun = rest
                 looked.rows[str(name), int(shard)] = FollowerRow(
                     int(location),
                     worker,
@@ -117,6 +125,7 @@ class FollowerRows:
                     int(top or 0),
                     int(parked),
                     int(replays),
+                    int(begun),
                 )
 
         self._ask_all(pairs, lambda pair: pair[1], select, take, looked.failed)
@@ -156,6 +165,16 @@ class FollowerRows:
     def release(self, pair: Pair, epoch: int) -> None:
         """Give a row back; one that is somebody else's by now stays his."""
         self._shards.execute(pair[1], sql.release(self._shards.database(pair[1]), pair[0], epoch))
+
+    def quarantine(self, pair: Pair, epoch: int, message: str, pause_s: float) -> bool:
+        """Quarantine a row whose owner is dead; return whether it still had that epoch."""
+        name, shard = pair
+        statement = sql.quarantine(self._shards.database(shard), name, epoch, message, pause_s)
+        return self._shards.execute(shard, statement).affected == 1
+
+    def end_quarantine(self, pair: Pair, epoch: int) -> None:
+        """Release a row to the workers that serve healthy shards; a row with another epoch is left as it is."""
+        self._shards.execute(pair[1], sql.end_quarantine(self._shards.database(pair[1]), pair[0], epoch))
 
     def move(self, moves: Iterable[Move]) -> tuple[set[Pair], dict[Pair, SchemalessError]]:
         """Write locations down, those of a server in one step.

@@ -14,7 +14,7 @@ from typing import Any, Final
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
 from schemaless.followers import sql
-from schemaless.followers.lease_state import PAUSED, RUNNING
+from schemaless.followers.states import PAUSED, RUNNING
 from schemaless.internals import internals_of
 from schemaless.wire.pool import NodePool
 

@@ -107,8 +107,8 @@ def select_followers(rows: Iterable[tuple[str, int, str]]) -> bytes:
 
     Returns:
         A statement whose rows are shard, name, location, worker, epoch, state, attempts, seconds until the next
-        attempt, message, when the location was last moved, the shard's highest added_id, and the numbers of parked
-        cells and of those among them that are to be tried again.
+        attempt, message, when the location was last moved, the shard's highest added_id, the numbers of parked cells
+        and of those among them that are to be tried again, and of those whose next attempt was begun and not ended.
     """
     parts = []
     for database, shard, name in rows:
@@ -116,8 +116,8 @@ def select_followers(rows: Iterable[tuple[str, int, str]]) -> bytes:
         parts.append(
             b"SELECT %d, name, location, worker, epoch, state, attempts, "
             b"TIMESTAMPDIFF(MICROSECOND, %b, retry_at)/1e6, message, CONCAT(moved_at,'+00:00'), "
-            b"(SELECT MAX(added_id) FROM %b), %b), %b AND replay>0) FROM %b WHERE name=%b"
-            % (shard, NOW, cell_table(database), parked, parked, table(database, b"follower"), text(name))
+            b"(SELECT MAX(added_id) FROM %b), %b), %b AND replay>0), %b AND replay>1) FROM %b WHERE name=%b"
+            % (shard, NOW, cell_table(database), parked, parked, parked, table(database, b"follower"), text(name))
         )
     return b" UNION ALL ".join(parts)
 
@@ -154,6 +154,32 @@ def claim(database: str, name: str, worker: str, seen_epoch: int) -> bytes:
 def release(database: str, name: str, epoch: int) -> bytes:
     """Give a follower's row back."""
     return _update(database, name, epoch, {"worker": None})
+
+
+def quarantine(database: str, name: str, epoch: int, message: str, pause_s: float) -> bytes:
+    """Quarantine a follower's row whose owner is dead, and defer its next attempt; one that has stopped stays stopped.
+
+    The message of a stopped row says why it stopped, and is kept.
+    """
+    changes: dict[str, Term] = {
+        "message": b"IF(state='stopped', message, %b)" % text(message),
+        "state": b"IF(state='stopped', state, 'quarantined')",
+        "retry_at": later(pause_s),
+        "worker": None,
+        "epoch": b"epoch+1",
+    }
+    return _update(database, name, epoch, changes)
+
+
+def end_quarantine(database: str, name: str, epoch: int) -> bytes:
+    """Release a follower's row to the workers that serve healthy shards."""
+    changes: dict[str, Term] = {
+        "state": b"IF(state='quarantined', 'running', state)",
+        "retry_at": None,
+        "message": b"IF(state='stopped', message, NULL)",
+        "worker": None,
+    }
+    return _update(database, name, epoch, changes)
 
 
 def move(rows: Sequence[tuple[str, str, int, int]]) -> bytes:

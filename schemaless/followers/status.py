@@ -10,9 +10,11 @@ from typing import Any
 from schemaless.datastore import Datastore
 from schemaless.errors import SchemalessError
 from schemaless.followers import sql
-from schemaless.followers.lease_state import RUNNING
+from schemaless.followers.membership import QUARANTINE
 from schemaless.followers.rows import FollowerRow, FollowerRows
+from schemaless.followers.states import QUARANTINED, RUNNING, STOPPED
 from schemaless.internals import internals_of
+from schemaless.triggers.admin import _KILLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +34,21 @@ class ShardStatus:
 
     @property
     def state(self) -> str:
-        """In a word: stopped, waiting (for the next attempt), running, or missing."""
+        """In a word: stopped, quarantined, waiting (for the next attempt), running, or missing."""
         if self.row is None:
             return "missing"
+        if self.row.state != STOPPED and self.row.quarantined:
+            return QUARANTINED
         if self.row.state == RUNNING and self.row.retry_s is not None:
             return "waiting"
         return self.row.state
+
+    @property
+    def cause(self) -> str | None:
+        """Why the shard is in its state; None if there is nothing to be said."""
+        if self.row is None or self.row.message is None:
+            return _KILLED if self.state == QUARANTINED else self.fault
+        return self.row.message.partition("\n")[0]
 
     @property
     def ids_behind(self) -> int:
@@ -53,13 +64,18 @@ class WorkerStatus:
         lease_s: seconds left of its lease.
         told: what it says of itself: "dealt"; "owned"; "heard" and "found", in how many shards it heard of new cells,
             and found some by looking; "finds_by", how it finds them on each server; "waits"; and "in_hand" where it is
-            in a call.
+            in a call; "role", which shards it serves.
     """
 
     worker: str
     followers: tuple[str, ...]
     lease_s: float
     told: Mapping[str, Any]
+
+    @property
+    def for_quarantine(self) -> bool:
+        """Whether it serves quarantined shards only."""
+        return bool(self.told.get("role") == QUARANTINE)
 
 
 def shard_statuses(store: Datastore, follower: str, missing: str) -> Iterable[ShardStatus]:

@@ -12,8 +12,9 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from typing import Any, Final
 
 from schemaless.cell import Page, StoredCell
@@ -21,14 +22,16 @@ from schemaless.datastore import Datastore
 from schemaless.errors import LeaseLost, SchemalessError
 from schemaless.followers.batches import PAGE_CELLS, in_turn, next_ones, read_together
 from schemaless.followers.binlog_notifier import Wakes
+from schemaless.followers.black_box import BlackBox
 from schemaless.followers.handler import Dealer
 from schemaless.followers.inflight import Hand
-from schemaless.followers.lease_state import LEAST_AGAIN_S, MOST_AGAIN_S, RUNNING, Owned, wake
+from schemaless.followers.lease_state import LEAST_AGAIN_S, MOST_AGAIN_S, Owned, wake
 from schemaless.followers.lookout import Lookout, Seen
-from schemaless.followers.membership import Member, Members, Pair, Timing, View
+from schemaless.followers.membership import ALL, HEALTHY, QUARANTINE, Member, Members, Pair, Role, Timing, View
 from schemaless.followers.notes import Notes
 from schemaless.followers.poll_schedule import Pace
 from schemaless.followers.rows import FollowerRow, FollowerRows
+from schemaless.followers.states import DIED, QUARANTINED, RUNNING, STOPPED
 from schemaless.internals import internals_of
 
 _log = logging.getLogger("schemaless")
@@ -54,6 +57,8 @@ class Worker:
         timing: how long things take.
         stop: when it is set, the worker ends the call that it is in, writes down how far it is, and goes.
         listen: whether new cells are heard of from the servers' binary logs, where that is to be had.
+        role: which shards it serves.
+        box: what its supervisor reads after its death.
     """
 
     def __init__(
@@ -65,6 +70,8 @@ class Worker:
         timing: Timing | None = None,
         stop: threading.Event,
         listen: bool = True,
+        role: Role = ALL,
+        box: BlackBox | None = None,
     ) -> None:
         self.store = store
         self.name = name
@@ -75,10 +82,20 @@ class Worker:
         self.hand = Hand()
         self._dealers = {dealer.name: dealer for dealer in dealers}
         self._stop = stop
-        self._members = Members(internals_of(store), name, list(self._dealers), self.timing, self._beat)
+        self._members = Members(
+            internals_of(store), name, list(self._dealers), self.timing, self._beat, self._look_soon
+        )
         self._generation = 0
-        # Those dealt to this worker, by the members and followers that there are.
-        self._deal: tuple[tuple[tuple[Member, ...], frozenset[str]], frozenset[Pair]] | None = None
+        self._role = role
+        self._box = box or BlackBox()
+        # Pairs dealt to this worker while they are healthy, and while they are quarantined, by the members and
+        # followers that there are.
+        self._deal: tuple[tuple[tuple[Member, ...], frozenset[str]], tuple[frozenset[Pair], frozenset[Pair]]] | None
+        self._deal = None
+        # As of the last look at all rows that may be this worker's: those that are, and those that would be, were they
+        # not quarantined.
+        self._due: frozenset[Pair] = frozenset()
+        self._quarantined: frozenset[Pair] = frozenset()
         # Its own, as far as it knows, but not looked at since it was taken to live again.
         self._unsure: set[Pair] = set()
         # Shards whose row may be in this worker's name, though it does not know.
@@ -131,6 +148,7 @@ class Worker:
             self._note(seen)
         if self._wakes is None or self._looked is None or time.monotonic() >= self._pace.sweep_at_s:
             self._find(view)
+        self._end_quarantines()
         if (back := self._rows.back()) is not None:
             wake(self.owned.values(), back)
         with suppress(Interrupted):
@@ -148,10 +166,11 @@ class Worker:
         """Look at rows, or for new cells, whichever it is time for."""
         unheard = self._unheard()
         started_s = time.thread_time()
-        changed = bool(self._doubtful or self._unsure) or self.owned.keys() != self.dealt_to_me(view)
+        changed = bool(self._doubtful or self._unsure) or self.owned.keys() != self._due
         changed |= self._looked != (view.members, view.wanted)
         due = time.monotonic() >= self._pace.look_at_s
-        if changed or (due and unheard):
+        # Which shards are quarantined is known from their rows only.
+        if changed or (due and (unheard or self._quarantined or self._role == QUARANTINE)):
             self._look(view)
             self._looked = view.members, view.wanted
         elif unheard:
@@ -242,16 +261,29 @@ class Worker:
         else:
             owned.parked, owned.replays = row.parked, row.replays
             self._seen(owned, row.top)
+            if row.quarantined and self._role == HEALTHY:
+                # To be given back.
+                self._looked = None
             if owned.state != row.state:
                 owned.state, owned.attempts = row.state, row.attempts
-                owned.wait(0, "") if row.state == RUNNING else None
+                if row.state == QUARANTINED:
+                    owned.careful = PAGE_CELLS
+                if row.state != STOPPED:
+                    owned.wait(0, "")
 
     def _look(self, view: View) -> None:
         """See how the rows are: what is lost, what is to be given back or taken, and where there is more."""
-        pairs = self.dealt_to_me(view)
-        looked = self._rows.look(pairs | self.owned.keys() | self._doubtful)
+        healthy, quarantined = self.dealt_to_me(view)
+        looked = self._rows.look(healthy | quarantined | self.owned.keys() | self._doubtful)
         for pair in list(self.owned):
             self._compare(self.owned[pair], looked.rows.get(pair), looked.failed.get(pair[1]))
+        self._quarantine(view, healthy, looked.rows)
+        is_quarantined = {pair for pair, row in looked.rows.items() if row.quarantined}
+        # A shard without a row, or that cannot be asked, stays with whom it is.
+        kept = {pair for pair in quarantined & self.owned.keys() if pair not in looked.rows}
+        pairs = (healthy - is_quarantined) | (quarantined & is_quarantined) | kept
+        self._due, self._quarantined = pairs, (healthy | quarantined) & is_quarantined
+        self._box.found(len(pairs - is_quarantined), len(self._quarantined))
         given_back = [pair for pair in self.owned if pair not in pairs]
         if given_back:
             self.write_down()
@@ -269,21 +301,65 @@ class Worker:
                 self._doubtful.discard(pair)
         self._unsure &= self.owned.keys()
 
-    def dealt_to_me(self, view: View) -> frozenset[Pair]:
-        """Return the shards that are dealt to this worker."""
+    def dealt_to_me(self, view: View) -> tuple[frozenset[Pair], frozenset[Pair]]:
+        """Return the pairs that are dealt to this worker while they are healthy, and while they are quarantined."""
         by = view.members, frozenset(view.wanted)
         if self._deal is None or self._deal[0] != by:
-            pairs = frozenset(
-                (name, shard)
-                for name in self._dealers
-                if name in view.wanted
-                for shard in range(self.store.shard_count)
-                if view.owner((name, shard)) == self.name
+            self._deal = (
+                by,
+                (
+                    frozenset() if self._role == QUARANTINE else frozenset(self._deal_out(view, quarantined=False)),
+                    frozenset() if self._role == HEALTHY else frozenset(self._deal_out(view, quarantined=True)),
+                ),
             )
-            self._deal = by, pairs
         return self._deal[1]
 
+    def _deal_out(self, view: View, *, quarantined: bool) -> Iterator[Pair]:
+        for name in self._dealers:
+            for shard in range(self.store.shard_count) if name in view.wanted else ():
+                if view.owner((name, shard), quarantined=quarantined) == self.name:
+                    yield name, shard
+
+    def _quarantine(self, view: View, pairs: Iterable[Pair], rows: dict[Pair, FollowerRow]) -> None:
+        """Quarantine shards whose dead owner left a message that it was in a call which it may have died of.
+
+        Its supervisor does that as a rule, unless it died as well. The next worker would die of the same cell.
+        """
+        if self._role != HEALTHY:
+            return
+        for pair in pairs:
+            row = rows.get(pair)
+            if row is None or row.worker in (None, self.name) or view.member(row.worker) is not None:
+                continue
+            if row.state == RUNNING and row.attempts and (row.message or "").startswith(DIED):
+                try:
+                    if self._rows.quarantine(pair, row.epoch, row.message or DIED, 0.0):
+                        rows[pair] = replace(row, state=QUARANTINED, worker=None, epoch=row.epoch + 1)
+                except SchemalessError as error:
+                    _log.warning("%s: shard %d could not be quarantined: %s", *pair, error)
+
+    def _end_quarantines(self) -> None:
+        """Release shards that are healthy again: no worker died for a page of cells, or for a while up to the end."""
+        for owned in [each for each in self.owned.values() if each.state == QUARANTINED and not each.replays]:
+            proven = owned.careful == 0
+            idle = not owned.more and time.monotonic() - owned.claimed_at_s > self.timing.probation_s
+            if not (proven or idle):
+                continue
+            self.write_down()
+            if owned.location != owned.reached or self.owned.get(owned.pair) is not owned:
+                continue
+            try:
+                self._rows.end_quarantine(owned.pair, owned.epoch)
+            except SchemalessError as error:
+                owned.fail(error)
+                continue
+            _log.warning("%s: shard %d is no longer quarantined", *owned.pair)
+            del self.owned[owned.pair]
+            self._pace.now()
+            self._looked = None
+
     def _take(self, view: View, pair: Pair, row: FollowerRow) -> None:
+        self._box.claim()
         try:
             epoch = self._rows.claim(pair, self.name, row)
             if epoch is None:
@@ -300,8 +376,10 @@ class Worker:
         if now is None or now.epoch != epoch:
             return
         dead = row.worker is not None and view.member(row.worker) is None
-        owned = Owned(pair, epoch, now.location, now.location, now.top, now.attempts, PAGE_CELLS if dead else 0)
+        careful = PAGE_CELLS if dead or now.quarantined else 0
+        owned = Owned(pair, epoch, now.location, now.location, now.top, now.attempts, careful)
         owned.state, owned.parked, owned.replays = now.state, now.parked, now.replays
+        owned.death = now.message if now.message is not None and now.message.startswith(DIED) else None
         if now.retry_s is not None and now.retry_s > 0:
             owned.wait(now.retry_s, now.message or "")
         self.owned[pair] = owned
@@ -343,12 +421,19 @@ class Worker:
             if owned.replays and self._is_due(view, owned):
                 with self._waiting(owned):
                     self._dealers[owned.pair[0]].replay(self, owned)
-        ready = deque(owned for owned in left if owned.state == RUNNING and self._is_due(view, owned))
+        ready = deque(owned for owned in left if owned.state != STOPPED and self._is_due(view, owned))
         while ready:
-            together = next_ones(ready)
+            # A death is blamed on one shard, so quarantined shards share nothing.
+            together = [ready.popleft()] if self._role == QUARANTINE else next_ones(ready)
             dealer = self._dealers[together[0].pair[0]]
             pages = read_together(self.store, together, dealer.column)
-            done = dealer.deal_together(self, [(o, pages[o.pair[1]].cells) for o in together if o.pair[1] in pages])
+            self._box.enter(together[0].pair)
+            try:
+                done = dealer.deal_together(self, [(o, pages[o.pair[1]].cells) for o in together if o.pair[1] in pages])
+            except Interrupted:
+                self._box.leave()
+                raise
+            self._box.leave()
             for owned in together:
                 self._last = owned.pair
                 if self.owned.get(owned.pair) is owned and owned.free and self._page(owned, pages.get(owned.pair[1])):
@@ -359,6 +444,7 @@ class Worker:
 
     def _is_due(self, view: View, owned: Owned) -> bool:
         wanted = owned.pair not in self._unsure and view.wanted.get(owned.pair[0]) == RUNNING
+        wanted = wanted and not (owned.state == QUARANTINED and self._role == HEALTHY)
         return wanted and owned.more and owned.free and owned.again_at_s <= time.monotonic()
 
     def _page(self, owned: Owned, page: Page[StoredCell] | None = None) -> bool:
@@ -373,8 +459,8 @@ class Worker:
                 )
             owned.read(came=page.next_location > owned.reached)
             if page.next_location == owned.reached and page.held is None:
-                # The end; the dead one cannot have been behind it.
-                owned.careful = 0
+                # The end; the dead one cannot have been behind it. A quarantined shard may get such cells again.
+                owned.careful = owned.careful if owned.state == QUARANTINED else 0
             elif dealer.deal(self, owned, page.cells):
                 came = page.next_location > owned.reached or bool(page.cells)
                 self._reached(owned, page.next_location, 0)
@@ -382,7 +468,8 @@ class Worker:
 
     @contextmanager
     def _waiting(self, owned: Owned) -> Iterator[None]:
-        """Have what the block raises about servers be a reason to wait."""
+        """Have what the block raises about servers be a reason to wait; any other exception ends the worker."""
+        self._box.enter(owned.pair)
         try:
             yield
         except LeaseLost:
@@ -390,12 +477,14 @@ class Worker:
         except Interrupted:
             # Where its server failed, that is about this shard alone.
             if owned.free:
+                self._box.leave()
                 raise
         except SchemalessError as error:
             owned.fail(error)
         else:
             if owned.free:
                 owned.failures = 0
+        self._box.leave()
 
     # For dealers
 
@@ -486,9 +575,18 @@ class Worker:
 
     # Signs of life, on another thread
 
+    def _look_soon(self) -> None:
+        if self._wakes is not None:
+            self._wakes.look()
+
+    def hurry(self) -> None:
+        """See at once who lives: the membership has changed."""
+        self._members.hurry()
+
     def _beat(self) -> Mapping[str, Any]:
         told: dict[str, Any] = {
             "dealt": self._dealt,
+            "role": self._role,
             "owned": len(self.owned),
             "heard": self._heard,
             "found": self._found,

@@ -96,6 +96,10 @@ class KeepIndexes:
         """Return what keeps them."""
         return [Indexing(internals_of(store), entry) for entry in Indexes(store).kept(self.names)]
 
+    def followers(self, store: Datastore) -> Sequence[str]:
+        """Return the names of their followers."""
+        return [entry.follower for entry in Indexes(store).kept(self.names)]
+
 
 class Indexes:
     """The indexes of a datastore, for who runs it."""

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from schemaless.datastore import Datastore
-from schemaless.followers.lease_state import PAUSED, RUNNING, STOPPED
+from schemaless.followers.states import PAUSED, QUARANTINED, RUNNING, STOPPED
 from schemaless.metrics.metric import Collector, Metric, Read, Sample
 from schemaless.triggers.admin import Triggers, TriggerStatus
 
 _EVERY_S: Final = 15.0
 _TRIGGER: Final = ("trigger",)
-_STATES: Final = (RUNNING, "waiting", STOPPED, "missing")
+_STATES: Final = (RUNNING, "waiting", QUARANTINED, STOPPED, "missing")
 
 BEHIND: Final = Metric(
     "trigger_ids_behind", "The added_ids between the trigger's locations and the ends of all shards.", _TRIGGER
@@ -24,7 +24,8 @@ BEHIND_S: Final = Metric(
 PARKED: Final = Metric("trigger_parked_cells", "Cells that the trigger has parked.", _TRIGGER)
 SHARDS: Final = Metric(
     "trigger_shards",
-    "Shards: running, waiting for the next attempt at a cell, stopped, or missing (no row there, or no answer).",
+    "Shards: running, waiting for the next attempt at a cell, quarantined (a cell killed its worker), stopped, or "
+    "missing (no row there, or no answer).",
     (*_TRIGGER, "state"),
 )
 WORKERS: Final = Metric("trigger_workers", "Live workers of the trigger.", _TRIGGER)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from schemaless.datastore import Datastore
-from schemaless.followers.lease_state import RUNNING
+from schemaless.followers.states import QUARANTINED, RUNNING
 from schemaless.indexes.admin import Indexes, IndexStatus
 from schemaless.indexes.registry import BACKFILLING, DECLARED, DROPPING, READY
 from schemaless.metrics.metric import Collector, Metric, Read, Sample
@@ -28,7 +28,7 @@ BEHIND_S: Final = Metric(
 )
 SHARDS: Final = Metric(
     "index_shards",
-    "Shards: running, or missing (no row of its follower there, or no answer).",
+    "Shards: running, quarantined (a page killed its worker), or missing (no row of its follower there, or no answer).",
     (*_INDEX, "state"),
 )
 WORKERS: Final = Metric("index_workers", "Live workers that keep the index.", _INDEX)
@@ -53,7 +53,7 @@ def _samples(status: IndexStatus) -> Iterator[Sample]:
     states = Counter(shard.state for shard in status.shards)
     yield BEHIND.at(sum(shard.ids_behind for shard in status.shards), *index)
     yield BEHIND_S.at(max(shard.behind_s for shard in status.shards), *index)
-    for state in (RUNNING, "missing"):
+    for state in (RUNNING, QUARANTINED, "missing"):
         yield SHARDS.at(states[state], *index, state)
     yield WORKERS.at(len(status.workers), *index)
 

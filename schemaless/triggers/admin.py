@@ -12,9 +12,9 @@ from schemaless.cell import CellKey
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
 from schemaless.followers import sql as followers_sql
-from schemaless.followers.lease_state import PAUSED, RUNNING, STOPPED
 from schemaless.followers.rows import FollowerRows
 from schemaless.followers.settings import Setting, Settings
+from schemaless.followers.states import DIED, PAUSED, RUNNING, STOPPED
 from schemaless.followers.status import ShardStatus, WorkerStatus, shard_statuses, workers_of
 from schemaless.followers.table_cache import small_table_caches
 from schemaless.internals import internals_of
@@ -27,6 +27,7 @@ _SINCE_MARGIN: Final = timedelta(minutes=10)
 """created_at is not the order in which cells were committed."""
 
 _SCANNED_ROWS: Final = 10_000
+_KILLED: Final = "one of its cells killed a worker; until it proves healthy, its cells are called one at a time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ class Triggers:
         looked = self._rows.look((follower, shard) for shard in range(self._store.shard_count))
         stopped = [shard for (_, shard), row in looked.rows.items() if row.state == STOPPED]
         for shard in stopped:
-            self._shards.execute(shard, sql.restart(self._shards.database(shard), follower))
+            self._shards.execute(shard, sql.restart(self._shards.database(shard), follower, DIED))
         self._settings.want(follower, RUNNING)
         return len(stopped)
 

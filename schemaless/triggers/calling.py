@@ -11,8 +11,9 @@ from typing import Final
 
 from schemaless.cell import StoredCell
 from schemaless.errors import CorruptBody, ParkCell, RetryLater, ServerError
-from schemaless.followers.lease_state import STOPPED, Owned
+from schemaless.followers.lease_state import Owned
 from schemaless.followers.sql import ParkedRow
+from schemaless.followers.states import DIED, STOPPED
 from schemaless.followers.worker import Worker
 from schemaless.internals import internals_of
 from schemaless.triggers.declaration import Call, Trigger, follower_name
@@ -27,8 +28,6 @@ _MOST_ERROR: Final = 8_000
 
 _REPLAYS: Final = 3
 """A parked cell is tried again so often for one wish, where each worker that tries it dies."""
-
-DIED: Final = "its worker died while it was called"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +48,9 @@ class _Failed:
 class Calls:
     """Deals with cells by calling a trigger's function.
 
-    A worker that died in a function cannot say so. So its successor takes the first page carefully: each attempt is
-    written down before the call, and each location behind it. A cell that ends whoever calls it is parked in its turn.
+    A worker that died in a function cannot say so. In a shard whose owner died, and for as long as a shard is
+    quarantined, each attempt is therefore recorded before the call and each location after it, so that a cell that
+    kills every worker is parked after ``attempts`` deaths.
     """
 
     def __init__(self, trigger: Trigger) -> None:
@@ -94,7 +94,7 @@ class Calls:
         """Deal with one cell; return whether the next one's turn has come."""
         if owned.careful:
             if owned.attempts >= self._trigger.attempts:
-                return self._park(worker, owned, cell, owned.attempts, DIED)
+                return self._park(worker, owned, cell, owned.attempts, owned.death or DIED)
             worker.rows.note_attempt(owned.move, owned.attempts + 1, None, DIED)
             # Behind it: what could not be written down was not called, and does not count.
             owned.attempts += 1
@@ -165,7 +165,7 @@ class Calls:
         row = ParkedRow(cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, attempts, error)
         worker.rows.park(owned.move._replace(location=cell.added_id), row)
         owned.reached = cell.added_id
-        owned.attempts = 0
+        owned.attempts, owned.death = 0, None
         owned.parked += 1
         owned.careful = max(0, owned.careful - 1)
         worker.written(owned)

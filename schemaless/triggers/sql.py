@@ -6,9 +6,13 @@ from schemaless.followers.sql import _ANEW
 from schemaless.wire.sql.parts import NOW, Term, by_id, id_range, table, text, update
 
 
-def restart(database: str, name: str) -> bytes:
-    """Let a follower that stands still try its cell again, from the first attempt on."""
-    return update(table(database, b"follower"), _ANEW, name=name)
+def restart(database: str, name: str, killer: str) -> bytes:
+    """Let a stopped follower try its cell again, from the first attempt on.
+
+    If the message begins with ``killer``, that cell killed its workers, and the follower goes on in quarantine.
+    """
+    state = b"IF(LEFT(COALESCE(message, ''), %d)=%b, 'quarantined', 'running')" % (len(killer), text(killer))
+    return update(table(database, b"follower"), {**_ANEW, "state": state}, name=name)
 
 
 def reset(database: str, name: str, location: int) -> bytes:

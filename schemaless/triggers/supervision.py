@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
 from schemaless.followers.handler import Dealer
-from schemaless.followers.lease_state import STOPPED
 from schemaless.followers.membership import Pair
 from schemaless.followers.rows import FollowerRows
 from schemaless.followers.settings import Settings
+from schemaless.followers.states import STOPPED
 from schemaless.followers.supervisor import _log
 from schemaless.internals import internals_of
 from schemaless.triggers.calling import Calls
@@ -59,6 +59,10 @@ class CallTrigger:
     def dealers(self, store: Datastore) -> Sequence[Dealer]:
         """Return what calls the function."""
         return [Calls(import_trigger(self.target))]
+
+    def followers(self, store: Datastore) -> Sequence[str]:
+        """Return the follower's name."""
+        return [follower_name(self.name)]
 
 
 def caught_up(store: Datastore, trigger: Trigger) -> Callable[[], bool]:

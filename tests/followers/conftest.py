@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 import schemaless
-from schemaless.followers.membership import Timing
+from schemaless.followers.membership import ALL, Role, Timing
 from schemaless.followers.settings import Settings
 from schemaless.followers.worker import Worker
 from tests.followers.workers import CALM, NAME, Seen
@@ -44,8 +44,8 @@ def works(follow_store: schemaless.Datastore) -> Iterator[Callable[..., Worker]]
     """Makes workers that live until the test ends, and do one turn when they are told to."""
     with ExitStack() as stack:
 
-        def make(name: str, dealer: Seen, timing: Timing = CALM) -> Worker:
-            worker = Worker(follow_store, [dealer], name, timing=timing, stop=threading.Event())
+        def make(name: str, dealer: Seen, timing: Timing = CALM, role: Role = ALL) -> Worker:
+            worker = Worker(follow_store, [dealer], name, timing=timing, stop=threading.Event(), role=role)
             stack.enter_context(worker._members)
             return worker
 

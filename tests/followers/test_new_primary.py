@@ -10,10 +10,10 @@ import pytest
 
 import schemaless
 from schemaless.failover import nodes
-from schemaless.followers.lease_state import PAUSED
 from schemaless.followers.membership import Timing
 from schemaless.followers.rows import FollowerRows
 from schemaless.followers.settings import Settings
+from schemaless.followers.states import PAUSED
 from schemaless.followers.worker import Worker
 from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer

@@ -27,6 +27,9 @@ class Leaves:
     def dealers(self, store: schemaless.Datastore) -> Sequence[Dealer]:
         os._exit(0)
 
+    def followers(self, store: schemaless.Datastore) -> Sequence[str]:
+        return ["trigger:leaves"]
+
 
 @dataclass(frozen=True)
 class Removed:
@@ -37,11 +40,14 @@ class Removed:
     def dealers(self, store: schemaless.Datastore) -> Sequence[Dealer]:
         return []
 
+    def followers(self, store: schemaless.Datastore) -> Sequence[str]:
+        return []
+
 
 def test_a_worker_that_ends_with_status_0_is_dead(follow_store):
     """Only the worker's own status says that what it works for was removed."""
     leaving = Supervisor(follow_store, Leaves(), 1)
-    leaving.run(lambda: leaving._again_s > 0)
+    leaving.run(lambda: leaving._healthy[0].again_s > 0)
     over = Supervisor(follow_store, Removed(), 1)
     over.run(lambda: over._made > 1)
 

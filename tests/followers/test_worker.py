@@ -13,11 +13,11 @@ import pytest
 from schemaless.errors import InvalidInput, LeaseLost
 from schemaless.followers.batches import read_together
 from schemaless.followers.binlog_notifier import Wakes
-from schemaless.followers.lease_state import PAUSED
 from schemaless.followers.membership import Member, View, remove_worker
 from schemaless.followers.rows import FollowerRows, Move
 from schemaless.followers.settings import NEW, Settings
 from schemaless.followers.sql import ParkedRow
+from schemaless.followers.states import PAUSED
 from schemaless.followers.worker import Worker
 from schemaless.internals import internals_of
 from schemaless.move.sql import rewind_follower
@@ -90,6 +90,7 @@ def test_an_offset_survives_a_restart_with_replay_at_least_once(settings, put, w
         last = put(8)
         turn(successor)
     successor._members._ended.set()
+    successor._members.hurry()
     successor._members._thread.join()
     remove_worker(successor._members._pool, settings._catalog, "second")
     heir = works("third", third)
@@ -401,7 +402,7 @@ def test_a_shard_that_a_move_set_back_is_had_by_whom_it_is_dealt_to(settings, pu
     shards = internals_of(worker.store).shards
     shards.execute(1, rewind_follower(shards.database(1), NAME, 0))
     if dealt_to == "another":
-        monkeypatch.setattr(worker, "dealt_to_me", lambda view: frozenset(worker.owned) - {pair})
+        monkeypatch.setattr(worker, "dealt_to_me", lambda view: (frozenset(worker.owned) - {pair}, frozenset()))
     turn(worker, times=2)
 
     assert worker.rows.look([pair]).rows[pair].worker == ("one" if dealt_to == "this one" else None)

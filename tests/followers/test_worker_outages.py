@@ -133,7 +133,7 @@ def test_a_shard_in_the_name_of_who_does_not_know_it_is_given_back_once_its_serv
     pair = next(iter(worker.owned))
     del worker.owned[pair]
     worker._doubtful.add(pair)
-    monkeypatch.setattr(worker, "dealt_to_me", lambda view: frozenset(worker.owned))
+    monkeypatch.setattr(worker, "dealt_to_me", lambda view: (frozenset(worker.owned), frozenset()))
     gone = ServerUnavailable("gone", node="db-1")
     look = worker.rows.look
     for name, fails in (

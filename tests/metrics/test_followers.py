@@ -67,7 +67,7 @@ def test_a_trigger_is_behind_parks_and_stands_still(
     assert stopped["trigger_parked_cells", "bill"] == 1
     assert stopped["trigger_ids_behind", "bill"] == 2
     shards = {key[2]: value for key, value in stopped.items() if key[0] == "trigger_shards"}
-    assert shards == {"running": 3, "waiting": 0, "stopped": 1, "missing": 0}
+    assert shards == {"running": 3, "waiting": 0, "quarantined": 0, "stopped": 1, "missing": 0}
     assert stopped["trigger_workers", "bill"] == 1
 
     Triggers(follow_store).pause("bill")

@@ -18,10 +18,11 @@ from schemaless.followers import inflight as hand
 from schemaless.followers import table_cache as table_caches
 from schemaless.followers.lease_state import Owned
 from schemaless.followers.membership import Timing, remove_worker
+from schemaless.followers.states import DIED
 from schemaless.followers.worker import Worker
 from schemaless.internals import internals_of
 from schemaless.triggers.admin import Triggers
-from schemaless.triggers.calling import DIED, Calls
+from schemaless.triggers.calling import Calls
 from schemaless.triggers.supervision import prepare
 
 # Long, and on nobody's clock: signs of life are given by hand.

@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 
 from schemaless.cli.options import open_store, url_option
+from schemaless.followers.states import QUARANTINED
 from schemaless.indexes.admin import Indexes, IndexStatus
 from schemaless.indexes.registry import BACKFILLING, READY
 from schemaless.terminal.output import EXIT_FAILED, facts, json_option, note, out, print_json, print_table
@@ -67,6 +68,9 @@ def show_statuses(statuses: Sequence[IndexStatus]) -> None:
         if index.entry.state in (BACKFILLING, READY) and not index.workers:
             note(f"no worker keeps {name} up to date now; start one with 'schemaless index run'")
         faults = [(shard.shard, shard.fault) for shard in index.shards if shard.fault is not None]
+        for status in index.shards:
+            if status.state == QUARANTINED:
+                note(f"{name}, shard {status.shard} quarantined: {status.cause}")
         for shard, fault in faults[:_FAULTS_SHOWN]:
             note(f"{name}, shard {shard}: {fault}")
         if len(faults) > _FAULTS_SHOWN:

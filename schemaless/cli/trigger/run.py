@@ -31,6 +31,9 @@ def run(target: str, workers: int, once: bool, url: str, as_json: bool) -> int:
     On Ctrl-C, running calls may end, and the workers store how far they are; a call that has not ended after 30 seconds
     is killed. After kill -9, the last cells are delivered again, at most 100 ms or 500 cells of each worker.
 
+    If a cell ends its worker process, its shard is quarantined: while that lasts, additional processes call the
+    function for the cells of quarantined shards, one at a time, and all other shards continue.
+
     The account needs the role follow, and also app if the function writes cells.
 
     \b

@@ -15,7 +15,7 @@ from schemaless.terminal.progress import duration
 from schemaless.triggers.admin import Triggers, TriggerStatus
 
 _SHARDS_SHOWN: Final = 16
-_ORDER: Final = {"missing": 0, "stopped": 1, "waiting": 2}
+_ORDER: Final = {"missing": 0, "stopped": 1, "quarantined": 2, "waiting": 3}
 _LONG_CALL_S: Final = 10.0
 
 
@@ -27,11 +27,13 @@ _LONG_CALL_S: Final = 10.0
 def status(name: str | None, each_shard: bool, url: str, as_json: bool) -> int:
     """Show the state of a trigger, or of all triggers.
 
-    The status shows how far behind each shard is, which shards wait or have stopped and why, and which workers run; the
-    worst shards come first. How far a shard is behind is given in two ways: by the added_ids between the trigger's
-    location and the shard's end, counting all columns, and by the age of the first of these cells. A call that has
-    taken 10 seconds or more is named with its cell: its shard waits for it, and the worker's other shards go to other
-    workers.
+    The status shows how far behind each shard is, which shards wait, are quarantined or have stopped and why, and which
+    workers run; the worst shards come first. A shard is quarantined while one of its cells kills its workers: workers
+    of their own call its cells one at a time, and all other shards continue.
+
+    How far a shard is behind is given in two ways: by the added_ids between the trigger's location and the shard's end,
+    counting all columns, and by the age of the first of these cells. A call that has taken 10 seconds or more is named
+    with its cell: its shard waits for it, and the worker's other shards go to other workers.
 
     \b
     Examples:
@@ -57,10 +59,12 @@ def show_status(trigger: TriggerStatus, each_shard: bool) -> None:
     """Print a status."""
     spec = trigger.setting.spec
     of = "all columns" if spec["column"] is None else f"column {spec['column']}"
-    workers = len(trigger.workers)
-    by = "1 worker" if workers == 1 else f"{workers} workers"
+    apart = sum(worker.for_quarantine for worker in trigger.workers)
+    by = _counted(len(trigger.workers) - apart)
+    if apart:
+        by += f", and {_counted(apart)} for quarantined shards"
     out().print(f"[bold]{trigger.name}[/]: {trigger.setting.wanted}, cells of {of}, by {by}")
-    if not workers and trigger.setting.wanted != "paused":
+    if not trigger.workers and trigger.setting.wanted != "paused":
         note("no worker runs it now; start one with 'schemaless trigger run MODULE:NAME'")
     deaf = {server: how for server, how in trigger.finds_by.items() if how != HEARD}
     if trigger.finds_by and not deaf:
@@ -80,24 +84,25 @@ def show_status(trigger: TriggerStatus, each_shard: bool) -> None:
     if len(shown) < len(shards):
         note(f"{len(shards) - len(shown):,} more shards are not shown, none of them worse; --shards shows each")
     for status in shown:
-        said = (
-            status.fault if status.row is None or status.row.message is None else status.row.message.partition("\n")[0]
-        )
-        if said is not None:
-            note(f"shard {status.shard} {status.state}: {said}")
+        if status.cause is not None:
+            note(f"shard {status.shard} {status.state}: {status.cause}")
     for worker in trigger.workers:
         in_hand = worker.told.get("in_hand")
         if in_hand is not None and in_hand["for_s"] > _LONG_CALL_S:
             note(
                 f"worker {worker.worker} has been in one call since {in_hand['since']}: cell "
-                f"({', '.join(in_hand['key'])}) of shard {in_hand['number']}, added_id {in_hand['added_id']}"
+                f"({', '.join(in_hand['key'])}) of shard {in_hand['shard']}, added_id {in_hand['added_id']}"
             )
         for _, number, reason in worker.told.get("waits", []):
             note(f"worker {worker.worker} waits in shard {number}: {reason}")
 
 
+def _counted(workers: int) -> str:
+    return "1 worker" if workers == 1 else f"{workers} workers"
+
+
 def _badness(status: ShardStatus) -> tuple[Any, ...]:
-    return _ORDER.get(status.state, 3), -status.behind_s, -status.ids_behind, status.shard
+    return _ORDER.get(status.state, 4), -status.behind_s, -status.ids_behind, status.shard
 
 
 def _shard_row(status: ShardStatus) -> list[str]:

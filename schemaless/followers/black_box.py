@@ -1,0 +1,70 @@
+"""What a supervisor knows of a worker process, even after it died: a few bytes of memory that both share.
+
+A process that is killed cannot report what it was doing. What it has written to shared memory stays.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from multiprocessing.context import BaseContext
+from typing import Any, Final
+
+from schemaless.followers.membership import Pair
+
+_LONGEST: Final = 255
+"""Maximum length of a follower's name and a shard number, in bytes."""
+
+_CLAIMED: Final = 0
+_HEALTHY: Final = 1
+_QUARANTINED: Final = 2
+
+
+class BlackBox:
+    """The shard that a worker is working on, and the shards that it found.
+
+    Args:
+        context: makes memory that is shared with a process that it starts; None for memory of this process.
+    """
+
+    def __init__(self, context: BaseContext | None = None) -> None:
+        text, counts = ctypes.c_char * _LONGEST, ctypes.c_long * 3
+        self._at: Any = text() if context is None else context.RawArray(ctypes.c_char, _LONGEST)
+        self._counts: Any = counts() if context is None else context.RawArray(ctypes.c_long, 3)
+
+    def enter(self, pair: Pair) -> None:
+        """Record that the worker begins to work on a shard."""
+        self._at.value = b"%b %d" % (pair[0].encode(), pair[1])
+
+    def leave(self) -> None:
+        """Record that the worker works on no shard."""
+        self._at.value = b""
+
+    @property
+    def at(self) -> Pair | None:
+        """The shard that the worker is working on, or was when it died; None between shards."""
+        name, _, shard = self._at.value.decode(errors="replace").rpartition(" ")
+        # The process may have been killed while it wrote this.
+        return (name, int(shard)) if name and shard.isdecimal() else None
+
+    @property
+    def claimed(self) -> bool:
+        """Whether the worker has claimed a shard."""
+        return bool(self._counts[_CLAIMED])
+
+    def claim(self) -> None:
+        """Record that the worker claims a shard."""
+        self._counts[_CLAIMED] = 1
+
+    def found(self, healthy: int, quarantined: int) -> None:
+        """Record how many of the shards that are dealt to the worker are healthy, and how many quarantined."""
+        self._counts[_HEALTHY], self._counts[_QUARANTINED] = healthy, quarantined
+
+    @property
+    def healthy(self) -> int:
+        """Number of healthy shards, as of the worker's last look."""
+        return int(self._counts[_HEALTHY])
+
+    @property
+    def quarantined(self) -> int:
+        """Number of quarantined shards, as of the worker's last look."""
+        return int(self._counts[_QUARANTINED])

@@ -1,0 +1,183 @@
+"""Shards that killed a worker: who serves them, until when, and what stands in their rows meanwhile."""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from dataclasses import replace
+from unittest.mock import Mock
+
+import pytest
+
+from schemaless.followers import supervisor
+from schemaless.followers.black_box import BlackBox
+from schemaless.followers.inflight import InHand
+from schemaless.followers.membership import ALL, HEALTHY, QUARANTINE, Member, View, remove_worker
+from schemaless.followers.rows import FollowerRow
+from schemaless.followers.sql import ParkedRow
+from schemaless.followers.states import DIED, QUARANTINED, RUNNING
+from schemaless.followers.supervisor import Supervisor
+from schemaless.triggers.admin import Triggers
+from schemaless.triggers.supervision import CallTrigger
+from tests.cli.conftest import invoke  # noqa: F401 - the fixture
+from tests.followers.workers import NAME, Seen, asleep, shards_of, turn
+
+pytestmark = pytest.mark.mysql
+
+PAIR = NAME, 1
+
+
+@pytest.mark.once
+def test_quarantined_shards_are_dealt_to_workers_for_them():
+    """To workers for all shards if there are no others; never to workers for healthy shards."""
+    healthy, everything, quarantine = (
+        Member(role, frozenset({NAME}), role=role) for role in (HEALTHY, ALL, QUARANTINE)
+    )
+
+    assert View((healthy, everything, quarantine), {}).owner(PAIR, quarantined=True) == QUARANTINE
+    assert View((healthy, everything), {}).owner(PAIR, quarantined=True) == ALL
+    assert View((healthy,), {}).owner(PAIR, quarantined=True) is None
+    assert View((quarantine,), {}).owner(PAIR) is None
+    assert View((healthy, quarantine), {}).owner(PAIR) == HEALTHY
+
+
+@pytest.mark.parametrize("proof", ["enough cells", "a while at its end"])
+def test_a_quarantined_shard_has_a_worker_of_its_own_until_it_proves_healthy(settings, put, works, proof):
+    """Its owner loses it, no worker for healthy shards claims it, and its cells are dealt with carefully meanwhile."""
+    early, late = Seen(), Seen()
+    healthy, apart = works("healthy", early, role=HEALTHY), works("apart", late, role=QUARANTINE)
+    turn(healthy, apart)
+    assert (shards_of(healthy), shards_of(apart)) == ({0, 1, 2, 3}, set())
+    assert healthy.rows.quarantine(PAIR, healthy.owned[PAIR].epoch, f"{DIED} (SIGKILL)", 0.0)
+    there = put(12)
+    turn(healthy, apart, times=2)
+    assert (shards_of(healthy), shards_of(apart)) == ({0, 2, 3}, {1})
+    assert (healthy._box.healthy, healthy._box.quarantined, apart._box.quarantined) == (3, 1, 1)
+    assert set(late.cells) == {cell for cell in there if cell[0] == 1}
+    assert set(late.careful) == {500}
+    turn(apart)
+    assert shards_of(apart) == {1}, "not yet"
+    if proof == "enough cells":
+        apart.owned[PAIR].careful = 0
+    else:
+        apart.owned[PAIR].claimed_at_s = -math.inf
+    turn(apart, healthy)
+
+    assert (shards_of(healthy), shards_of(apart)) == ({0, 1, 2, 3}, set())
+    row = healthy.rows.look([PAIR]).rows[PAIR]
+    assert (row.state, row.message, row.retry_s) == (RUNNING, None, None)
+
+
+@pytest.mark.parametrize("evidence", ["a careful attempt", "a replay"])
+def test_what_a_dead_worker_left_in_the_row_keeps_workers_for_healthy_shards_away(settings, works, evidence):
+    """Its supervisor died as well, so nobody quarantined the shard: the row of another host's worker says enough."""
+    dead = works("dead", Seen(), role=HEALTHY)
+    turn(dead)
+    owned = dead.owned[PAIR]
+    if evidence == "a careful attempt":
+        dead.rows.note_attempt(owned.move, 1, None, DIED)
+    else:
+        dead.rows.park(owned.move, ParkedRow(7, b"k" * 16, "BASE", 1, 1, "ValueError: 7"))
+        dead.rows.begin_replay(PAIR, owned.epoch, 7, 1)
+    remove_worker(dead._members._pool, dead.store.name, "dead")
+    successor = works("successor", Seen(), role=HEALTHY)
+    with asleep(dead):
+        turn(successor, times=2)
+
+    assert shards_of(successor) == {0, 2, 3}
+    assert successor.rows.look([PAIR]).rows[PAIR].quarantined
+    assert successor._box.quarantined == 1
+
+
+def test_a_shard_that_stopped_before_a_cell_that_kills_resumes_in_quarantine(settings, works, follow_store):
+    """Its owner gives it back, although nobody took it away."""
+    worker = works("one", Seen(), role=HEALTHY)
+    turn(worker)
+    worker.rows.stop(worker.owned[PAIR].move, f"{DIED} (SIGSEGV)")
+    worker.rows.stop(worker.owned[NAME, 2].move, "ValueError: no such fare")
+    turn(worker)
+    assert Triggers(follow_store).resume("seen") == 2
+    turn(worker, times=2)
+    rows = worker.rows.look((NAME, shard) for shard in range(4)).rows
+
+    assert [rows[NAME, shard].state for shard in range(4)] == [RUNNING, QUARANTINED, RUNNING, RUNNING]
+    assert [rows[NAME, shard].worker for shard in range(4)] == ["one", None, "one", "one"]
+
+
+def test_a_death_with_a_known_cause_makes_nobody_careful_elsewhere(settings, works, follow_store):
+    """The other shards of the dead worker are released, and the one at fault is quarantined."""
+    keeper = Supervisor(follow_store, CallTrigger("no.module:seen", "seen"), 1)
+    seen = Seen()
+    for number in range(3):
+        worker = works(f"worker {number}", seen, role=HEALTHY if number == 0 else ALL)
+        turn(worker)
+        child = Mock(box=BlackBox())
+        child.name = worker.name
+        with asleep(worker):
+            assert keeper._settle(child, PAIR, "SIGSEGV")
+            remove_worker(worker._members._pool, follow_store.name, worker.name)
+        rows = worker.rows.look((NAME, shard) for shard in range(4)).rows
+        worker.owned.clear()
+        assert {row.worker for row in rows.values()} == {None}
+        assert (rows[PAIR].state, rows[PAIR].message) == (QUARANTINED, f"{DIED} (SIGSEGV)")
+    heir = works("heir", seen)
+    turn(heir)
+
+    assert [heir.owned[NAME, shard].careful for shard in range(4)] == [0, 500, 0, 0]
+    assert keeper._kills[PAIR].count == 3
+
+
+@pytest.mark.once
+def test_the_backoff_of_a_shard_grows_while_it_stays_where_it_is():
+    """It begins anew behind a cell that was parked, and goes on from the attempts that another supervisor counted."""
+    kills = supervisor._Kills()
+    row = FollowerRow(7, "one", 1, QUARANTINED, 0, None, None, "", 9, 0, 0)
+
+    assert [kills.next_pause_s(row) for _ in range(4)] == pytest.approx([0.1, 0.2, 0.4, 0.8])
+    assert kills.next_pause_s(replace(row, location=8)) == pytest.approx(0.1)
+    assert kills.next_pause_s(replace(row, location=8, replays=2)) == pytest.approx(0.1)
+    assert kills.next_pause_s(replace(row, location=9, attempts=5)) == pytest.approx(1.6)
+    assert kills.next_pause_s(replace(row, location=9, attempts=4_000)) == 30
+
+
+@pytest.mark.once
+def test_deaths_that_no_shard_is_to_blame_for_back_off_and_others_do_not():
+    """A worker that does not even start, or is killed when idle, is replaced later and later, and delays no other."""
+    idle, killed, apart = (supervisor._Seat(role) for role in (HEALTHY, HEALTHY, QUARANTINE))
+
+    assert [idle.back_off(0, blamed=False) for _ in range(8)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert idle.back_off(61, blamed=False) == 0.5
+    assert [killed.back_off(1, blamed=True) for _ in range(40)][:3] == pytest.approx([0.2, 0.4, 0.6])
+    assert killed.back_off(1, blamed=True) == 5.0
+    assert {apart.back_off(1, blamed=True) for _ in range(40)} == {0.2}
+
+
+@pytest.mark.once
+def test_what_a_worker_was_killed_while_writing_names_no_shard():
+    """Its successors are careful then, as if nothing were known."""
+    box = BlackBox()
+    found = []
+    for text in (b"trigger:bill 17", b"trigger:bill", b"trigger:bill ", b"", b"\xff 1x"):
+        box._at.value = text
+        found.append(box.at)
+
+    assert found == [("trigger:bill", 17), None, None, None, None]
+
+
+def test_status_shows_quarantined_shards_and_long_calls(settings, works, follow_url, invoke):  # noqa: F811
+    """What is served, by whom, what is not and why."""
+    settings.make(NAME, {"column": None}, lambda shard: 0)
+    healthy, apart = works("healthy", Seen(), role=HEALTHY), works("apart", Seen(), role=QUARANTINE)
+    turn(healthy)
+    healthy.rows.quarantine(PAIR, healthy.owned[PAIR].epoch, f"{DIED} (SIGSEGV)", 60.0)
+    cell = Mock(added_id=41, key=(uuid.UUID(int=7), "BASE", 1))
+    apart.hand.has = InHand(PAIR, cell, time.monotonic() - 30)
+    turn(healthy, apart)
+    shown = invoke("trigger", "status", "seen", url=follow_url)
+    told = invoke("trigger", "status", "seen", "--json", url=follow_url).json
+
+    assert "by 1 worker, and 1 worker for quarantined shards" in shown.out
+    assert f"shard 1 quarantined: {DIED} (SIGSEGV)" in shown.err
+    assert "of shard 1, added_id 41" in shown.err
+    assert (shown.code, told["shards"][0]["state"], told["shards"][0]["shard"]) == (0, "quarantined", 1)
