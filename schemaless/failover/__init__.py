@@ -1,1 +1,1 @@
-"""Changes to a datastore's servers: replicas, clusters, failovers, and what a failover lost."""
+"""Changes to a datastore's servers: clusters, replicas, failovers, and cells lost by a failover."""

@@ -1,11 +1,11 @@
-"""A failover is taken over: what something else has promoted becomes the primary that clients write to.
+"""Adoption of a failover: clients write to the server that another tool has promoted.
 
-Nothing here promotes a server. What does is asked to call ``adopt`` behind it. In this order, each step safe to repeat:
-proofs; another epoch in the catalog, so that no server has the claim that it asks for; a new block of added_ids in each
-shard; the claim on the new primary; its address in the catalog. From the new epoch on, no program writes to the cluster
-that connects, or reads the catalog again: those that have connections to an old primary which nobody has stopped write
-there until then. Killed between any two steps, the cluster waits until ``adopt`` is run again, which takes the next
-epoch: no two runs ever give out one.
+Nothing here promotes a server; the tool that does calls ``adopt`` afterwards. The steps, each safe to repeat: checks; a
+new epoch in the catalog, for which no server has a claim yet; a new block of added_ids in each shard; the claim on the
+new primary; its address in the catalog. From the new epoch on, a program that connects or reads the catalog does not
+write to the cluster until the claim exists; a program with open connections to a running old primary writes there until
+it reads the catalog. If ``adopt`` is killed between two steps, the cluster waits until it is run again. Each run takes
+a new epoch, so no epoch is used twice.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from schemaless.failover.promotion import (
     Received,
     begin_block,
     held_claim,
-    lacking,
     last_block,
     last_claim,
     make_claim,
+    missing_from,
     received,
 )
 from schemaless.failover.sql import rename_cells
@@ -56,31 +56,31 @@ from schemaless.wire.secret import Secret
 from schemaless.wire.urls import ServerURL
 
 TIMEOUT_S: Final = 5.0
-"""A transaction may take so long from a new primary to its replica: clients wait for what is done before that only."""
+"""Timeout for a transaction from the new primary to a replica, in seconds. Clients can write before this check."""
 
 _POLL_S: Final = 0.02
 
-_TRIES: Final = 3
-"""A takeover is begun so often where somebody else changes the same cluster meanwhile."""
+_ATTEMPTS: Final = 3
+"""Attempts if another process changes the same cluster at the same time."""
 
 _TABLE_EXISTS: Final = 1050
 
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """What became of a takeover.
+    """Result of an adoption.
 
     Attributes:
-        cluster: as it is now, with its epoch.
-        changed: False where the server had the cluster's claim already.
-        arrived_s: how long a transaction took from the new primary to each replica that follows it, in seconds.
-        removed: nodes that the catalog no longer names, and why.
-        unasked: replicas that did not answer, so that nobody knows what they have.
-        old_primary: None, or what was found of the one before: "read-only", "ahead" (it has what the new one lacks),
-            "unreachable", or "the same server".
-        url: the datastore's URL from now on, where the catalog moved; else None.
-        quorum: whether the new primary is of a group whose majority has all that was acknowledged, so that the old one
-            can commit nothing more.
+        cluster: the cluster afterwards, with its epoch.
+        changed: False if the server already had the cluster's claim.
+        arrived_s: replication delay of a transaction from the new primary to each of its replicas, in seconds.
+        removed: nodes that were removed from the catalog, with the reason.
+        unasked: replicas that did not answer, so that their transactions are unknown.
+        old_primary: state of the previous primary: "read-only", "ahead" (it has transactions that the new one lacks),
+            "unreachable", or "the same server"; None if the primary did not change.
+        url: the datastore's new URL if the catalog moved, else None.
+        quorum: whether the new primary belongs to a group whose majority has everything that was acknowledged, so that
+            the old primary cannot commit any more.
     """
 
     cluster: Cluster
@@ -94,32 +94,34 @@ class Adoption:
 
     @property
     def old_written_s(self) -> float | None:
-        """How long connected programs that reach the old primary may still write there, in seconds; None: they do not.
+        """Seconds for which connected programs may still write to the old primary; None if they cannot.
 
-        Longer, where they reach no server that knows of the takeover.
+        It takes longer for programs that cannot reach any server that knows of the adoption.
         """
         return LATEST_LOOK_S if self.old_primary == "unreachable" and not self.quorum else None
 
 
 def adopt(url: str, cluster: str, primary: str, *, accept_loss: bool = False, timeout_s: float = TIMEOUT_S) -> Adoption:
-    """Have clients write to the server that was promoted, or that is the primary and has no claim yet.
+    """Make clients write to a promoted server, or give the current primary its first claim.
 
-    It has to take writes, to replicate from no other, to have every shard of the cluster under its own identity, and
-    every transaction that the cluster's replicas have received. The old one, if it answers, has to be read-only, and
-    the new one to have all that was committed there. Replicas that do not follow it are taken out of the catalog.
+    The server must accept writes, must not replicate from another server, and must have every shard of the cluster and
+    every transaction that the cluster's replicas have received. The old primary, if it answers, must be read-only and
+    must not have transactions that the new one lacks. Replicas that do not follow the new primary are removed from the
+    catalog.
 
-    Interrupted, even by kill -9, the same call goes on; called again, it finds that nothing is to be done.
+    After an interruption, even by kill -9, the same call continues; a repeated call finds nothing to do.
 
     Args:
-        url: the datastore, by a server that has its catalog: where the catalog moves with this cluster, the new one.
-        cluster: such as "cluster-1".
-        primary: the promoted server's URL. The datastore's account is used.
-        accept_loss: go on where an old primary that still answers has transactions that the new one lacks.
-        timeout_s: how long a transaction may take to a replica, and what was received may take to be applied.
+        url: the datastore's URL. If the catalog moves with this cluster, it must name the new primary.
+        cluster: name of the cluster, such as "cluster-1".
+        primary: URL of the promoted server. The datastore's account is used.
+        accept_loss: continue even if an old primary that still answers has transactions that the new one lacks.
+        timeout_s: timeout for a transaction to reach a replica, and for received transactions to be applied, in
+            seconds.
 
     Raises:
         InvalidInput: an argument cannot be used.
-        TopologyError: something of this is not so; nothing was written.
+        TopologyError: a requirement is not met; nothing was written.
         ServerError: a server cannot be reached, or refuses.
     """
     address = Secret(url)
@@ -131,8 +133,8 @@ def adopt(url: str, cluster: str, primary: str, *, accept_loss: bool = False, ti
 def adopt_node(
     url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: bool = False, timeout_s: float = TIMEOUT_S
 ) -> Adoption:
-    """Do what ``adopt`` does, for callers that have parsed what they were given."""
-    for _ in range(_TRIES - 1):
+    """Adopt a primary like ``adopt``, with parsed arguments."""
+    for _ in range(_ATTEMPTS - 1):
         try:
             return _adopt(url, name, cluster, node, accept_loss=accept_loss, timeout_s=timeout_s)
         except TopologyChanged:
@@ -141,13 +143,12 @@ def adopt_node(
 
 
 def _adopt(url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: bool, timeout_s: float) -> Adoption:
-    """Do what ``adopt`` says once, by the catalog as it is now."""
     with closing(Change(url, name)) as change:
         now = change.topology.cluster(cluster)
         if node != now.primary and node.having("replica") not in now.replicas:
             change.require_new(node)
         pool = change.pool(node)
-        _require_able(pool, now)
+        _require_writable(pool, now)
         change.verify(now, node)
         unasked: tuple[Node, ...] = ()
         old, home, quorum = None, None, False
@@ -161,21 +162,21 @@ def _adopt(url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: 
             else:
                 home = change.home()
             kept = tuple(replica for replica in now.replicas if replica != node.having("replica"))
-            heard = [replica for replica in now.replicas if replica not in unasked]
+            reachable = [replica for replica in now.replicas if replica not in unasked]
             if old not in (None, "unreachable"):
-                heard.append(now.primary)
-            # A group has lost nothing: it acknowledges what its majority has.
+                reachable.append(now.primary)
+            # A group loses nothing, because it acknowledges only what its majority has.
             quorum = has_majority(pool, len(now.nodes))
             if old == "ahead" or (old == "unreachable" and not quorum):
                 note_lost(pool, change.topology.name, cluster, now.primary)
-            after = take_over(change, home, replace(now, nodes=(node, *kept)), heard)
+            after = take_over(change, home, replace(now, nodes=(node, *kept)), reachable)
         arrived_s, removed = _settle_replicas(change, home, after, timeout_s)
         if node != now.primary:
             removed[now.primary] = "it was the primary"
-        left = [member for member in after.nodes if member not in removed]
+        remaining = [member for member in after.nodes if member not in removed]
         moved = home is not None and change.url.node != node and _is(home, change, node)
         return Adoption(
-            replace(after, nodes=tuple(left)),
+            replace(after, nodes=tuple(remaining)),
             after != now,
             arrived_s,
             removed,
@@ -186,25 +187,25 @@ def _adopt(url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: 
         )
 
 
-def take_over(change: Change, home: NodePool, after: Cluster, heard: Collection[Node]) -> Cluster:
-    """Have a server be the primary that a cluster's clients write to, and return the cluster as it is then.
+def take_over(change: Change, home: NodePool, after: Cluster, reachable: Collection[Node]) -> Cluster:
+    """Claim a cluster for its new primary, write it into the catalog, and return the cluster afterwards.
 
     Args:
-        change: the datastore; everything about the server is proven.
-        home: where the catalog is written.
-        after: the cluster, with the server as its primary, and with the epoch of before.
-        heard: the cluster's other servers that answer.
+        change: the datastore; the caller has checked the server.
+        home: the server on which the catalog is written.
+        after: the cluster with its new primary and its old epoch.
+        reachable: the cluster's other servers that answer.
     """
     name, pool = change.topology.name, change.pool(after.primary)
     before = change.topology.cluster(after.name)
-    # A catalog that failed over may know nothing of the last claim; the cluster's own servers do.
-    known = [last_claim(change.pool(node), name, after.name) for node in [after.primary, *heard]]
+    # A catalog that failed over may have lost the last claim; the cluster's own servers know it.
+    known = [last_claim(change.pool(node), name, after.name) for node in [after.primary, *reachable]]
     epoch = max([before.epoch, *known]) + 1
     databases = [shard_database(name, shard) for shard in change.topology.shards_of(after.name)]
-    block = _next_block(change, before, databases, after.primary, heard)
-    _fence_strangers(change, home, pool, after, check=True)
+    block = _next_block(change, before, databases, after.primary, reachable)
+    _fence_foreign_shards(change, home, pool, after, check=True)
     change.write(home, replace(before, epoch=epoch, id_block=block))
-    _fence_strangers(change, home, pool, after)
+    _fence_foreign_shards(change, home, pool, after)
     for _ in on_servers(
         [(after.primary, database) for database in databases], lambda database: begin_block(pool, database, block)
     ):
@@ -214,44 +215,45 @@ def take_over(change: Change, home: NodePool, after: Cluster, heard: Collection[
         return change.write(home, replace(after, epoch=epoch, id_block=block))
     except TopologyChanged as changed:
         raise TopologyChanged(
-            f"{after.name} was changed by somebody else while {after.primary} took it over: the catalog asks for claim "
-            f"{epoch} or a later one, which no server that it names may have; look at 'schemaless topology show', and "
-            "run the same command again"
+            f"another process changed {after.name} while {after.primary} was adopted: the catalog asks for claim "
+            f"{epoch} or a later one, and possibly none of its servers has that claim; check 'schemaless topology "
+            "show', and run the same command again"
         ) from changed
 
 
 def _next_block(
-    change: Change, cluster: Cluster, databases: Sequence[str], primary: Node, heard: Collection[Node]
+    change: Change, cluster: Cluster, databases: Sequence[str], primary: Node, reachable: Collection[Node]
 ) -> int:
-    """Return a block of added_ids above all that were given in a cluster's shards, also above what nobody here knows.
+    """Return a block of added_ids above all ids that were ever assigned in a cluster's shards.
 
-    The highest id that a server has is not the highest that was given: the former primary may have given more, which
-    did not arrive, so one block is left out. Nor is it replicated which block a claim began, so the catalog has it.
+    The old primary may have assigned higher ids than any server here has, because they were not replicated; therefore
+    one block is skipped. Block starts are not replicated either, so the catalog records the last one.
 
     Raises:
-        TopologyError: the new primary has no table of a shard's cells; nothing was written.
+        TopologyError: the new primary has no cell table for a shard; nothing was written.
     """
-    asked = [(node, (node, database)) for node in [primary, *heard] for database in databases]
+    asked = [(node, (node, database)) for node in [primary, *reachable] for database in databases]
 
     def ask(at: tuple[Node, str]) -> int:
         node, database = at
         block = last_block(change.pool(node), database)
         if block is None and node == primary:
             raise TopologyError(
-                f"{primary} has no table of cells in {database!r}, or several that moves have put aside; find "
-                "out which of them has the cells, and rename that one to cell. Nothing was written"
+                f"{primary} has no cell table in {database!r}, or several that moves have renamed; find out which one "
+                "has the shard's cells, and rename it to cell. Nothing was written"
             )
         return block or 0
 
     return max(2 + max(on_servers(asked, ask), default=0), 1 + cluster.id_block)
 
 
-def _require_able(pool: NodePool, cluster: Cluster) -> None:
-    """Raise unless a server may be a primary."""
+def _require_writable(pool: NodePool, cluster: Cluster) -> None:
+    """Raise unless a server is MySQL and accepts writes."""
     if pool.run(lambda connection: connection.is_mariadb):
         raise TopologyError(
-            f"{pool.node} is MariaDB, where taking over was not tried: no claim is made there. Name the new primary of "
-            f"{cluster.name} with 'schemaless topology set-primary', which asks for none. Nothing was written"
+            f"{pool.node} is MariaDB, for which adoption is not supported because it was not tested. Name the new "
+            f"primary of {cluster.name} with 'schemaless topology set-primary', which needs no claim. Nothing was "
+            "written"
         )
     if is_read_only(pool):
         raise TopologyError(
@@ -261,20 +263,20 @@ def _require_able(pool: NodePool, cluster: Cluster) -> None:
 
 
 def _prove_complete(change: Change, cluster: Cluster, node: Node, timeout_s: float) -> tuple[Node, ...]:
-    """Check that a server has what any replica of the cluster has; return those that do not answer."""
+    """Check that a server has every transaction of the cluster's replicas; return the replicas that do not answer."""
     pool = change.pool(node)
     own = received(pool)
     if own.replicates:
         raise TopologyError(
-            f"{node} still replicates from another server, from which it would get what was lost once that is back; "
-            "end it first (STOP REPLICA; RESET REPLICA ALL). Nothing was written"
+            f"{node} still replicates from another server, which would send it lost transactions after it comes back; "
+            "stop its replication first (STOP REPLICA; RESET REPLICA ALL). Nothing was written"
         )
     give_up_s = time.monotonic() + timeout_s
-    while rest := lacking(pool, own.transactions):
+    while missing := missing_from(pool, own.transactions):
         if time.monotonic() >= give_up_s:
             raise TopologyError(
-                f"{node} has received transactions that it has not applied ({_short(rest)}); let it apply them first "
-                "(START REPLICA SQL_THREAD). Nothing was written"
+                f"{node} has received transactions that it has not applied ({_short(missing)}); let it apply them "
+                "first (START REPLICA SQL_THREAD). Nothing was written"
             )
         time.sleep(_POLL_S)
     unasked = []
@@ -286,42 +288,44 @@ def _prove_complete(change: Change, cluster: Cluster, node: Node, timeout_s: flo
         except (ServerUnavailable, ServerTimeout):
             unasked.append(replica)
             continue
-        # A primary that takes writes is still committing what its replica has got.
-        while rest := lacking(pool, theirs.transactions):
+        # A running primary may still be committing transactions that its replica has already received.
+        while missing := missing_from(pool, theirs.transactions):
             if time.monotonic() < give_up_s:
                 time.sleep(_POLL_S)
                 continue
             raise TopologyError(
-                f"{replica} has received transactions that {node} lacks ({_short(rest)}); promote that one instead, or "
-                f"have {node} fetch them from there, or give the replica up ('schemaless topology remove-replica'). "
-                "Nothing was written"
+                f"{replica} has received transactions that {node} lacks ({_short(missing)}); promote that replica "
+                f"instead, let {node} replicate them from it, or give the replica up ('schemaless topology "
+                "remove-replica'). Nothing was written"
             )
     return tuple(unasked)
 
 
-def _fence_strangers(change: Change, home: NodePool, pool: NodePool, cluster: Cluster, *, check: bool = False) -> None:
-    """Let nobody write to the server's cells of shards that are on other clusters: it may have missed their leaving.
+def _fence_foreign_shards(
+    change: Change, home: NodePool, pool: NodePool, cluster: Cluster, *, check: bool = False
+) -> None:
+    """Rename the cell tables of shards that belong to other clusters, so that no program writes to them.
 
-    A shard that is on its way here is left as it is: where its move is past the commit point, these cells are the
-    shard, and the move, when it is run again, has the catalog say so.
+    The promoted server may have missed the RENAME of a move away from it. A shard that is moving here is left alone:
+    if its move is past the commit point, this table is the shard, and the move completes the flip when it is run again.
 
     Args:
         change: the datastore.
-        home: where the catalog is.
-        pool: the server.
-        cluster: which it becomes the primary of.
-        check: change nothing, and only see whether the account may.
+        home: the server that has the catalog.
+        pool: pool of the promoted server.
+        cluster: the cluster whose primary it becomes.
+        check: only check that the account has the privileges.
     """
     topology = change.topology
     arriving = home.run(lambda connection: connection.rows(select_arriving(topology.name, cluster.name)))
     shards = {*topology.shards_of(cluster.name), *(int(shard) for (shard,) in arriving)}
-    left = {topology.name, *(shard_database(topology.name, shard) for shard in shards)}
+    own = {topology.name, *(shard_database(topology.name, shard) for shard in shards)}
     for database in databases_like(pool, topology.name):
-        if database in left or "cell" not in tables_of(pool, database):
+        if database in own or "cell" not in tables_of(pool, database):
             continue
-        aside = rename_cells(database, f"cell_moved_{secrets.token_hex(4)}")
-        # To the name that it has: refused for this, behind the look at privileges.
-        sql = rename_cells(database, "cell") if check else aside
+        rename = rename_cells(database, f"cell_moved_{secrets.token_hex(4)}")
+        # The server checks privileges before it refuses a rename to the same name.
+        sql = rename_cells(database, "cell") if check else rename
 
         def fence(connection: Connection, sql: bytes = sql) -> None:
             connection.execute(sql)
@@ -332,8 +336,8 @@ def _fence_strangers(change: Change, home: NodePool, pool: NodePool, cluster: Cl
             continue
         except AccessDenied as denied:
             raise TopologyError(
-                f"{pool.node} has cells of a shard that is on another cluster ({database}), and the account may not "
-                f"put them aside; run this there, and the same command again: {aside.decode()}"
+                f"{pool.node} has cells of a shard that is on another cluster ({database}), and the account cannot "
+                f"rename that table; run this there, then run the same command again: {rename.decode()}"
                 + (". Nothing was written" if check else "")
             ) from denied
         except ServerRefused as refused:
@@ -344,7 +348,11 @@ def _fence_strangers(change: Change, home: NodePool, pool: NodePool, cluster: Cl
 def _settle_replicas(
     change: Change, home: NodePool | None, cluster: Cluster, timeout_s: float
 ) -> tuple[dict[Node, float], dict[Node, str]]:
-    """Take replicas out of the catalog that do not follow the primary; return the others' times, and why these went."""
+    """Remove replicas that do not follow the primary from the catalog.
+
+    Returns:
+        The replication delays of the remaining replicas in seconds, and the removed ones with the reason.
+    """
     arrived_s: dict[Node, float] = {}
     removed: dict[Node, str] = {}
     for replica in cluster.replicas:
@@ -353,8 +361,8 @@ def _settle_replicas(
         except SchemalessError as problem:
             removed[replica] = str(problem)
     if removed:
-        left = tuple(member for member in cluster.nodes if member not in removed)
-        change.write(home or change.home(), replace(cluster, nodes=left))
+        remaining = tuple(member for member in cluster.nodes if member not in removed)
+        change.write(home or change.home(), replace(cluster, nodes=remaining))
     return arrived_s, removed
 
 

@@ -1,6 +1,6 @@
-"""``Change``: what every change of a datastore's servers works with: the topology, pools, and what is proven.
+"""``Change``: topology, connection pools and checks shared by all changes to a datastore's servers.
 
-The catalog is on one of the clusters itself, so it moves with that one's primary.
+The catalog is on one of the clusters itself, so it moves with the primary of that cluster.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OPTIONS: Final = PoolOptions(connect_timeout_s=5, pool_size=AT_ONCE)
 
 
 class Change:
-    """A datastore's topology, and the servers that a change of it has to do with."""
+    """A change to a datastore's servers, with its topology and connection pools."""
 
     def __init__(self, url: ServerURL, name: str) -> None:
         self._pools = Pools(url.credentials, _OPTIONS)
@@ -37,29 +37,29 @@ class Change:
         self.topology = read_ready(self.pool(self.url.node), name).topology
 
     def pool(self, node: Node) -> NodePool:
-        """Return the one pool for a server, whatever its role."""
+        """Return the pool for a server; there is one per address, for all roles."""
         return self._pools.pool_for(node)
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close all connections."""
         self._pools.close()
 
     def node_of(self, text: str) -> Node:
-        """Return the server that an argument names; the account, if it names one, has to be the datastore's."""
+        """Parse a server's URL; an account in it must be the datastore's."""
         return server_of(self.url, text)
 
     def require_new(self, node: Node) -> None:
-        """Raise unless no cluster has a server by that address."""
+        """Raise if a cluster already has a server with this address."""
         for cluster in self.topology.clusters:
             for other in cluster.nodes:
                 if other.having("primary") == node.having("primary"):
-                    raise InvalidInput(f"{node} is the {other.role} of {cluster.name} already; nothing was written")
+                    raise InvalidInput(f"{node} is already the {other.role} of {cluster.name}; nothing was written")
 
     def verify(self, cluster: Cluster, node: Node) -> None:
-        """Check every shard of a cluster on one server.
+        """Check the identity of every shard of a cluster on one server.
 
         Raises:
-            ShardIdentityMismatch: one is missing, or another one.
+            ShardIdentityMismatch: a shard is missing, or another shard has its database.
         """
         if (cluster.name, node.having("primary")) in self._verified:
             return
@@ -74,31 +74,33 @@ class Change:
         self._verified.add((cluster.name, node.having("primary")))
 
     def prove_replica(self, cluster: Cluster, primary: Node, replica: Node, timeout_s: float) -> float:
-        """Check that one server is a replica of another; return how long a transaction took to it, in seconds."""
+        """Check that a server replicates from a primary; return the delay of a transaction, in seconds."""
         source, target = self.pool(primary), self.pool(replica)
         if is_same_server(source, target):
-            raise TopologyError(
-                f"{replica} is the server of the primary {primary} itself, by another address; nothing was written"
-            )
+            raise TopologyError(f"{replica} is the primary {primary} itself, by another address; nothing was written")
         if is_read_only(source):
             raise TopologyError(
-                f"the primary {primary} of {cluster.name} is read-only, so nothing can be sent from there to prove a "
-                "replica by; if another server has taken its place, name it with 'schemaless topology set-primary'"
+                f"the primary {primary} of {cluster.name} is read-only, so no transaction can be committed there to "
+                "check a replica; if another server has taken its place, name it with 'schemaless topology set-primary'"
             )
-        # It is written to next.
+        # The check below writes to the primary.
         self.verify(cluster, primary)
         arrived_s = follows(target, source, self.topology.name, cluster.name, timeout_s)
         if arrived_s is None:
             raise TopologyError(
                 f"a transaction that was committed on {primary} did not arrive on {replica} within {timeout_s:g} s: "
-                f"either it is no replica of that server, or its replication has stopped or lags; see SHOW REPLICA "
+                "either it is not a replica of that server, or its replication has stopped or lags; see SHOW REPLICA "
                 "STATUS there (MariaDB: SHOW SLAVE STATUS). Nothing was written to the catalog"
             )
         self.verify(cluster, replica)
         return arrived_s
 
     def old_primary(self, cluster: Cluster, new: Node, timeout_s: float, *, accept_loss: bool = False) -> str:
-        """Return what is left of a cluster's primary, after checking that nothing of it gets lost, or may."""
+        """Check that no transaction of a cluster's old primary is lost, and return that server's state.
+
+        Returns:
+            "the same server", "unreachable", "read-only", or, with ``accept_loss``, "ahead".
+        """
         old = cluster.primary
         try:
             if is_same_server(self.pool(old), self.pool(new)):
@@ -107,10 +109,10 @@ class Change:
             if problem.node == str(new):
                 raise
             return "unreachable"
-        # Cut off from its group, it takes no writes either: it waits, and is not told to be read-only.
+        # A primary that lost its group's majority accepts no writes either: they block, and it does not get read-only.
         if not is_read_only(self.pool(old)) and not has_replaced(self.pool(new), self.pool(old)):
             raise TopologyError(
-                f"the old primary {old} still takes writes, which {new} would not get; make it read-only first "
+                f"the old primary {old} still accepts writes, which {new} would not get; make it read-only first "
                 "(SET GLOBAL super_read_only = ON; MariaDB: read_only). Nothing was written"
             )
         if has_everything_of(self.pool(new), self.pool(old), timeout_s):
@@ -118,36 +120,39 @@ class Change:
         if accept_loss:
             return "ahead"
         raise TopologyError(
-            f"{new} lacks transactions that were committed on the old primary {old}, which still answers; let "
-            "it catch up first. Nothing was written"
+            f"{new} lacks transactions that were committed on the old primary {old}, which still answers; let {new} "
+            "catch up first. Nothing was written"
         )
 
     def home(self, *, moves: Cluster | None = None, to: Node | None = None, old: str | None = None) -> NodePool:
-        """Return the server that the catalog is written on: a primary, which its own replicas get it from.
+        """Return the server to write the catalog on: the primary of the cluster that has it.
 
         Args:
             moves: the cluster whose primary is being changed, if any.
             to: its new primary.
-            old: what is left of its old one.
+            old: state of its old primary, as returned by ``old_primary``.
+
+        Raises:
+            TopologyError: the server of the datastore's URL is not a primary that accepts writes.
         """
         here = self.pool(self.url.node)
         if to is not None and self._is(here, to):
             return here
         others = [cluster.primary for cluster in self.topology.clusters if cluster != moves]
-        # The same address first: asking the others may mean to wait for one that is down.
+        # The same address first: comparing with the others may wait for a server that is down.
         others.sort(key=lambda primary: primary != here.node)
         if any(self._is(here, primary) for primary in others):
             if not is_read_only(here):
                 return here
         elif moves is not None and to is not None and old is not None and old != "unreachable":
-            there = self.pool(to)
-            if self._is(here, moves.primary) and read_catalog(there, self.topology.name).topology == self.topology:
-                return there
+            new = self.pool(to)
+            if self._is(here, moves.primary) and read_catalog(new, self.topology.name).topology == self.topology:
+                return new
         raise TopologyError(
-            f"{here.node} is not a primary that takes writes, so the catalog cannot be changed there; name the "
-            "datastore by the primary of the cluster that its catalog is on"
+            f"{here.node} is not a primary that accepts writes, so the catalog cannot be changed there; use a URL "
+            "(--url) with the primary of the cluster that has the catalog"
             + (f", which may be {to} now" if to is not None else "")
-            + " (--url). Nothing was written"
+            + ". Nothing was written"
         )
 
     def _is(self, here: NodePool, node: Node) -> bool:
@@ -159,7 +164,7 @@ class Change:
             return False
 
     def write(self, home: NodePool, cluster: Cluster) -> Cluster:
-        """Write a cluster's nodes and epoch, and return it."""
+        """Write a cluster's nodes and epoch to the catalog, and return the cluster."""
         write_cluster(home, self.topology, cluster)
         self.topology = self.topology.with_cluster(cluster)
         return cluster
@@ -167,7 +172,7 @@ class Change:
 
 @contextmanager
 def opened(url: Secret) -> Iterator[Change]:
-    """Give a change of a datastore for the block."""
+    """Open a ``Change`` of a datastore for the block."""
     change = Change(*datastore_url(url))
     try:
         yield change
@@ -176,14 +181,14 @@ def opened(url: Secret) -> Iterator[Change]:
 
 
 def server_of(url: ServerURL, text: str) -> Node:
-    """Return the server that ``text`` names; the account, if it names one, has to be that of ``url``."""
+    """Parse a server's URL; an account in it must be that of ``url``."""
     parsed = parse_url(text)
     if parsed.database is not None:
-        raise InvalidInput(f"expected the URL of a server, not of a database: {parsed}; leave the name out")
+        raise InvalidInput(f"expected the URL of a server, not of a database: {parsed}; omit the database name")
     own, given = url.credentials, parsed.credentials
     if given.username is not None and not _same_account(own, given):
         raise InvalidInput(
-            f"all servers of a datastore share one account, {parsed} names another than {url}; leave it out"
+            f"all servers of a datastore share one account, but {parsed} has another one than {url}; omit it"
         )
     return parsed.node
 

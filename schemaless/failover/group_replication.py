@@ -1,4 +1,4 @@
-"""What a server says of its group (Group Replication), and whether that may be believed."""
+"""A server's view of its Group Replication group, and whether that view can be trusted."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ _PRESENT: Final = ("ONLINE", "RECOVERING")
 
 
 class Member(NamedTuple):
-    """A member of a group, as another one sees it.
+    """A member of a group, as one server sees it.
 
     Attributes:
         server: its ``server_uuid``.
+        host: its host.
+        port: its port.
         state: ONLINE, RECOVERING, OFFLINE, ERROR, or UNREACHABLE.
-        role: PRIMARY or SECONDARY, empty where nobody knows.
+        role: PRIMARY or SECONDARY; empty if unknown.
     """
 
     server: str
@@ -42,8 +44,8 @@ class GroupView:
 
     Attributes:
         server: the server's own ``server_uuid``.
-        members: all that it knows of, itself too; none where it is of no group.
-        single_primary: whether it is told that one member at a time takes writes.
+        members: all members that it knows, including itself; empty if it is in no group.
+        single_primary: whether the group is configured for single-primary mode.
     """
 
     server: str
@@ -52,7 +54,7 @@ class GroupView:
 
     @classmethod
     def of(cls, server: str, rows: Iterable[Sequence[Any]], *, single_primary: bool = True) -> GroupView:
-        """Return what rows of ``SELECT_MEMBERS`` say."""
+        """Build a view from the rows of ``SELECT_MEMBERS``."""
         members = tuple(Member(str(a), str(b), int(c or 0), str(d), str(e)) for a, b, c, d, e in rows)
         return cls(server, members, single_primary)
 
@@ -63,7 +65,7 @@ class GroupView:
 
     @property
     def fault(self) -> str | None:
-        """Why it is not to be believed, or None: a server that is cut off still takes itself for the primary."""
+        """Why the view cannot be trusted, or None; a primary that is cut off still considers itself the primary."""
         if self.state != "ONLINE":
             return f"it is {self.state} in its group"
         if 2 * self.present <= len(self.members):
@@ -72,13 +74,13 @@ class GroupView:
 
     @property
     def present(self) -> int:
-        """How many members it sees."""
+        """Number of members that the server sees online or recovering."""
         return sum(member.state in _PRESENT for member in self.members)
 
     def has_replaced(self, old: GroupView) -> bool:
-        """Whether the majority has chosen this server while ``old``, of the same group, waits without one.
+        """Whether the majority elected this server while ``old``, of the same group, is blocked without a majority.
 
-        What is committed there waits for a majority that it never gets again: it is undone when it joins again.
+        Commits on the old primary wait for a majority that it no longer gets, and are rolled back when it rejoins.
         """
         return (
             self.fault is None
@@ -90,15 +92,15 @@ class GroupView:
 
     @property
     def primaries(self) -> list[Member]:
-        """The members that take writes: one, or none while one is chosen, or all where the group has several."""
+        """Members that accept writes: one, none during an election, or several in multi-primary mode."""
         return [member for member in self.members if member.role == "PRIMARY" and member.state == "ONLINE"]
 
 
 def group_view(pool: NodePool) -> GroupView | None:
-    """Return the group of a server as it sees it; None where it is of none, and never was since it started.
+    """Return a server's view of its group; None if it has been in no group since it started.
 
     Raises:
-        AccessDenied: the account may not see it; says which GRANT lets it.
+        AccessDenied: the account lacks a privilege; the message has the GRANT statement.
         ServerError: the server cannot be reached, or refuses.
     """
 
@@ -110,7 +112,7 @@ def group_view(pool: NodePool) -> GroupView | None:
         except AccessDenied as refusal:
             granted = own_grant(connection, "SELECT", MEMBERS_TABLE)
             raise AccessDenied(
-                f"the account may not see the members of the server's group; run there: {granted}",
+                f"the account cannot read the members of the server's group; run there: {granted}",
                 node=connection.node,
                 code=refusal.code,
             ) from refusal
@@ -123,9 +125,12 @@ def group_view(pool: NodePool) -> GroupView | None:
 
 
 def has_majority(pool: NodePool, servers: int) -> bool:
-    """Whether a server sees a majority of its group, and of so many servers that the catalog names; False if unknown.
+    """Whether a server sees a majority of its group and of the catalog's servers; False if unknown.
 
-    The second is so unless somebody had a minority go on by force, which may lack what the others acknowledged.
+    Args:
+        pool: pool of the server.
+        servers: number of servers that the catalog has for the cluster. A group smaller than a majority of them was
+            forced by an operator, and may lack transactions that the others acknowledged.
     """
     try:
         view = group_view(pool)
@@ -135,7 +140,7 @@ def has_majority(pool: NodePool, servers: int) -> bool:
 
 
 def has_replaced(new: NodePool, old: NodePool) -> bool:
-    """Whether a group's majority has chosen ``new`` in place of ``old``, which waits without one; False if unknown."""
+    """Whether a group's majority elected ``new`` while ``old`` is blocked without a majority; False if unknown."""
     try:
         views = group_view(new), group_view(old)
     except AccessDenied:

@@ -1,7 +1,7 @@
-"""What a failover lost: the cells that only an old primary has, once it answers again.
+"""Finds cells lost by a failover: those that only the old primary has, once it answers again.
 
-Ids and keys of whole blocks are compared by digests that the servers make; where two differ, cell by cell. Nothing is
-written: the cells are put again by ``load``, which says of each whether it was created, is there, or is in conflict.
+Blocks of ids and keys are compared by digests that the servers compute, and cell by cell where the digests differ.
+Nothing is written; ``load`` puts the cells again, and reports for each whether it was created, existed, or conflicts.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _KEYS_AT_ONCE: Final = 200
 
 
 def lost_cells(store: Datastore, old: str, *, listener: Listener = nobody) -> Iterator[StoredCell]:
-    """Yield the cells that an old primary has, and the datastore lacks or has with another document.
+    """Yield the old primary's cells that the datastore lacks, or has with another document.
 
     Args:
         store: the datastore.
         old: the old primary's URL. The datastore's account is used.
-        listener: told how many ids there are, and of each advance, in ids.
+        listener: receives the total number of ids and each advance, in ids.
 
     Raises:
         InvalidInput: the URL cannot be used.
-        TopologyError: the server is a primary of the datastore, or has nothing of it.
-        ShardIdentityMismatch: what it has is not of this datastore.
+        TopologyError: the server is a primary of the datastore, or has none of its shards.
+        ShardIdentityMismatch: it has a shard of another datastore.
         ServerError: a server cannot be reached, or refuses.
     """
     internals = internals_of(store)
@@ -49,8 +49,8 @@ def lost_cells(store: Datastore, old: str, *, listener: Listener = nobody) -> It
         for cluster in internals.topology.clusters:
             if is_same_server(pool, internals.shards.pool_for(cluster.primary)):
                 raise TopologyError(
-                    f"{pool.node} is the primary of {cluster.name}: all that it has is in the datastore; name the "
-                    "server that it took the place of"
+                    f"{pool.node} is the primary of {cluster.name}, so all its cells are in the datastore; name the "
+                    "server that was the primary before"
                 )
         shards = _shards_on(pool, internals)
         spans = {shard: _span(pool, internals.shards.database(shard)) for shard in shards}
@@ -68,14 +68,16 @@ def lost_cells(store: Datastore, old: str, *, listener: Listener = nobody) -> It
 
 
 def settle_lost(store: Datastore, old: str) -> list[str]:
-    """Say that the cells which only an old primary has are loaded, or given up; it need not answer.
+    """Record that the cells lost with an old primary have been loaded or given up; the server need not answer.
+
+    Dictionaries cannot be removed until then.
 
     Args:
-        store: the datastore; its account has the role ``admin``.
+        store: the datastore; its account needs the role ``admin``.
         old: the old primary's URL, as the catalog had it.
 
     Returns:
-        The clusters whose primary it was, where a takeover had written that down; dictionaries are kept until then.
+        The clusters for which an adoption had recorded this server as lost.
     """
     internals = internals_of(store)
     node = server_of(internals.url, old)
@@ -87,7 +89,7 @@ def settle_lost(store: Datastore, old: str) -> list[str]:
 
 
 def unsettled(store: Datastore) -> list[str]:
-    """Return the addresses of former primaries that a takeover has written down, and nobody has settled."""
+    """Return the addresses of lost primaries that are not settled yet."""
     internals = internals_of(store)
     lost = [
         lost_primaries(internals.shards.pool_for(cluster.primary), store.name)
@@ -97,20 +99,20 @@ def unsettled(store: Datastore) -> list[str]:
 
 
 def _shards_on(pool: NodePool, internals: Internals) -> list[int]:
-    """Return the shards whose cells a server has, each proven to be of the datastore."""
+    """Return the shards that a server has, after checking their identity."""
     topology = internals.topology
-    there = set(databases_like(pool, topology.name))
+    databases = set(databases_like(pool, topology.name))
     shards = []
     for shard in range(topology.shard_count):
         database = internals.shards.database(shard)
-        if database in there and "cell" in tables_of(pool, database):
+        if database in databases and "cell" in tables_of(pool, database):
             identity = Identity(topology.name, shard, topology.shard_count, topology.placement)
             verify_identity(pool, database, identity)
             shards.append(shard)
     if not shards:
         raise TopologyError(
-            f"{pool.node} has no shard of {topology.name!r} that this account may read; is it the server that was a "
-            "primary, and was it not rebuilt?"
+            f"{pool.node} has no shard of {topology.name!r} that this account can read; check that this server was a "
+            "primary, and that it was not rebuilt"
         )
     return shards
 
@@ -121,7 +123,7 @@ def _span(pool: NodePool, database: str) -> int:
 
 
 def _of_shard(pool: NodePool, internals: Internals, shard: int) -> Iterator[tuple[int, StoredCell | None]]:
-    """Yield how many ids were gone over since the last time, and a cell where one is lost."""
+    """Yield pairs: the number of ids compared since the last pair, and a lost cell or None."""
     database = internals.shards.database(shard)
     after = 0
 
@@ -135,14 +137,14 @@ def _of_shard(pool: NodePool, internals: Internals, shard: int) -> Iterator[tupl
         digest = select_keys_digest(database, after, int(last))
         if read(digest) != internals.shards.rows(shard, digest):
             rows = every_row(read, PageSize(), database, after, int(last))
-            for cell in _lacking(internals, shard, _stored(internals, shard, rows)):
+            for cell in _lost_of(internals, shard, _stored(internals, shard, rows)):
                 yield 0, cell
         yield int(last) - after, None
         after = int(last)
 
 
-def _lacking(internals: Internals, shard: int, cells: Iterator[StoredCell]) -> Iterator[StoredCell]:
-    """Yield those of some cells that the datastore lacks, or has with another document."""
+def _lost_of(internals: Internals, shard: int, cells: Iterator[StoredCell]) -> Iterator[StoredCell]:
+    """Yield the cells that the datastore lacks, or has with another document."""
     part: list[StoredCell] = []
     for cell in cells:
         part.append(cell)
@@ -157,9 +159,9 @@ def _compared(internals: Internals, shard: int, cells: list[StoredCell]) -> Iter
     wanted = [(cell.row_key.bytes, cell.column_name, cell.ref_key) for cell in cells]
     sql = select_cells(internals.shards.database(shard), wanted)
     rows = internals.reader.select(shard, sql, "primary", wanted, PLACE)
-    there = {(cell.row_key.bytes, cell.column_name, cell.ref_key): cell for cell in _stored(internals, shard, rows)}
-    for place, cell in zip(wanted, cells, strict=True):
-        stored = there.get(place)
+    by_key = {(cell.row_key.bytes, cell.column_name, cell.ref_key): cell for cell in _stored(internals, shard, rows)}
+    for key, cell in zip(wanted, cells, strict=True):
+        stored = by_key.get(key)
         if stored is None or (stored.body != cell.body and not _same(stored, cell)):
             yield cell
 

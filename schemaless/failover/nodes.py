@@ -1,7 +1,7 @@
-"""Changes to the nodes of a datastore's clusters: replicas, and which server is the primary.
+"""Adds and removes replicas, and changes a cluster's primary in the catalog.
 
-Nothing is written down before it is proven, and what cannot be proven is refused. The catalog is on one of the clusters
-itself, so it moves with that one's primary.
+Every change is checked on the servers before it is written, and refused if the check fails. The catalog is on one of
+the clusters itself, so it moves with the primary of that cluster.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from schemaless.wire.secret import Secret
 from schemaless.wire.urls import ServerURL
 
 ARRIVAL_TIMEOUT_S: Final = 30.0
-"""A transaction may take so long from a primary to its replica."""
+"""Default timeout for a transaction from a primary to its replica, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """What became of a change.
+    """Result of a change to a cluster's nodes.
 
     Attributes:
-        cluster: as it is now.
-        changed: False where it was so already.
-        arrived_s: how long a transaction took from the primary to each replica that was tried, in seconds.
-        removed: nodes that the catalog no longer names.
-        old_primary: None, or what was found of the one before: "read-only", "unreachable", or "the same server".
-        url: the datastore's URL from now on, where the catalog moved; else None.
+        cluster: the cluster afterwards.
+        changed: False if the catalog already had this state.
+        arrived_s: replication delay of a transaction from the primary to each checked replica, in seconds.
+        removed: nodes that were removed from the catalog.
+        old_primary: state of the previous primary: "read-only", "unreachable", or "the same server"; None if the
+            primary did not change.
+        url: the datastore's new URL if the catalog moved, else None.
     """
 
     cluster: Cluster
@@ -48,20 +49,21 @@ class NodeChange:
 
 
 def add_replica(url: str, cluster: str, replica: str, *, timeout_s: float = ARRIVAL_TIMEOUT_S) -> NodeChange:
-    """Write a replica into the catalog, after proving that it is one.
+    """Add a replica to the catalog, after checking that it is one.
 
-    It has to be another server than the primary, a transaction that is committed on the primary has to arrive there,
-    and every shard of the cluster has to be there under its own identity. Adding one that is there already proves it
-    again, and writes nothing.
+    The replica must be another server than the primary, a transaction that is committed on the primary must arrive
+    there, and it must have every shard of the cluster. A replica that the catalog already has is checked again, and
+    nothing is written.
 
     Args:
-        cluster: whose replica it is, such as "cluster-1".
-        replica: its server's URL, such as ``mysql://db-1b:3306/``. The datastore's account is used.
-        timeout_s: how long the transaction may take.
+        url: the datastore's URL.
+        cluster: name of the replica's cluster, such as "cluster-1".
+        replica: URL of the replica, such as ``mysql://db-1b:3306/``. The datastore's account is used.
+        timeout_s: timeout for the transaction, in seconds.
 
     Raises:
         InvalidInput: an argument cannot be used.
-        TopologyError: it is no replica of that cluster; nothing was written.
+        TopologyError: the server is not a replica of that cluster; nothing was written.
         ServerError: a server cannot be reached, or refuses.
     """
     address = Secret(url)
@@ -73,7 +75,7 @@ def add_replica(url: str, cluster: str, replica: str, *, timeout_s: float = ARRI
 def add_node(
     url: ServerURL, name: str, cluster: str, node: Node, *, timeout_s: float = ARRIVAL_TIMEOUT_S
 ) -> NodeChange:
-    """Do what ``add_replica`` does, for callers that have parsed what they were given."""
+    """Add a replica like ``add_replica``, with parsed arguments."""
     with closing(Change(url, name)) as change:
         now = change.topology.cluster(cluster)
         node = node.having("replica")
@@ -85,13 +87,18 @@ def add_node(
         if known:
             return NodeChange(now, False, {node: arrived_s})
         after = change.write(home, replace(now, nodes=(*now.nodes, node)))
-        # Whatever it had once: it has what the primary has now.
+        # A rebuilt old primary has the same data as the primary, so nothing is left to recover from it.
         settle(change.pool(now.primary), name, cluster, node)
         return NodeChange(after, True, {node: arrived_s})
 
 
 def remove_replica(url: str, cluster: str, replica: str) -> NodeChange:
-    """Take a replica out of the catalog; it need not answer.
+    """Remove a replica from the catalog; the server need not answer.
+
+    Args:
+        url: the datastore's URL.
+        cluster: name of the replica's cluster.
+        replica: URL of the replica.
 
     Raises:
         InvalidInput: an argument cannot be used, or the cluster has no such replica.
@@ -105,9 +112,9 @@ def remove_replica(url: str, cluster: str, replica: str) -> NodeChange:
         node = change.node_of(replica).having("replica")
         if node not in now.replicas:
             names = ", ".join(map(str, now.replicas)) or "none"
-            raise InvalidInput(f"{node} is no replica of {cluster}; its replicas are: {names}")
-        rest = tuple(other for other in now.nodes if other != node)
-        return NodeChange(change.write(change.home(), replace(now, nodes=rest)), True, {}, removed=(node,))
+            raise InvalidInput(f"{node} is not a replica of {cluster}; its replicas are: {names}")
+        remaining = tuple(other for other in now.nodes if other != node)
+        return NodeChange(change.write(change.home(), replace(now, nodes=remaining)), True, {}, removed=(node,))
 
 
 def set_primary(
@@ -119,24 +126,24 @@ def set_primary(
     drop_replicas: bool = False,
     timeout_s: float = ARRIVAL_TIMEOUT_S,
 ) -> NodeChange:
-    """Write down which server is a cluster's primary, after a failover, a switchover or a change of address.
+    """Change a cluster's primary in the catalog, after a failover, a switchover or a change of address.
 
-    The new one has to take writes and to have every shard of the cluster under its own identity. The old one, if it
-    answers, has to be read-only, and the new one to have all that was committed there. Replicas have to follow the new
-    one. Where the cluster's primary has a claim, the new one gets the next. An old one that does not answer is written
-    down on the new one, until ``settle_lost``: it may have cells that nobody else has.
+    The new primary must accept writes and have every shard of the cluster. The old one, if it answers, must be
+    read-only and must not have transactions that the new one lacks. Replicas must follow the new primary. If the
+    cluster uses claims, the new primary gets the next one. An old primary that does not answer is recorded as lost on
+    the new one until ``settle_lost``, because it may have cells that no other server has.
 
     Args:
-        url: the datastore, by a server that has its catalog: where the catalog moves with this cluster, the new one.
-        cluster: such as "cluster-1".
-        primary: the new one's URL. The datastore's account is used.
-        keep_old: write the old one down as a replica, which has to follow the new one by now.
-        drop_replicas: take replicas that do not follow the new one out of the catalog, instead of refusing.
-        timeout_s: how long a transaction may take to a replica.
+        url: the datastore's URL. If the catalog moves with this cluster, it must name the new primary.
+        cluster: name of the cluster, such as "cluster-1".
+        primary: URL of the new primary. The datastore's account is used.
+        keep_old: keep the old primary in the catalog as a replica, which must already follow the new one.
+        drop_replicas: remove replicas that do not follow the new primary from the catalog instead of refusing.
+        timeout_s: timeout for a transaction to reach a replica, in seconds.
 
     Raises:
         InvalidInput: an argument cannot be used.
-        TopologyError: something of this is not so; nothing was written.
+        TopologyError: a requirement is not met; nothing was written.
         ServerError: a server cannot be reached, or refuses.
     """
     address = Secret(url)
@@ -158,7 +165,7 @@ def set_primary(
         old = change.old_primary(now, node, timeout_s)
         home = change.home(moves=now, to=node, old=old)
         if keep_old and old != "read-only":
-            raise TopologyError(f"{now.primary} cannot stay as a replica, it is {old}; nothing was written")
+            raise TopologyError(f"{now.primary} cannot stay as a replica, because it is {old}; nothing was written")
         replicas = [other for other in now.replicas if other != node.having("replica")]
         arrived_s: dict[Node, float] = {}
         dropped: list[Node] = []
@@ -170,8 +177,8 @@ def set_primary(
                     dropped.append(replica)
                     continue
                 raise TopologyError(
-                    f"{replica} does not follow the new primary {node} ({problem}); point it there, or "
-                    + ("leave --keep-old-as-replica out" if replica not in replicas else "take it out: --drop-replicas")
+                    f"{replica} does not follow the new primary {node} ({problem}); make it replicate from there, or "
+                    + ("omit --keep-old-as-replica" if replica not in replicas else "remove it with --drop-replicas")
                     + ". Nothing was written"
                 ) from problem
         if old == "unreachable" and not has_majority(change.pool(node), len(now.nodes)):

@@ -1,4 +1,4 @@
-"""What makes a promoted server the primary of a cluster: proofs that nothing is left behind, new ids, its claim."""
+"""Parts of an adoption: received transactions, new blocks of added_ids, and claims."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from schemaless.wire.sql.sessions import ROLLBACK, START_TRANSACTION, select_cla
 
 # stored; never renumber
 BLOCK_BITS: Final = 20
-"""Each claim begins a block of 2^20 added_ids in every shard: more than a replica lags behind its primary."""
+"""Size of the block of added_ids that each claim begins in every shard, in bits; larger than any replication lag."""
 
 _GROUP_CHANNEL: Final = "group_replication_"
-"""Group Replication's own channels begin so; a primary of a group has them too."""
+"""Name prefix of Group Replication's own channels, which a group's primary has too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What a server has of its cluster's transactions.
+    """Transactions that a server has committed or received.
 
     Attributes:
-        transactions: sets of GTIDs: what it has committed, and what came to it and may still be in its relay log.
-        replicates: whether it is told to replicate from another server.
+        transactions: GTID sets: those it has committed, and those it has received, which may still be in its relay log.
+        replicates: whether it is configured to replicate from another server.
     """
 
     transactions: tuple[str, ...]
@@ -42,10 +42,10 @@ class Received:
 
 
 def received(pool: NodePool) -> Received:
-    """Return what a MySQL server has of its cluster's transactions.
+    """Return the transactions that a MySQL server has committed or received.
 
     Raises:
-        AccessDenied: the account may not see it; says which GRANT lets it.
+        AccessDenied: the account lacks a privilege; the message has the GRANT statement.
     """
 
     def ask(connection: Connection) -> Received:
@@ -55,7 +55,7 @@ def received(pool: NodePool) -> Received:
         except AccessDenied as refusal:
             granted = own_grant(connection, "SELECT", "performance_schema.replication_connection_status")
             raise AccessDenied(
-                f"the account may not see what was received from a primary; run there: {granted}",
+                f"the account cannot read which transactions the server has received; run there: {granted}",
                 node=connection.node,
                 code=refusal.code,
             ) from refusal
@@ -67,21 +67,20 @@ def received(pool: NodePool) -> Received:
     return pool.run(ask)
 
 
-def lacking(pool: NodePool, transactions: Iterable[str]) -> str:
-    """Return those of some GTIDs that a server has not committed; empty where it has all."""
+def missing_from(pool: NodePool, transactions: Iterable[str]) -> str:
+    """Return the GTIDs that a server has not committed; empty if it has all."""
     sql = select_lacking(transactions)
     return str(pool.run(lambda connection: connection.rows(sql))[0][0])
 
 
 def last_block(pool: NodePool, database: str) -> int | None:
-    """Return the block of the highest added_id that a server knows to have been given in a shard.
+    """Return the block of the highest added_id that a server knows for a shard, or None without a cell table.
 
-    None where it has no table of the shard's cells. The table's counter counts besides its rows: a move raises it far
-    above them.
+    The table's AUTO_INCREMENT counter is considered too, because a move raises it far above the rows.
     """
 
     def ask(connection: Connection) -> int | None:
-        name = _cells_in(connection, database)
+        name = _cell_table(connection, database)
         if name is None:
             return None
         highest = connection.rows(select_top(database, name))[0][0] or 0
@@ -91,16 +90,19 @@ def last_block(pool: NodePool, database: str) -> int | None:
 
 
 def begin_block(pool: NodePool, database: str, block: int) -> None:
-    """Have a shard's next added_id be the first of a block of 2^20; one that gave higher ones already goes on there.
+    """Raise a shard's next added_id to the first of a block of 2^20, unless it is already higher.
 
     Raises:
-        TopologyError: the server has no table of the shard's cells.
+        TopologyError: the server has no cell table for the shard.
     """
 
     def use_up(connection: Connection) -> None:
-        name = _cells_in(connection, database)
+        name = _cell_table(connection, database)
         if name is None:
-            raise TopologyError(f"{pool.node} has no table of cells, or several, in {database!r}")
+            raise TopologyError(
+                f"{pool.node} has no cell table in {database!r}, or several that moves have renamed; find out which "
+                "one has the shard's cells, and rename it to cell"
+            )
         with connection.whole():
             connection.execute(START_TRANSACTION)
             connection.execute(use_up_id(database, name, block << BLOCK_BITS))
@@ -109,20 +111,20 @@ def begin_block(pool: NodePool, database: str, block: int) -> None:
     pool.run(use_up)
 
 
-def _cells_in(connection: Connection, database: str) -> str | None:
-    """Return what a shard's table of cells is called: where a move has put it aside, it may get its name back."""
+def _cell_table(connection: Connection, database: str) -> str | None:
+    """Return the name of a shard's cell table; a table fenced by a move counts, because the move may rename it back."""
     try:
         names = {str(row[0]) for row in connection.rows(show_tables(database))}
     except DatabaseMissing:
         return None
     if "cell" in names:
         return "cell"
-    aside = [name for name in names if name.startswith(moved("cell", ""))]
-    return aside[0] if len(aside) == 1 else None
+    fenced = [name for name in names if name.startswith(moved("cell", ""))]
+    return fenced[0] if len(fenced) == 1 else None
 
 
 def held_claim(pool: NodePool, datastore: str, cluster: str) -> int | None:
-    """Return the epoch of the claim that a server itself has on a cluster; None without."""
+    """Return the epoch of the claim that a server itself holds on a cluster, or None."""
     try:
         rows = pool.run(lambda connection: connection.rows(select_own_claim(heartbeat_database(datastore), cluster)))
     except DatabaseMissing:
@@ -131,7 +133,7 @@ def held_claim(pool: NodePool, datastore: str, cluster: str) -> int | None:
 
 
 def last_claim(pool: NodePool, datastore: str, cluster: str) -> int:
-    """Return the epoch of the last claim on a cluster that a server has heard of, whoever made it; 0 without."""
+    """Return the epoch of the last claim on a cluster that a server knows, of any server; 0 if there is none."""
     try:
         rows = pool.run(lambda connection: connection.rows(select_claim(heartbeat_database(datastore), cluster)))
     except DatabaseMissing:
@@ -140,7 +142,7 @@ def last_claim(pool: NodePool, datastore: str, cluster: str) -> int:
 
 
 def make_claim(pool: NodePool, datastore: str, cluster: str, epoch: int) -> None:
-    """Claim a cluster for a server that takes writes; safe to repeat."""
+    """Claim a cluster for a writable server; safe to repeat."""
     make_tables(pool, datastore)
     sql = upsert_claim(heartbeat_database(datastore), cluster, epoch)
     pool.run(lambda connection: connection.execute(sql), writes=True)

@@ -1,4 +1,4 @@
-"""What a primary waits for before it acknowledges a commit; MySQL and MariaDB have it under two sets of names."""
+"""Semi-synchronous replication settings of a primary; MySQL and MariaDB use different variable names."""
 
 from __future__ import annotations
 
@@ -10,61 +10,61 @@ from schemaless.topology.sql.replicas import SHOW_SEMI_SYNC
 from schemaless.wire.connection import Connection
 from schemaless.wire.pool import NodePool
 
-LEAST_TIMEOUT_S: Final = 3600.0
-"""A primary that waits for its replicas less long falls back before anybody can have mended them."""
+MIN_TIMEOUT_S: Final = 3600.0
+"""Shortest timeout without a warning, in seconds; a shorter one leaves no time to repair replicas."""
 
 
 @dataclass(frozen=True, slots=True)
 class SemiSync:
-    """How a primary waits for its replicas.
+    """Semi-synchronous replication of a primary.
 
     Attributes:
-        wanted: whether it is told to wait.
-        waits: whether it does now; it stops after ``timeout_s`` without an answer.
-        timeout_s: how long it waits.
-        before_visible: whether it waits before others see what is committed (``AFTER_SYNC``).
-        group: whether it is told to be of a group (Group Replication), whose quorum it waits for instead.
+        enabled: whether it is switched on.
+        active: whether it is in effect now; it falls back to asynchronous after ``timeout_s`` without an answer.
+        timeout_s: how long a commit waits for a replica, in seconds.
+        before_visible: whether the wait comes before other sessions see the commit (``AFTER_SYNC``).
+        group: whether the server is configured for Group Replication, and waits for its quorum instead.
     """
 
-    wanted: bool
-    waits: bool
+    enabled: bool
+    active: bool
     timeout_s: float
     before_visible: bool
     group: bool
 
     @property
     def fault(self) -> str | None:
-        """What is wrong now, or None."""
-        if self.group or not self.wanted or self.waits:
+        """Description of a fallback to asynchronous replication, or None."""
+        if self.group or not self.enabled or self.active:
             return None
         return (
-            "semi-synchronous replication is on and has fallen back to asynchronous, since no replica answered in "
-            "time: what is acknowledged now may be lost by a failover; look at the replicas"
+            "semi-synchronous replication has fallen back to asynchronous because no replica answered in time: a "
+            "failover may lose cells that are acknowledged now; check the replicas"
         )
 
     @property
     def warnings(self) -> list[str]:
-        """What a failover would make of it."""
+        """Settings because of which a failover could lose acknowledged cells."""
         if self.group:
             return []
-        if not self.wanted:
-            return ["replication is asynchronous: a failover loses what was acknowledged and not sent yet"]
-        states = []
-        if self.timeout_s < LEAST_TIMEOUT_S:
-            states.append(
+        if not self.enabled:
+            return ["replication is asynchronous: a failover loses cells that were acknowledged but not sent yet"]
+        warnings = []
+        if self.timeout_s < MIN_TIMEOUT_S:
+            warnings.append(
                 f"semi-synchronous replication falls back to asynchronous after {self.timeout_s:g} s without an "
-                "answer; a day (86400000 ms) leaves time to mend replicas"
+                "answer; a timeout of a day (86400000 ms) leaves time to repair replicas"
             )
         if not self.before_visible:
-            states.append(
-                "semi-synchronous replication waits after the commit, so that readers see cells which a failover "
+            warnings.append(
+                "semi-synchronous replication waits after the commit, so readers may see cells that a failover then "
                 "loses; set its wait point to AFTER_SYNC"
             )
-        return states
+        return warnings
 
 
 def semi_sync(pool: NodePool) -> SemiSync:
-    """Return how a server waits for its replicas, as its settings and its status say."""
+    """Read a server's semi-synchronous replication settings and status."""
 
     def ask(connection: Connection) -> SemiSync:
         rows = [*connection.rows(SHOW_SEMI_SYNC), *connection.rows(SHOW_SEMI_SYNC_STATUS)]
@@ -72,8 +72,8 @@ def semi_sync(pool: NodePool) -> SemiSync:
         group = connection.rows(SHOW_GROUP)
         source = "rpl_semi_sync_source_"
         return SemiSync(
-            wanted=values.get(f"{source}enabled", "OFF") == "ON",
-            waits=values.get(f"{source}status", "OFF") == "ON",
+            enabled=values.get(f"{source}enabled", "OFF") == "ON",
+            active=values.get(f"{source}status", "OFF") == "ON",
             timeout_s=int(values.get(f"{source}timeout", "0")) / 1000,
             before_visible=values.get(f"{source}wait_point", "AFTER_SYNC") == "AFTER_SYNC",
             group=bool(group and group[0][1]),

@@ -1,4 +1,4 @@
-"""What the servers of a datastore say of themselves: whether each is what the catalog takes it for."""
+"""State of a datastore's servers, and whether it agrees with the catalog."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from schemaless.wire.secret import Secret
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """What a node says of itself.
+    """State of one node.
 
     Attributes:
-        version: such as "9.7.4"; None where it does not answer.
-        read_only: whether it takes no writes; None where it does not answer.
+        cluster: name of its cluster.
+        node: the node.
+        version: version of the server, such as "9.7.4"; None if it does not answer.
+        read_only: whether it is read-only; None if it does not answer.
         error: why it does not answer, or None.
-        epoch: the claim that the catalog asks for, where it is the primary; 0 where none is.
-        claim: the epoch of the claim that it has itself; None without, and where none is asked for.
-        heard_of: the epoch of the last claim on its cluster that it knows of, whoever made it.
-        waiting: how it waits for its replicas, where it is the primary and has any.
+        epoch: epoch of the claim that the catalog requires of the cluster's primary; 0 if it requires none.
+        claim: epoch of the node's own claim; None if it has none, or none is required.
+        last_claim: epoch of the last claim on its cluster that the node knows.
+        semi_sync: its semi-synchronous replication, if it is a primary with replicas.
     """
 
     cluster: str
@@ -35,18 +37,18 @@ class NodeState:
     error: str | None
     epoch: int = 0
     claim: int | None = None
-    heard_of: int = 0
-    waiting: SemiSync | None = None
+    last_claim: int = 0
+    semi_sync: SemiSync | None = None
 
     @property
     def fault(self) -> str | None:
-        """What is wrong with it, or None."""
+        """Description of a contradiction between the node and the catalog, or None."""
         if self.error is not None:
             return self.error
-        if self.heard_of > self.epoch:
+        if self.last_claim > self.epoch:
             return (
-                f"it knows of claim {self.heard_of}, and this catalog asks for {self.epoch}: this is an old primary's "
-                "catalog, or a takeover was interrupted; name the datastore by the new primary (--url), or run "
+                f"it knows of claim {self.last_claim}, but this catalog asks for {self.epoch}: this is the catalog of "
+                "an old primary, or an adoption was interrupted; use the URL of the new primary (--url), or run "
                 "'schemaless topology adopt' again"
             )
         if self.node.role == "primary" and self.read_only:
@@ -54,21 +56,21 @@ class NodeState:
         if self.node.role == "primary" and self.epoch and self.claim != self.epoch:
             has = "no claim" if self.claim is None else f"claim {self.claim}"
             return (
-                f"the primary has {has}, and the catalog asks for claim {self.epoch}: no new connection writes there; "
-                "'schemaless topology adopt' takes over what was promoted"
+                f"the primary has {has}, but the catalog asks for claim {self.epoch}: no new connection writes there; "
+                "run 'schemaless topology adopt' for the server that was promoted"
             )
         if self.node.role == "replica" and not self.read_only:
-            return "the replica takes writes, which no other server gets; set it read-only"
-        return None if self.waiting is None else self.waiting.fault
+            return "the replica accepts writes, which no other server gets; make it read-only"
+        return None if self.semi_sync is None else self.semi_sync.fault
 
     @property
     def warnings(self) -> list[str]:
-        """What a failover would make of it."""
-        return [] if self.waiting is None else self.waiting.warnings
+        """Settings because of which a failover could lose acknowledged cells."""
+        return [] if self.semi_sync is None else self.semi_sync.warnings
 
 
 def node_states(url: str) -> tuple[Topology, list[NodeState]]:
-    """Return a datastore's topology, and what each of its nodes says.
+    """Return a datastore's topology and the state of each of its nodes.
 
     Raises:
         InvalidInput: the URL cannot be used.
@@ -87,16 +89,16 @@ def _state(change: Change, cluster: Cluster, node: Node) -> NodeState:
     is_primary = node.role == "primary"
     try:
         version = pool.run(lambda connection: connection.version)
-        claim, heard_of = None, cluster.epoch
+        claim, last = None, cluster.epoch
         try:
-            heard_of = last_claim(pool, change.topology.name, cluster.name)
+            last = last_claim(pool, change.topology.name, cluster.name)
             if is_primary and cluster.epoch:
                 claim = held_claim(pool, change.topology.name, cluster.name)
         except AccessDenied:
-            # An account of before there were claims; it is refused where one is asked for.
+            # Accounts created before claims existed lack the privilege; that matters only if a claim is required.
             if cluster.epoch:
                 raise
-        waiting = semi_sync(pool) if is_primary and cluster.replicas else None
-        return NodeState(cluster.name, node, version, is_read_only(pool), None, cluster.epoch, claim, heard_of, waiting)
+        waits = semi_sync(pool) if is_primary and cluster.replicas else None
+        return NodeState(cluster.name, node, version, is_read_only(pool), None, cluster.epoch, claim, last, waits)
     except SchemalessError as problem:
         return NodeState(cluster.name, node, None, None, str(problem))

@@ -1,1 +1,1 @@
-"""Shards moved from one cluster to another, online."""
+"""Online moves of shards between clusters."""

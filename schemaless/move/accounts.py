@@ -1,4 +1,7 @@
-"""Accounts: whoever may use a shard where it is has to be let in where it goes, or its programs stand still there."""
+"""Privilege checks before a move.
+
+Every account that can use a shard on the source needs the same access on the target, or its programs fail there.
+"""
 
 from __future__ import annotations
 
@@ -17,45 +20,47 @@ _READ_WRITE: Final = frozenset({"SELECT", "INSERT"})
 
 
 def lacking_grants(source: Connection, target: Connection, database: str) -> list[str]:
-    """Return the GRANTs on a target without which accounts would be locked out that may use a shard on its source.
+    """Return the GRANT statements that the target lacks for accounts that can use a shard on the source.
 
-    They have CREATE in them, since the tables are not there yet: without that, privileges on them cannot be given.
+    They include CREATE, without which privileges on a table that does not exist yet cannot be granted.
 
     Raises:
-        AccessDenied: this account may not see others' privileges.
+        AccessDenied: this account cannot read the privileges of other accounts.
     """
-    wanted, there, wide = _table_grants(source, database), _table_grants(target, database), _wide(target, database)
-    for account in _wide(source, database):
+    wanted, granted = _table_grants(source, database), _table_grants(target, database)
+    wide = _database_wide(target, database)
+    for account in _database_wide(source, database):
         wanted[account, "cell"] = wanted.get((account, "cell"), frozenset()) | _READ_WRITE
     return [
         grant(", ".join(sorted({*privileges, _CREATE})), f"`{database}`.`{table}`", account)
         for (account, table), privileges in sorted(wanted.items())
-        if account not in wide and not privileges <= there.get((account, table), frozenset())
+        if account not in wide and not privileges <= granted.get((account, table), frozenset())
     ]
 
 
 def check_accounts(source: Connection, target: Connection, database: str) -> None:
-    """Refuse where accounts would be locked out.
+    """Refuse a move that would lock accounts out of the shard.
 
     Raises:
-        MoveRefused: some would, or that cannot be seen.
+        MoveRefused: accounts lack privileges on the target, or this account cannot check that.
     """
     try:
         lacking = lacking_grants(source, target, database)
     except AccessDenied as error:
         raise MoveRefused(
-            f"this account cannot see whether the accounts that use {database} may use it on {target.node}: {error}; "
-            "run what 'schemaless grants --role move' prints, or check them yourself and give --unchecked-accounts"
+            f"this account cannot check whether the accounts that use {database} have access to it on {target.node}: "
+            f"{error}; run the statements that 'schemaless grants --role move' prints, or check the accounts yourself "
+            "and pass --unchecked-accounts"
         ) from error
     if lacking:
         raise MoveRefused(
-            f"accounts that use {database} on {source.node} may not use it on {target.node}; run there first: "
+            f"accounts that use {database} on {source.node} lack privileges on {target.node}; run there first: "
             f"{'; '.join(lacking)}"
         )
 
 
 def _table_grants(connection: Connection, database: str) -> dict[tuple[str, str], frozenset[str]]:
-    """Return privileges on a shard's tables, by account and table."""
+    """Return the privileges on a shard's tables, keyed by account and table."""
     granted: dict[tuple[str, str], frozenset[str]] = {}
     for user, host, table, privileges in connection.rows(select_table_grants(database)):
         words = privileges if isinstance(privileges, set) else str(privileges).split(",")
@@ -65,14 +70,14 @@ def _table_grants(connection: Connection, database: str) -> dict[tuple[str, str]
     return granted
 
 
-def _wide(connection: Connection, database: str) -> set[str]:
-    """Return the accounts that may read and write a database as a whole."""
+def _database_wide(connection: Connection, database: str) -> set[str]:
+    """Return the accounts that can read and write the whole database."""
     rows = connection.rows(SELECT_DATABASE_GRANTS)
     return {f"'{user}'@'{host}'" for user, host, pattern in rows if _covers(str(pattern), database)}
 
 
 def _covers(pattern: str, database: str) -> bool:
-    """Whether a database's name matches what privileges are on, where ``_`` and ``%`` are wildcards."""
+    """Whether a GRANT's database pattern, with the wildcards ``_`` and ``%``, matches a database name."""
     parts = re.findall(r"\\.|.", pattern)
     wild = {"_": ".", "%": ".*"}
     return re.fullmatch("".join(wild.get(part) or re.escape(part[-1]) for part in parts), database) is not None

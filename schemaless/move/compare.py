@@ -1,6 +1,6 @@
-"""A moved shard compared with what it left behind, once more and from the beginning, for whoever asks. Changes nothing.
+"""Read-only comparison of a moved shard with its leftovers on the source, for ``schemaless shards verify``.
 
-The job itself compares each shard (``verify.py``), before it is through.
+The move job itself verifies each shard before it finishes; see ``verify.py``.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from schemaless.move.verify import BLOCK_ROWS, by_id, same_document
 
 @dataclass(slots=True)
 class Compared:
-    """What a comparison of a shard with what it left behind found.
+    """Result of comparing a shard with its leftovers.
 
     Attributes:
         record: the move.
-        cells: how many were left behind.
-        left_digest: of the cells that were left behind: of their ids, keys, times and bytes.
-        digest: of the same cells where the shard is now; the same, unless one was re-encoded since.
-        re_encoded: how many have other bytes, and the same document.
-        lacking: added_ids of those that are not there.
-        differing: added_ids of those with another key, time or document.
-        strange: added_ids that are there below the last one that was left behind, and were not left behind.
+        cells: number of cells in the leftovers.
+        left_digest: SHA-256 over the ids, keys, times and bytes of the leftover cells.
+        digest: the same over these cells on the shard's present cluster; it differs if a cell was re-encoded since.
+        re_encoded: number of cells with different bytes but the same document.
+        lacking: added_ids missing from the present cluster.
+        differing: added_ids whose key, time or document differs.
+        strange: added_ids up to the last leftover one that exist only on the present cluster.
     """
 
     record: MoveRecord
@@ -45,25 +45,28 @@ class Compared:
 
     @property
     def same(self) -> bool:
-        """Whether all that was left behind is there, as it was."""
+        """True if the present cluster has every leftover cell unchanged, and no others in that id range."""
         return not (self.lacking or self.differing or self.strange)
 
 
 def compare(store: Datastore, left: LeftBehind, *, listener: Listener = nobody) -> Compared:
-    """Compare a shard with what a move of it left behind, from the beginning. Changes nothing.
+    """Compare a shard with the leftovers of its move, from the first cell, without changing anything.
 
     Args:
-        left: what it left, with the table of cells last.
-        listener: told of each shard that is through.
+        store: the datastore.
+        left: the leftovers, with the cell table last.
+        listener: receives one event per compared shard.
 
     Raises:
-        MoveRefused: there is no table of cells left.
+        MoveRefused: the leftover cell table is gone.
         ServerError: a server cannot be reached.
     """
     internals, compared = internals_of(store), Compared(left.record)
     shard, database = left.record.shard, internals.shards.database(left.record.shard)
     if not left.has_cells:
-        raise MoveRefused(f"shard {shard} has left no cells behind on {left.node}; was the table dropped by hand?")
+        raise MoveRefused(
+            f"cannot compare shard {shard}: {left.node} has no leftover cell table; was it dropped by hand?"
+        )
     table, after = left.tables[-1], 0
     digests = hashlib.sha256(), hashlib.sha256()
     with session(internals.shards, left.node, shard) as source:

@@ -1,7 +1,7 @@
-"""Cells and followers carried from the source to the target, under the ids, times and bytes that they have.
+"""Copies cells and followers from the source to the target with their ids, times and bytes.
 
-What is on the target is the checkpoint: before anything is written there, its ids are compared with the source's, so
-whatever a mover of before has written is neither lacking nor doubled.
+The rows on the target are the checkpoint: ids are compared before every write, so a successor of a killed mover neither
+skips nor duplicates cells.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from schemaless.errors import MoveRefused
@@ -22,94 +23,94 @@ _INSERT_BYTES: Final = 4 << 20
 _INSERT_ROWS: Final = 2_000
 _IDS_AT_ONCE: Final = 20_000
 _ROW_BYTES: Final = 200
-"""A cell takes so much of a statement beside its body, about."""
+"""Estimated size of a cell in a statement without its body, in bytes."""
 
 
-class Rest(NamedTuple):
-    """What lay behind what is settled.
+class Tail(NamedTuple):
+    """Result of copying the cells above the settled id.
 
     Attributes:
-        body_bytes: of the cells that the target lacked.
-        ids: how many there are, those included that it had.
-        whole: whether all of it is on the target now; not where time ran out.
+        body_bytes: body bytes of the cells that the target lacked.
+        ids: number of cells compared, including those that the target already had.
+        complete: whether the target has all of them now; False if time ran out.
     """
 
     body_bytes: int
     ids: int
-    whole: bool = True
+    complete: bool = True
 
 
 class Copier:
     """Copies a shard's cells into one table on the target.
 
     Attributes:
-        cells: how many were copied.
-        body_bytes: what their bodies take.
-        took_s: how long the INSERTs took.
+        cells: number of copied cells.
+        body_bytes: total size of their bodies.
+        took_s: total duration of the INSERT statements, in seconds.
     """
 
-    def __init__(self, target: Connection, database: str, table: str, most_rows: int = _INSERT_ROWS) -> None:
+    def __init__(self, target: Connection, database: str, table: str, max_rows: int = _INSERT_ROWS) -> None:
         self.cells = 0
         self.body_bytes = 0
         self.took_s = 0.0
         self._target = target
         self._database = database
         self._table = table
-        self._most_rows = most_rows
+        self._max_rows = max_rows
 
     def seconds_for(self, body_bytes: int) -> float:
-        """Return how long so many bytes take, by what was measured; 0 where nothing was."""
+        """Estimate the seconds for copying that many bytes from the measured rate; 0 before the first INSERT."""
         return body_bytes * self.took_s / self.body_bytes if self.body_bytes else 0.0
 
     def copy(self, rows: Sequence[CellRow], after: int) -> int:
-        """Copy rows behind ``after``, those that the target lacks; return their bodies' bytes."""
+        """Copy those rows above ``after`` that the target lacks; return the size of their bodies in bytes."""
         if not rows:
             return 0
         statement = sql.select_ids(self._database, self._table, after, rows[-1][0])
-        there = {int(row[0]) for row in self._target.rows(statement)}
-        lacking = [row for row in rows if row[0] not in there]
-        return sum(self._insert(part) for part in _parts(lacking, self._most_rows))
+        present = {int(row[0]) for row in self._target.rows(statement)}
+        missing = [row for row in rows if row[0] not in present]
+        return sum(self._insert(part) for part in _parts(missing, self._max_rows))
 
-    def copy_rest(self, source: Connection, table: str, after: int, *, until_s: float = math.inf) -> Rest:
-        """Copy what a table has behind ``after`` and the target lacks.
+    def copy_tail(self, source: Connection, table: str, after: int, *, until_s: float = math.inf) -> Tail:
+        """Copy the cells above ``after`` that the target lacks.
 
         Args:
-            source: a session that may read it now.
-            table: by its present name.
-            after: everything up to here is on the target.
-            until_s: no statement is begun later, by ``time.monotonic``.
+            source: a session that can read the table now.
+            table: present name of the source's cell table.
+            after: the id up to which the target has everything.
+            until_s: ``time.monotonic()`` after which no further statement is started.
 
         Raises:
-            MoveRefused: the target has what the source lacks.
+            MoveRefused: the target has a cell that the source lacks.
         """
-        copied, seen = 0, 0
+        copied, compared = 0, 0
         while time.monotonic() < until_s:
             page = source.rows(sql.select_ids_and_lengths(self._database, table, after, _IDS_AT_ONCE))
             last = int(page[-1][0]) if page else None
-            # What the target has behind the source's last one is no less strange than what it has in between.
+            # The last page also covers the target's ids above the source's last one: they are as wrong as any between.
             up_to = last if last is not None and len(page) == _IDS_AT_ONCE else (1 << 64) - 1
-            there = {
+            present = {
                 int(row[0]) for row in self._target.rows(sql.select_ids(self._database, self._table, after, up_to))
             }
             lengths = {int(added_id): int(length) for added_id, length in page}
-            strange = there - lengths.keys()
-            if strange:
+            unexpected = present - lengths.keys()
+            if unexpected:
                 raise MoveRefused(
-                    f"{self._database}.{self._table} on {self._target.node} has added_id {min(strange)}, which "
-                    f"{table} on {source.node} lacks; did that server lose cells in a failover? Abort the move, and "
-                    "begin another one"
+                    f"{self._database}.{self._table} on {self._target.node} has added_id {min(unexpected)}, which is "
+                    f"missing from {table} on {source.node}; did that server lose cells in a failover? Abort the move "
+                    "and start a new one"
                 )
-            lacking = [(added_id, length) for added_id, length in lengths.items() if added_id not in there]
-            for ids in _id_parts(lacking, self._most_rows):
+            missing = [(added_id, length) for added_id, length in lengths.items() if added_id not in present]
+            for ids in _id_parts(missing, self._max_rows):
                 if time.monotonic() >= until_s:
-                    return Rest(copied, seen, whole=False)
+                    return Tail(copied, compared, complete=False)
                 rows = source.rows(sql.select_rows(self._database, table, ids))
                 copied += self._insert([(int(row[0]), *row[1:]) for row in sorted(rows)])
-            seen += len(page)
+            compared += len(page)
             if last is None or len(page) < _IDS_AT_ONCE:
-                return Rest(copied, seen)
+                return Tail(copied, compared)
             after = last
-        return Rest(copied, seen, whole=False)
+        return Tail(copied, compared, complete=False)
 
     def _insert(self, rows: Sequence[CellRow]) -> int:
         if not rows:
@@ -117,8 +118,8 @@ class Copier:
 
         def too_long(row: CellRow, length: int) -> None:
             raise MoveRefused(
-                f"the cell with added_id {row[0]} takes a statement of {length:,} bytes, and {self._target.node} "
-                f"takes {self._target.max_statement_bytes:,}; raise max_allowed_packet there"
+                f"the cell with added_id {row[0]} needs a statement of {length:,} bytes, but {self._target.node} "
+                f"accepts {self._target.max_statement_bytes:,}; raise max_allowed_packet there"
             )
 
         began_s = time.monotonic()
@@ -133,8 +134,8 @@ class Copier:
             except DuplicateKey as error:
                 raise MoveRefused(
                     f"{self._database}.{self._table} on {self._target.node} has a cell under another added_id than the "
-                    f"source ({error.message}); did a server lose cells in a failover? Abort the move, and begin "
-                    "another one"
+                    f"source ({error.message}); did a server lose cells in a failover? Abort the move and start a new "
+                    "one"
                 ) from error
         size = sum(len(row[4]) for row in rows)
         self.took_s += time.monotonic() - began_s
@@ -143,18 +144,18 @@ class Copier:
         return size
 
 
-def _parts(rows: Sequence[CellRow], most_rows: int) -> Iterator[Sequence[CellRow]]:
-    """Yield rows in parts of one INSERT each."""
+def _parts(rows: Sequence[CellRow], max_rows: int) -> Iterator[Sequence[CellRow]]:
+    """Split rows into parts of one INSERT each."""
     by_id = {row[0]: row for row in rows}
-    for ids in _id_parts([(row[0], len(row[4])) for row in rows], most_rows):
+    for ids in _id_parts([(row[0], len(row[4])) for row in rows], max_rows):
         yield [by_id[added_id] for added_id in ids]
 
 
-def _id_parts(lengths: Sequence[tuple[int, int]], most_rows: int) -> Iterator[Sequence[int]]:
+def _id_parts(lengths: Sequence[tuple[int, int]], max_rows: int) -> Iterator[Sequence[int]]:
     part: list[int] = []
     size = 0
     for added_id, length in lengths:
-        if part and (size + length + _ROW_BYTES > _INSERT_BYTES or len(part) == most_rows):
+        if part and (size + length + _ROW_BYTES > _INSERT_BYTES or len(part) == max_rows):
             yield part
             part, size = [], 0
         part.append(added_id)
@@ -164,41 +165,41 @@ def _id_parts(lengths: Sequence[tuple[int, int]], most_rows: int) -> Iterator[Se
 
 
 def carry_over(source: Connection, target: Connection, database: str, token: str, *, fenced: bool) -> None:
-    """Have the target's followers and parked cells be the source's, each follower with an epoch higher by one.
+    """Replace the target's followers and parked cells by the source's; each follower's epoch is raised by one.
 
     Args:
-        source: a session that may read them now.
+        source: a session that can read them now.
         target: the session that writes.
-        database: the shard's.
-        token: of the names.
-        fenced: whether the source's have the names by now that they are left behind under.
+        database: the shard's database.
+        token: token in the names of the move's tables.
+        fenced: whether the source's tables were already renamed to their ``_moved_`` names.
     """
     for table in sql.CARRIED:
         name = moving.moved(table, token) if fenced else table
-        rows = [_raised(table, row) for row in source.rows(sql.select_carried(database, table, name))]
-        there = moving.incoming(table, token)
-        if [tuple(row) for row in target.rows(sql.select_carried(database, table, there))] == rows:
+        rows = [_with_next_epoch(table, row) for row in source.rows(sql.select_carried(database, table, name))]
+        incoming = moving.incoming(table, token)
+        if [tuple(row) for row in target.rows(sql.select_carried(database, table, incoming))] == rows:
             continue
-        target.execute(sql.delete_all(database, there))
+        target.execute(sql.delete_all(database, incoming))
         statements = in_packets(
             rows,
-            lambda part, table=table, there=there: sql.insert_carried(database, table, there, part),  # type: ignore[misc]
+            partial(sql.insert_carried, database, table, incoming),
             target.max_statement_bytes,
-            _no_room,
+            _refuse_row,
         )
         for statement, _ in statements:
             target.execute(statement)
 
 
-def _raised(table: str, row: tuple[object, ...]) -> tuple[object, ...]:
+def _with_next_epoch(table: str, row: tuple[object, ...]) -> tuple[object, ...]:
     if table != "follower":
         return row
-    at = sql.CARRIED[table].index("epoch")
-    return (*row[:at], int(str(row[at])) + 1, *row[at + 1 :])
+    column = sql.CARRIED[table].index("epoch")
+    return (*row[:column], int(str(row[column])) + 1, *row[column + 1 :])
 
 
-def _no_room(row: tuple[object, ...], length: int) -> None:
+def _refuse_row(row: tuple[object, ...], length: int) -> None:
     raise MoveRefused(
-        f"a row of a follower takes a statement of {length:,} bytes, more than the target takes; raise "
+        f"a follower's row needs a statement of {length:,} bytes, more than the target accepts; raise "
         "max_allowed_packet there"
     )

@@ -1,11 +1,11 @@
-"""The sessions of a mover: what they hold, the names that they give to tables, and who may take them away.
+"""A mover's sessions, the locks they hold, and the table renames that fence and cut over a shard.
 
-A mover holds two named locks of the shard's database on both servers: ``move.``, by which a successor finds and ends
-whoever had the shard before, and ``upgrade.``, by which upgrades of the schema and moves keep out of each other's way.
-These sessions are never opened again and never asked twice: when one is lost, so are the locks, and the work ends.
+On both servers a mover holds two named locks for the shard's database: ``move.``, through which a successor finds and
+kills the previous mover's session, and ``upgrade.``, which excludes schema upgrades. These sessions never reconnect or
+retry: a lost session loses its locks, and the mover stops.
 
-Tables that a move makes or leaves behind have a token in their names that is drawn anew by each runner. A runner that
-was thought dead and wakes up meets names that are not there any more.
+The names of a move's tables contain a random token, and each runner draws a new one. A runner that was presumed dead
+finds, when it resumes, that its tables have other names.
 """
 
 from __future__ import annotations
@@ -34,64 +34,64 @@ from schemaless.wire.node import Node
 from schemaless.wire.pool import PoolOptions
 from schemaless.wire.sql.sessions import set_session, take_lock
 
-_LIFE_S: Final = 7 * 24 * 3600
-"""A session may be silent so long while others copy."""
+_IDLE_TIMEOUT_S: Final = 7 * 24 * 3600
+"""Idle timeout of a session while cells are copied, in seconds."""
 
-_FENCED_LIFE_S: Final = 5
-"""A session that holds others off is ended by its server when its mover has been silent so long."""
+_FENCED_IDLE_TIMEOUT_S: Final = 5
+"""Idle timeout of the session that holds the fence, in seconds; bounds the fence of a mover that hangs."""
 
 _LOCK_WAIT_S: Final = 1
-"""A statement waits so long for a table."""
+"""Time that a statement waits for a table lock, in seconds."""
 
-_TURN_WAIT_S: Final = 10
+_UPGRADE_WAIT_S: Final = 10
 _KILLED_WAIT_S: Final = 30.0
 _POLL_S: Final = 0.05
-_SETTLED_S: Final = 0.05
-_SETTLING_TRIES: Final = 20
+_FAST_RENAME_S: Final = 0.05
+_MAX_RENAMES: Final = 20
 _NO_SUCH_THREAD: Final = 1094
 _OPTIONS: Final = PoolOptions(read_timeout_s=600, write_timeout_s=600, pool_size=1)
-_OWN_NAME: Final = re.compile(
+_MOVE_TABLE: Final = re.compile(
     r"(?P<table>cell|follower|parked|index_\d+)_(?P<kind>moved|incoming|probe|noted)_([0-9a-f]{8}){1,2}_?"
 )
-"""A move's tables are called so, and those that a failover puts aside, whose tokens are shorter."""
+"""Names of a move's tables, and of tables that a failover sets aside; the latter have shorter tokens."""
 
 
 def new_token() -> str:
-    """Return a token that no other runner has."""
+    """Return a random token for the table names of one runner."""
     return secrets.token_hex(8)
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What one server has of a shard.
+    """A shard's tables on one server.
 
     Attributes:
-        plain: the tables that have no token in their names.
-        moved: by table, what moves have left behind.
-        incoming: by table, what is on its way here.
-        probes: tables that a mover left when it died.
-        notes: tables that say from where on followers of indexes are to go over this shard's again.
+        plain: tables without a token in their names.
+        moved: leftovers of moves, by table.
+        incoming: copies made by a move to this server, by table.
+        probes: probe tables of a mover that died.
+        saved_locations: tables with the locations to which index followers must be rewound.
     """
 
     plain: frozenset[str]
     moved: Mapping[str, Sequence[str]] = field(default_factory=dict)
     incoming: Mapping[str, Sequence[str]] = field(default_factory=dict)
     probes: Sequence[str] = ()
-    notes: Sequence[str] = ()
+    saved_locations: Sequence[str] = ()
 
     @property
     def has_cell(self) -> bool:
-        """Whether clients find the shard here."""
+        """Whether this server has the table ``cell``, and with it the shard."""
         return "cell" in self.plain
 
 
 def index_tables(names: Iterable[str]) -> list[str]:
-    """Return those that are the tables of secondary indexes."""
+    """Return the names of index tables, sorted."""
     return sorted(name for name in names if INDEX_TABLE.fullmatch(name))
 
 
 def side_of(connection: Connection, database: str) -> Side:
-    """Look at what a server has of a shard; nothing where the database is not there."""
+    """Read which tables of a shard a server has; an empty ``Side`` if the database does not exist."""
     try:
         names = sorted(str(row[0]) for row in connection.rows(show_tables(database)))
     except DatabaseMissing:
@@ -100,66 +100,66 @@ def side_of(connection: Connection, database: str) -> Side:
     plain = set()
     others: dict[str, list[str]] = {"probe": [], "noted": []}
     for name in names:
-        own = _OWN_NAME.fullmatch(name)
-        if own is None:
+        match = _MOVE_TABLE.fullmatch(name)
+        if match is None:
             plain.add(name)
-        elif own["kind"] in others:
-            others[own["kind"]].append(name)
+        elif match["kind"] in others:
+            others[match["kind"]].append(name)
         else:
-            by_kind[own["kind"]].setdefault(own["table"], []).append(name)
+            by_kind[match["kind"]].setdefault(match["table"], []).append(name)
     return Side(frozenset(plain), by_kind["moved"], by_kind["incoming"], others["probe"], others["noted"])
 
 
 @contextmanager
 def session(shards: Shards, node: Node, shard: int) -> Iterator[Connection]:
-    """Give a connection that is opened once, and is closed at the end of the block."""
+    """Open a connection that never reconnects, and close it at the end of the block."""
     pool = shards.new_pool(node, _OPTIONS)
     try:
         with pool.connection(shard) as connection:
             connection.unfinished = True
-            connection.execute(set_session({"lock_wait_timeout": _LOCK_WAIT_S, "wait_timeout": _LIFE_S}))
+            connection.execute(set_session({"lock_wait_timeout": _LOCK_WAIT_S, "wait_timeout": _IDLE_TIMEOUT_S}))
             yield connection
     finally:
         pool.close()
 
 
 def take_locks(connection: Connection, database: str, shard: int) -> None:
-    """Take the locks on a shard's database on a server for this session, from whoever had them before.
+    """Take a shard's named locks on one server for this session, killing the session of a previous mover.
 
-    They end with the session, and whoever wants them ends it: what it has not yet begun does not happen then.
+    The locks last as long as the session. A successor kills it, so that no further statement of this mover runs.
 
     Raises:
-        ServerTimeout: an upgrade is at the database, or a mover does not end.
-        AccessDenied: the mover before has another account.
+        ServerTimeout: an upgrade is running on the database, or the previous mover's session does not end.
+        AccessDenied: the previous mover's session belongs to another account.
     """
     give_up_s = time.monotonic() + _KILLED_WAIT_S
     name = f"move.{database}"
     while connection.rows(take_lock(name, 0))[0][0] != 1:
         holder = connection.rows(sql.select_lock_holder(name))[0][0]
         if holder is not None:
-            _end(connection, int(holder), shard)
+            _kill(connection, int(holder), shard)
         if time.monotonic() > give_up_s:
             raise ServerTimeout(
-                f"connection {holder} of an earlier mover holds the shard's lock and does not end; end it there with "
-                "KILL, then run the same command again",
+                f"connection {holder} of an earlier mover still holds the shard's lock after it was killed; end it "
+                "there with KILL, then run the same command again",
                 node=connection.node,
                 shard=shard,
             )
         time.sleep(_POLL_S)
-    if connection.rows(take_lock(f"upgrade.{database}", _TURN_WAIT_S))[0][0] != 1:
+    if connection.rows(take_lock(f"upgrade.{database}", _UPGRADE_WAIT_S))[0][0] != 1:
         raise ServerTimeout(
-            f"an upgrade is changing the tables of {database!r}; the move has to wait for its end",
+            f"a schema upgrade is changing the tables of {database!r}; run the same command again when it has finished",
             node=connection.node,
             shard=shard,
         )
 
 
-def _end(connection: Connection, thread: int, shard: int) -> None:
+def _kill(connection: Connection, thread: int, shard: int) -> None:
     try:
         connection.execute(sql.kill(thread))
     except AccessDenied as error:
         raise AccessDenied(
-            f"connection {thread} holds this shard's lock under another account, though its mover may be gone "
+            f"connection {thread} holds this shard's lock under another account, and this account cannot end it "
             f"({error.message}); end it there with KILL, then run the same command again",
             node=error.node,
             shard=shard,
@@ -171,20 +171,20 @@ def _end(connection: Connection, thread: int, shard: int) -> None:
 
 
 class Fence:
-    """Both sessions of a mover, with their locks. A context manager.
+    """A mover's sessions on the source and the target, with their locks; a context manager.
 
     Args:
-        shards: of the datastore.
-        shard: its number.
-        source: the server that the shard is on.
-        target: the one that it goes to.
-        needs_target: whether nothing can be done while the target cannot be reached.
+        shards: the datastore's shards.
+        shard: number of the shard.
+        source: the server that has the shard.
+        target: the server that it moves to.
+        needs_target: whether an unreachable target is an error.
 
     Attributes:
-        source: the session that locks and renames there.
-        target: the session that writes there.
-        reader: another one to the source, which reads what was renamed.
-        unreachable: why there is no ``target``; None where there is one.
+        source: the session that locks and renames on the source.
+        target: the session that writes on the target.
+        reader: a second session on the source, which reads the renamed tables.
+        unreachable: error that kept ``target`` from being opened, or None.
     """
 
     source: Connection
@@ -230,24 +230,25 @@ class Fence:
         else:
             take_locks(self.target, self.database, self._shard)
 
-    # What there is
+    # State of the two servers
 
     def sides(self) -> tuple[Side, Side]:
-        """Look at both servers; nothing is on one that cannot be reached."""
-        nothing = Side(frozenset())
-        here = nothing if self.unreachable is not None else side_of(self.target, self.database)
-        return side_of(self.source, self.database), here
+        """Read the shard's tables on the source and the target; empty for an unreachable target."""
+        target = Side(frozenset()) if self.unreachable is not None else side_of(self.target, self.database)
+        return side_of(self.source, self.database), target
 
     def take_over(self, token: str) -> tuple[Side, Side]:
-        """Give all tables of the move this token's names; what came half through a rename goes with its ``cell``.
+        """Rename all tables of the move to this runner's token; complete or undo a rename that was half done.
+
+        The other tables follow ``cell``: they are fenced if it is, and otherwise get their plain names back.
 
         Returns:
-            What there is now.
+            The tables on the source and the target afterwards.
 
         Raises:
-            MoveRefused: there is more than one move can have left.
-            ServerTimeout: something holds a server. Where it is the target, and the cut is not through, the source's
-                tables have their names again.
+            MoveRefused: there are tables that a single move cannot have left.
+            ServerTimeout: something such as a backup blocks a server. If it is the target, and the cut is not
+                complete, the source's tables have their plain names back.
         """
         source, target = self.sides()
         for side, node in zip((source, target), self._nodes, strict=True):
@@ -256,33 +257,33 @@ class Fence:
                 if several or (kind == "moved" and side is target and by_table):
                     names = ", ".join(next(iter(several or by_table.values())))
                     raise MoveRefused(
-                        f"{self.database} on {node} has {names}, which are not tables of this move; "
-                        "look at 'schemaless shards status --all', and drop what nobody needs"
+                        f"{self.database} on {node} has {names}, which do not belong to this move; check "
+                        "'schemaless shards status --all', and drop the tables that are not needed"
                     )
         renamed: list[tuple[str, str]] = []
         fenced = bool(source.moved.get("cell"))
         tables = self._fenced(source, target)
         for table in reversed(tables):
-            left = list(source.moved.get(table, ()))
+            leftovers = list(source.moved.get(table, ()))
             if fenced:
-                # Nothing is done to a table that is called cell again: that is a contradiction for who calls.
-                also = source.plain & {table} - {"cell"}
-                renamed += [(name, moving.moved(table, token)) for name in (*left, *also)]
+                # A plain cell table beside a fenced one is a contradiction that the caller reports.
+                unfenced = source.plain & {table} - {"cell"}
+                renamed += [(name, moving.moved(table, token)) for name in (*leftovers, *unfenced)]
             else:
-                renamed += [(name, table) for name in left]
+                renamed += [(name, table) for name in leftovers]
         self._drop(self.source, source.probes)
         self._rename(self.source, renamed)
         renamed = []
         if not target.has_cell:
             for table in reversed(tables):
-                before = [*target.incoming.get(table, ()), *(target.plain & {table})]
-                renamed += [(name, moving.incoming(table, token)) for name in before]
+                copies = [*target.incoming.get(table, ()), *(target.plain & {table})]
+                renamed += [(name, moving.incoming(table, token)) for name in copies]
         try:
             if self.unreachable is None:
                 self._drop(self.target, target.probes)
                 self._rename(self.target, renamed)
         except ServerTimeout:
-            # A backup may hold the target for hours, in which the shard is to be had where it was.
+            # A backup may block the target for hours; meanwhile the source has to serve the shard.
             if fenced and not source.has_cell and not target.has_cell:
                 self.rename_back(token)
             raise
@@ -290,7 +291,7 @@ class Fence:
 
     @staticmethod
     def _fenced(*sides: Side) -> list[str]:
-        """Return what is renamed, in this order: the tables of indexes that there are, then those of each shard."""
+        """Return the tables to rename, in order: existing index tables first, ``cell`` last."""
         names = {name for side in sides for name in (*side.plain, *side.moved, *side.incoming)}
         return [*index_tables(names), *sql.FENCED]
 
@@ -302,114 +303,114 @@ class Fence:
     # The cut
 
     def probe(self, token: str) -> None:
-        """Make, rename and drop a table on both servers: a backup that holds such things off is met here.
+        """Create, rename and drop a table on both servers, to detect a backup that blocks DDL before the pause.
 
         Raises:
-            ServerTimeout: it is held off.
+            ServerTimeout: DDL is blocked.
         """
         for connection in (self.source, self.target):
             first, second = sql.probe(token), f"{sql.probe(token)}_"
-            connection.execute(sql.make_probe(self.database, first))
+            connection.execute(sql.create_probe(self.database, first))
             self._rename(connection, [(first, second)])
             connection.execute(sql.drop_table(self.database, second))
 
-    def target_settles(self, token: str, most_s: float) -> bool:
-        """Wait until the target renames what was copied at once; return whether the last try took less than ``most_s``.
+    def target_renames_fast(self, token: str, max_s: float) -> bool:
+        """Rename the copied tables back and forth until that is fast; return whether the last round beat ``max_s``.
 
-        A server renames a table's file only while it writes none of its pages to the disk. Right behind such a wait it
-        begins with the next pages only a moment later. Each table gets another name and its own again in one statement.
+        A server does not rename a table's file while it flushes the table's pages. After such a wait it takes a moment
+        until it flushes the next pages. Each table is renamed away and back in one statement.
 
         Raises:
-            ServerTimeout: it is held off.
+            ServerTimeout: DDL is blocked.
         """
         tables = [*index_tables(side_of(self.target, self.database).incoming), "cell"]
-        return sum(self._settled_in_s(moving.incoming(table, token)) for table in tables) < most_s
+        return sum(self._rename_time_s(moving.incoming(table, token)) for table in tables) < max_s
 
-    def _settled_in_s(self, name: str) -> float:
-        """Rename a table to and fro until that takes no time; return how long it took last."""
+    def _rename_time_s(self, name: str) -> float:
+        """Rename a table back and forth until that is fast; return the last duration in seconds."""
         took_s = 0.0
-        for _ in range(_SETTLING_TRIES):
+        for _ in range(_MAX_RENAMES):
             began_s = time.monotonic()
             for statement in sql.rename(self.database, [(name, f"{name}_"), (f"{name}_", name)]):
                 self.target.execute(statement)
             took_s = time.monotonic() - began_s
-            if took_s < _SETTLED_S:
+            if took_s < _FAST_RENAME_S:
                 break
         return took_s
 
     def lock(self, budget_s: float) -> bool:
-        """Hold off readers and writers of the shard; return whether that was to be had within the budget."""
+        """Lock the shard's tables against readers and writers; return False if that exceeds the budget, in seconds."""
         wait_s = max(_LOCK_WAIT_S, math.ceil(budget_s))
         self._locked = self._fenced(side_of(self.source, self.database))
-        self.source.execute(set_session({"wait_timeout": _FENCED_LIFE_S, "lock_wait_timeout": wait_s}))
+        self.source.execute(set_session({"wait_timeout": _FENCED_IDLE_TIMEOUT_S, "lock_wait_timeout": wait_s}))
         done = threading.Event()
-        ended: list[ServerError | None] = []
+        kills: list[ServerError | None] = []
 
-        def end() -> None:
+        def kill_when_over_budget() -> None:
             if not done.wait(budget_s):
                 try:
                     self._killer.execute(sql.kill(self._thread, query=True))
-                    ended.append(None)
+                    kills.append(None)
                 except ServerError as error:
-                    ended.append(error)
+                    kills.append(error)
 
-        timer = threading.Thread(target=end, name=f"fence of {self.database}", daemon=True)
+        timer = threading.Thread(target=kill_when_over_budget, name=f"fence of {self.database}", daemon=True)
         timer.start()
-        had = False
+        locked = False
         try:
             self.source.execute(sql.lock_fenced(self.database, self._locked))
-            had = True
+            locked = True
         except ServerTimeout:
             pass
         finally:
             done.set()
             timer.join()
-        if had and not ended:
+        if locked and not kills:
             return True
         self.unlock()
-        if ended and ended[0] is not None:
-            raise ended[0]
+        if kills and kills[0] is not None:
+            raise kills[0]
         return False
 
     def unlock(self) -> None:
-        """Let everybody go on."""
+        """Release the table locks."""
         for last in (False, True):
             try:
                 self.source.execute(UNLOCK_TABLES)
                 break
             except ServerTimeout:
-                # What was to end the wait came late, and met this.
+                # The KILL QUERY meant for LOCK TABLES may arrive late and hit this statement.
                 if last:
                     raise
-        self.source.execute(set_session({"wait_timeout": _LIFE_S, "lock_wait_timeout": _LOCK_WAIT_S}))
+        self.source.execute(set_session({"wait_timeout": _IDLE_TIMEOUT_S, "lock_wait_timeout": _LOCK_WAIT_S}))
 
     def rename_source(self, token: str) -> None:
-        """Take the shard's tables away on the source, ``cell`` last, while this session holds them."""
+        """Rename the locked tables on the source to their ``_moved_`` names, ``cell`` last."""
         names = [(table, moving.moved(table, token)) for table in self._locked]
         for statement in sql.rename(self.database, names, locked_mariadb=self.source.is_mariadb):
             self.source.execute(statement)
 
     def rename_target(self, token: str) -> None:
-        """Give the tables on the target the names that clients look for, ``cell`` last: from then on it is moved."""
+        """Rename the copied tables on the target to their plain names; ``cell``, the last one, is the commit point."""
         tables = self._fenced(side_of(self.source, self.database), side_of(self.target, self.database))
         names = [(moving.incoming(table, token), table) for table in tables]
         for statement in sql.rename(self.database, names):
             self.target.execute(statement)
 
     def rename_back(self, token: str) -> None:
-        """Give the tables on the source their names again, ``cell`` last."""
+        """Give the tables on the source their plain names back, ``cell`` last."""
         tables = [*index_tables(side_of(self.source, self.database).moved), *sql.FENCED]
         self._rename(self.source, [(moving.moved(table, token), table) for table in tables])
 
     def drop_incoming(self, target: Side) -> None:
-        """Drop what was copied to the target."""
+        """Drop the copied tables on the target."""
         self.drop_indexes(target)
         for names in target.incoming.values():
             self._drop(self.target, names)
 
     def drop_indexes(self, target: Side) -> None:
-        """Drop what was copied of indexes, then what was noted before."""
-        for names in (*(target.incoming[table] for table in index_tables(target.incoming)), target.notes):
+        """Drop the copied index tables, then the saved locations of their followers."""
+        for names in (*(target.incoming[table] for table in index_tables(target.incoming)), target.saved_locations):
             if names:
                 self._drop(self.target, names)
 

@@ -1,11 +1,10 @@
-"""The tables of secondary indexes that a shard has: copied beside their writers, and gone over again once it has moved.
+"""Moves a shard's index tables: they are copied while followers write to them, and the followers are rewound later.
 
-Entries are made of rows of any shard, so whoever writes into a shard's index is a follower of another one, its home,
-and nothing tells which entries changed while they were copied. So before the first is copied, the locations of the
-indexes' followers in all shards are noted, on the target. Whatever is written behind a location comes again when the
-follower goes on from there: once the shard has moved, those that went further are set back, under a higher epoch, so
-that no page that was in hand meanwhile is noted as dealt with. Each write asks for the versions that an entry is made
-of, which is why all of it may come twice.
+A shard's index entries are derived from rows of any shard and written by followers of those shards, so nothing records
+which entries changed during the copy. Before the first entry is copied, the locations of the indexes' followers in all
+shards are saved in a table on the target. After the move, each follower that advanced is rewound to its saved location
+under a higher epoch, so that a page in flight at that moment is not recorded as processed, and it repeats everything
+written since. Entry writes are conditional on the versions that an entry is derived from, so repeating them is safe.
 """
 
 from __future__ import annotations
@@ -38,43 +37,43 @@ _ENTRIES_AT_ONCE: Final = 2_000
 _SHARDS_AT_ONCE: Final = 64
 
 
-def refusal_of_indexes(entries: Sequence[IndexEntry], source: Side, at: str) -> str | None:
-    """Return why the indexes that a shard has keep it from being moved; None where they do not.
+def refusal_of_indexes(entries: Sequence[IndexEntry], source: Side, node: str) -> str | None:
+    """Return why a shard's indexes prevent a move, or None.
 
     Args:
-        entries: the indexes, as the catalog has them now.
-        source: what the shard's server has of it.
-        at: that server.
+        entries: the indexes that the catalog has now.
+        source: the shard's tables on its server.
+        node: address of that server.
     """
     by_table = {entries_sql.index_table(entry.number): entry for entry in entries}
     for entry in entries:
         if entry.state not in (BACKFILLING, READY):
-            # By its number: another one of the name may be in use.
+            # The drop command needs the number, because another index of that name may be in use.
             step = f"create {entry.name}" if entry.state == DECLARED else f"drop {entry.name} --number {entry.number}"
             return (
-                f"index {entry.name} ({entry.number}) is {entry.state}, so its tables are being made or dropped; "
-                f"complete 'schemaless index {step}' first, after 'schemaless shards abort' where the move has begun"
+                f"index {entry.name} ({entry.number}) is {entry.state}, so its tables are being created or dropped; "
+                f"run 'schemaless shards abort' if the move has started, then complete 'schemaless index {step}'"
             )
-    there = index_tables(source.plain)
-    for table in there:
+    present = index_tables(source.plain)
+    for table in present:
         if table not in by_table:
-            return f"{at} has a table {table}, and the catalog has no such index; drop the table, if nobody needs it"
+            return f"{node} has a table {table}, but the catalog has no such index; drop the table if it is not needed"
     for table, entry in by_table.items():
-        if table not in there:
+        if table not in present:
             return (
-                f"{at} has no table {table} of index {entry.name}; drop that index (--number {entry.number}), and "
+                f"{node} has no table {table} of index {entry.name}; drop that index (--number {entry.number}), and "
                 "create it again after the move"
             )
     return None
 
 
 class MovedIndexes:
-    """The indexes of a shard on its way, in the hands of a mover.
+    """Copies the index tables of a shard that is moved, and rewinds their followers.
 
     Args:
-        internals: of the datastore.
-        run: the shard's.
-        gate: returns when work may go on.
+        internals: internals of the datastore.
+        run: the job's run on the shard.
+        gate: blocks while the job has to wait.
     """
 
     def __init__(self, internals: Internals, run: ShardRun, gate: Callable[[], None]) -> None:
@@ -83,24 +82,24 @@ class MovedIndexes:
         self._gate = gate
 
     def copy(self, fence: Fence, token: str) -> set[str]:
-        """Copy all entries, behind a note of where the indexes' followers are; return the tables' names.
+        """Save the followers' locations, then copy all index entries; return the names of the index tables.
 
-        What an earlier mover copied is dropped: its note is older, and more would come again.
+        Copies of an earlier mover are dropped: its saved locations are older, so followers would repeat more.
 
         Raises:
-            SchemaMismatch: a table is not the index's that the catalog has.
+            SchemaMismatch: a table does not match the catalog's definition of its index.
         """
         source, target = fence.sides()
         fence.drop_indexes(target)
-        there = index_tables(source.plain)
-        entries = [e for e in self._internals.registry.read() if entries_sql.index_table(e.number) in there]
+        present = index_tables(source.plain)
+        entries = [e for e in self._internals.registry.read() if entries_sql.index_table(e.number) in present]
         if not entries:
             return set()
-        note = sql.noted(token)
-        fence.target.execute(sql.create_noted(fence.database, note))
-        # Before the first entry is read.
+        saved = sql.saved_locations(token)
+        fence.target.execute(sql.create_saved_locations(fence.database, saved))
+        # The locations have to be read before the first entry.
         rows = self._locations([entry.follower for entry in entries])
-        self._insert(fence, rows, lambda part: sql.insert_noted(fence.database, note, part))
+        self._insert(fence, rows, lambda part: sql.insert_saved_locations(fence.database, saved, part))
         for entry in entries:
             check_tables(self._internals, entry, [self._run.state.shard])
             layout = entry.layout
@@ -130,31 +129,31 @@ class MovedIndexes:
 
     def _insert(self, fence: Fence, rows: Sequence[T], statement: Callable[[Sequence[T]], bytes]) -> None:
         if rows:
-            for packet, _ in in_packets(rows, statement, fence.target.max_statement_bytes, _never):
+            for packet, _ in in_packets(rows, statement, fence.target.max_statement_bytes, _entry_too_long):
                 self._run.spend(len(packet))
                 fence.target.execute(packet)
 
-    def go_over_again(self, node: Node) -> None:
-        """Have the indexes' followers go on from where they were when entries began to be copied; then forget that.
+    def rewind_followers(self, node: Node) -> None:
+        """Rewind the indexes' followers to their saved locations, then drop the saved locations.
 
-        Safe to repeat: interrupted, the next one does so again. Until it is done, entries lack which nobody takes for
-        late, so neither a paused job nor a replica that lags is waited for, and a shard that cannot be reached keeps no
-        other from being set back.
+        Safe to repeat after an interruption. Until it completes, entries are missing without being reported as late.
+        Therefore it waits neither for a paused job nor for lagging replicas, and rewinds every reachable shard even if
+        others fail.
 
         Args:
-            node: the server that the shard is on by now.
+            node: the server that has the shard now.
 
         Raises:
-            ServerError: some shards were not to be reached.
+            ServerError: some shards could not be reached.
         """
         shards, database = self._internals.shards, self._internals.shards.database(self._run.state.shard)
         with session(shards, node, self._run.state.shard) as connection:
-            for note in side_of(connection, database).notes:
-                noted = connection.rows(sql.select_noted(database, note))
-                # A shard without a cell behind what was noted has had nothing to be written.
-                tops = {int(shard): int(top or 0) for shard, top in self._ask_all(select_tops, whole=False)}
+            for table in side_of(connection, database).saved_locations:
+                saved = connection.rows(sql.select_saved_locations(database, table))
+                # A shard that has no cell above the saved location had nothing to index since.
+                tops = {int(shard): int(top or 0) for shard, top in self._ask_all(select_tops, strict=False)}
                 failed: ServerError | None = None
-                for name, shard, location in noted:
+                for name, shard, location in saved:
                     if tops.get(int(shard), int(location) + 1) > int(location):
                         home = shards.database(int(shard))
                         try:
@@ -163,10 +162,10 @@ class MovedIndexes:
                             failed = failed or error
                 if failed is not None:
                     raise failed
-                connection.execute(sql.drop_table(database, note))
+                connection.execute(sql.drop_table(database, table))
 
     def _locations(self, names: Sequence[str]) -> list[tuple[str, int, int]]:
-        """Return name, shard and location of followers in all shards; 0 where one has no row yet."""
+        """Return name, shard and location of the followers in all shards; the location is 0 if there is no row yet."""
         locations = dict.fromkeys(((name, shard) for name in names for shard in self._all), 0)
         for shard, name, location in self._ask_all(lambda some: sql.select_locations(some, names)):
             locations[str(name), int(shard)] = int(location)
@@ -177,13 +176,13 @@ class MovedIndexes:
         return range(self._internals.topology.shard_count)
 
     def _ask_all(
-        self, select: Callable[[Iterable[tuple[str, int]]], bytes], *, whole: bool = True
+        self, select: Callable[[Iterable[tuple[str, int]]], bytes], *, strict: bool = True
     ) -> list[Sequence[Any]]:
-        """Ask all shards, 64 in a statement; one by one where one of them is on its way meanwhile.
+        """Query all shards, 64 per statement, or one by one if one of the 64 is being moved.
 
         Args:
-            select: returns the statement about some shards.
-            whole: whether a server that fails is an error; else what it was asked for is absent.
+            select: returns the statement for some shards.
+            strict: whether a failing server is an error; otherwise its rows are absent from the result.
         """
         shards, rows = self._internals.shards, list[Sequence[Any]]()
         known = shards.routing
@@ -200,13 +199,13 @@ class MovedIndexes:
                     )
                 except (AccessDenied, DatabaseMissing, Elsewhere):
                     for item in part:
-                        with suppress(*(() if whole else (ServerError,))):
+                        with suppress(*(() if strict else (ServerError,))):
                             rows += shards.rows(item[1], select([item]))
                 except ServerError:
-                    if whole:
+                    if strict:
                         raise
         return rows
 
 
-def _never(row: object, size: int) -> None:
-    raise AssertionError(f"an entry's statement has {size:,} bytes, and its fields fit into a key")
+def _entry_too_long(row: object, size: int) -> None:
+    raise AssertionError(f"the statement of one index entry has {size:,} bytes, although its fields fit into a key")

@@ -1,4 +1,4 @@
-"""What the catalog notes of each shard that is moved. The servers know better where the two contradict each other."""
+"""Catalog records of moves. If a record contradicts the tables on the servers, the servers are right."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ from schemaless.wire.sql.parts import Value
 
 @dataclass(frozen=True, slots=True)
 class MoveRecord:
-    """A shard's move, as it is noted.
+    """Catalog record of one shard's move.
 
     Attributes:
-        source: the cluster that the shard was on.
-        target: the one that it goes to.
-        phase: how far it is.
-        token: what its tables are called by; None before anybody has begun.
-        settled_id: all cells up to here are on the target.
-        verified_id: all up to here were compared afterwards.
-        fence_id: the highest added_id of what was left behind; None before that.
-        fence_rows: how many cells that has; None before they were compared.
-        target_server: digits that tell the two servers from others that they were copied from and to; None before.
-        pause_s: how long readers and writers were held off by the last cut, in seconds.
+        job_id: the move job.
+        shard: number of the shard.
+        source: the cluster that had the shard.
+        target: the cluster that it moves to.
+        phase: progress of the move.
+        token: token in the names of its tables; None before the first runner.
+        settled_id: the target has all cells up to this id.
+        verified_id: cells up to this id were verified after the move.
+        fence_id: highest added_id of the leftovers; None before the flip.
+        fence_rows: number of cells in the leftovers; None before verification.
+        target_server: fingerprints of the two servers used by the copy, separated by a space; None before it.
+        pause_s: duration of the last cut, during which reads and writes waited, in seconds.
     """
 
     job_id: int
@@ -50,69 +52,75 @@ class MoveRecord:
 
     @property
     def servers(self) -> list[str]:
-        """The two servers that cells were copied from and to, in this order; nothing before that."""
+        """Fingerprints of the copy's source and target servers; empty before the copy."""
         return (self.target_server or "").split()
 
 
 class Records:
-    """The moves of a datastore."""
+    """Reads and updates the move records of a datastore."""
 
     def __init__(self, store: Datastore) -> None:
         self._internals = internals_of(store)
         shards = self._internals.shards
-        # Of its own, which is open beforehand; it waits for no longer than this program does.
+        # The flip has its own connection, opened beforehand, with this program's timeouts.
         self._flipping = shards.new_pool(self._internals.catalog.node, replace(shards.pools.options, pool_size=1))
         self._name = store.name
 
     def all(self, job_id: int | None = None, shard: int | None = None) -> list[MoveRecord]:
-        """Return moves, those of older jobs first: all, of one job, of one shard."""
+        """Return the records of all moves, of one job, or of one shard, sorted by job and shard."""
         rows = self._internals.catalog.run(
             lambda connection: connection.rows(sql.select_moves(self._name, job_id, shard))
         )
         return [_record(row) for row in rows]
 
     def begin(self, job_id: int, shard: int, source: str, target: str, phase: Phase = "preparing") -> MoveRecord:
-        """Note a shard's move where that was not done, and return it as it is."""
+        """Insert the record of a shard's move unless it exists, and return the stored record."""
         statement = sql.insert_move(self._name, job_id, shard, source, target, phase)
         self._internals.catalog.run(lambda connection: connection.execute(statement), writes=True)
         return self.all(job_id, shard)[0]
 
     def note(self, run: ShardRun, changes: Mapping[str, Value], *, token: str | None, phases: Sequence[Phase]) -> None:
-        """Change what is noted of a shard that this runner has.
+        """Update the record of a shard that this runner holds.
+
+        Args:
+            run: the job's run on the shard.
+            changes: new values by column.
+            token: the token that the record must have; None matches a record of any runner.
+            phases: the phases that the record may be in.
 
         Raises:
-            LeaseLost: it is another runner's by now, or in another phase.
+            LeaseLost: another runner has the shard, or the record has another token or phase.
         """
         statement = self._guarded(run, changes, token, phases)
         if not self._internals.catalog.run(lambda connection: connection.execute(statement).affected, writes=True):
             raise self._lost(run)
 
     def flip(self, run: ShardRun, before: Topology, target: str, token: str, changes: Mapping[str, Value]) -> None:
-        """Have the catalog name the target for a shard.
+        """Assign the shard to the target in the catalog, and update its record in the same transaction.
 
         Raises:
-            LeaseLost: the shard is another runner's by now.
-            TopologyError: servers of the two clusters changed meanwhile.
-            OutcomeUnknown: the reply was lost; doing it again settles it.
+            LeaseLost: another runner has the shard.
+            TopologyError: a primary of the two clusters changed since ``before``.
+            OutcomeUnknown: the reply was lost; a repetition settles the outcome.
         """
         statement = self._guarded(run, {"phase": "moved", **changes}, token, (*BEFORE_COMMIT, "moved"))
 
-        def with_it(connection: Connection) -> None:
+        def update_records(connection: Connection) -> None:
             if not connection.execute(statement).affected:
                 raise self._lost(run)
             connection.execute(sql.add_cluster_to_jobs(self._name, target))
 
         try:
-            write_place(self._flipping, before, run.state.shard, target, with_it)
+            write_place(self._flipping, before, run.state.shard, target, update_records)
         finally:
             self._flipping.close()
 
     def ready_to_flip(self) -> None:
-        """Open the connection that ``flip`` needs, while nobody waits for it."""
+        """Open the connection for ``flip`` before the shard is locked."""
         self._flipping.run(lambda connection: connection.version)
 
     def note_outcome(self, job_id: int, shard: int, before: Sequence[Phase], changes: Mapping[str, Value]) -> bool:
-        """Change what is noted of a shard that nobody works on; False where it is in another phase."""
+        """Update the record of a shard without a runner; return False if it is not in one of the phases ``before``."""
         statement = sql.note_outcome(self._name, job_id, shard, before, changes)
         return bool(self._internals.catalog.run(lambda connection: connection.execute(statement).affected, writes=True))
 
@@ -134,8 +142,8 @@ class Records:
     @staticmethod
     def _lost(run: ShardRun) -> LeaseLost:
         return LeaseLost(
-            f"the move of shard {run.state.shard} by job {run.job.job_id} was taken over by another runner, or "
-            "aborted; this one changed nothing more"
+            f"the move of shard {run.state.shard} by job {run.job.job_id} was taken over by another runner or aborted; "
+            "this runner has stopped without further changes"
         )
 
 

@@ -1,4 +1,4 @@
-"""Why a shard cannot be moved, by what its two servers have."""
+"""Checks of the tables on both servers before a move begins."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from schemaless.indexes.registry import IndexEntry
 from schemaless.move.fence import Side, index_tables
 from schemaless.move.index_tables import refusal_of_indexes
-from schemaless.move.spec import TABLES
+from schemaless.move.spec import CREATED_NEW, TABLES
 from schemaless.schema.sql import select_version
 from schemaless.schema.versions import head
 from schemaless.wire.connection import Connection
 
-_MADE_NEW = frozenset(name for name, what in TABLES.items() if what == "made new")
+_CREATED_NEW = frozenset(name for name, treatment in TABLES.items() if treatment == CREATED_NEW)
 
 
 def refusal_of(
@@ -23,46 +23,46 @@ def refusal_of(
     at_target: Connection,
     indexes: Sequence[IndexEntry],
 ) -> str | None:
-    """Return why a shard cannot begin to be moved; None where it can.
+    """Return why a move of the shard cannot begin, or None.
 
     Args:
-        source: what the server that it is on has of it.
-        target: what the one has that it goes to.
-        database: the shard's.
-        at_source: a connection to the first.
-        at_target: a connection to the second.
-        indexes: of the datastore, as the catalog has them now.
+        source: the shard's tables on the source.
+        target: the shard's tables on the target.
+        database: name of the shard's database.
+        at_source: a connection to the source.
+        at_target: a connection to the target.
+        indexes: the datastore's indexes, as the catalog has them now.
     """
     if at_source.is_mariadb != at_target.is_mariadb:
-        return f"{at_source.node} and {at_target.node} are servers of two kinds, MySQL and MariaDB"
-    if source.has_cell and (of_indexes := refusal_of_indexes(indexes, source, at_source.node)) is not None:
-        return of_indexes
+        return f"one of {at_source.node} and {at_target.node} is MySQL and the other is MariaDB"
+    if source.has_cell and (refusal := refusal_of_indexes(indexes, source, at_source.node)) is not None:
+        return refusal
     unknown = sorted(source.plain - TABLES.keys() - {*index_tables(source.plain)})
     if unknown:
         return (
-            f"{database} on {at_source.node} has the table {unknown[0]}, which does not belong to this store and "
-            "would stay behind; move it elsewhere first"
+            f"{database} on {at_source.node} has the table {unknown[0]}, which does not belong to this store, so a "
+            "move would leave it there; move the table to another database first"
         )
-    lacking = sorted(TABLES.keys() - source.plain)
-    if lacking:
-        return f"{database} on {at_source.node} has no table {lacking[0]}; run 'schemaless schema upgrade' first"
+    missing = sorted(TABLES.keys() - source.plain)
+    if missing:
+        return f"{database} on {at_source.node} has no table {missing[0]}; run 'schemaless schema upgrade' first"
     version = str(at_source.rows(select_version(database))[0][0])
     if version != head("shard"):
         needed = head("shard")
         return f"its tables are at revision {version}, not at {needed}; run 'schemaless schema upgrade' first"
     for side, connection in ((source, at_source), (target, at_target)):
         for names, step in (
-            (side.moved, "'schemaless shards drop-moved' drops what is not needed any more"),
-            (side.incoming, "no program reads that copy, whose move was aborted while this server was away: drop it"),
-            ({"notes": side.notes}, "nobody needs it once its move was aborted: drop it"),
+            (side.moved, "run 'schemaless shards drop-moved' to drop leftovers that are no longer needed"),
+            (side.incoming, "its move was aborted while this server was down, and no program reads it: drop it"),
+            ({"noted": side.saved_locations}, "its move was aborted, and it is no longer needed: drop it"),
         ):
-            left = [name for tables in names.values() for name in tables]
-            if left:
-                return f"an earlier move has left {database}.{left[0]} on {connection.node}; {step}"
-    strange = sorted(target.plain - _MADE_NEW)
-    if strange:
+            leftovers = [name for tables in names.values() for name in tables]
+            if leftovers:
+                return f"an earlier move left {database}.{leftovers[0]} on {connection.node}; {step}"
+    unexpected = sorted(target.plain - _CREATED_NEW)
+    if unexpected:
         return (
-            f"{at_target.node} has a database {database} already, with the table {strange[0]}; find out whose it is, "
-            "and drop it there if nobody needs it"
+            f"{at_target.node} already has a database {database} with the table {unexpected[0]}; find out what uses "
+            "it, and drop it there if it is not needed"
         )
     return None

@@ -1,4 +1,4 @@
-"""Moves as jobs: begun or joined, planned, aborted, and what they left behind dropped."""
+"""Move jobs: planning, running and aborting them, and dropping their leftovers."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from schemaless.wire.errors import DatabaseMissing
 from schemaless.wire.node import Node
 
 ASSUMED_BYTES_PER_S: Final = Interval(5e6, 14e6, 40e6)
-"""So many bytes of a table are taken to be copied in a second, until a move was measured."""
+"""Copy rate assumed before any move was measured, in bytes of a table per second."""
 
 _SPREAD: Final = 2.0
 _JOBS_MEASURED: Final = 5
 
 
-def _weigh(store: Datastore, shards: Sequence[int]) -> dict[int, int]:
+def _table_bytes(store: Datastore, shards: Sequence[int]) -> dict[int, int]:
     internals = internals_of(store)
     sizes: dict[int, int] = {}
     for node, names in internals.databases_by_node(shards).items():
@@ -52,10 +52,10 @@ def _check(store: Datastore, spec: MoveSpec, shards: Sequence[int]) -> None:
     for cluster in _sources(store, shards, target):
         pools = internals_of(store).shards
         if is_same_server(pools.pool_for(cluster.primary), pools.pool_for(target.primary)):
-            raise InvalidInput(f"{cluster.name} and {target.name} are one server, by two addresses")
+            raise InvalidInput(f"{cluster.name} and {target.name} are the same server under two addresses")
 
 
-MOVE: Final = JobKind("move", MoveSpec, _weigh, work, _check, reaches=lambda spec: (spec.target,))
+MOVE: Final = JobKind("move", MoveSpec, _table_bytes, work, _check, reaches=lambda spec: (spec.target,))
 
 
 def _sources(store: Datastore, shards: Sequence[int], target: Cluster) -> list[Cluster]:
@@ -66,15 +66,17 @@ def _sources(store: Datastore, shards: Sequence[int], target: Cluster) -> list[C
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
-    """What moving a shard would take.
+    """Prediction of one shard's move.
 
     Attributes:
-        source: the cluster that it is on.
-        size: of its file there.
-        seconds: how long its copying may take, with nobody else at work.
-        free_bytes: what is free on the target's disk; None where that cannot be seen.
-        refusal: why it would not be moved, or None.
-        grants: what is to be run on the target first, so that accounts are let in there.
+        shard: number of the shard.
+        source: the cluster that has the shard.
+        target: the cluster that it would move to.
+        size: size of its table file on the source.
+        seconds: predicted duration of the copy on otherwise idle servers.
+        free_bytes: free space on the target's disk; None if unknown.
+        refusal: why the shard cannot be moved, or None.
+        grants: GRANT statements to run on the target first.
     """
 
     shard: int
@@ -88,15 +90,16 @@ class ShardPlan:
 
 
 def plan(store: Datastore, spec: MoveSpec, shards: Iterable[int], *, listener: Listener = nobody) -> list[ShardPlan]:
-    """Say what moving each shard would take. Changes nothing.
+    """Predict the move of each shard, without changing anything.
 
     Args:
-        spec: what would be asked for.
+        store: the datastore.
+        spec: options of the move.
         shards: numbers of the shards.
-        listener: told each advance, in shards.
+        listener: receives one event per shard.
 
     Raises:
-        InvalidInput: there is no such shard or cluster.
+        InvalidInput: a shard or the target cluster does not exist.
         ServerError: a server cannot be reached.
     """
     internals = internals_of(store)
@@ -111,14 +114,17 @@ def plan(store: Datastore, spec: MoveSpec, shards: Iterable[int], *, listener: L
     plans = []
     with session(internals.shards, node, chosen[0]) as at_target:
         for shard in chosen:
-            refusal, grants = _looked_at(store, shard, spec, at_target)
+            refusal, grants = _check_shard(store, shard, spec, at_target)
             size = sizes.get(shard, TableSize(0, 0))
             if refusal is None and shard in busy:
                 refusal = f"job {busy[shard]} has not finished it"
             if refusal is None:
                 needed += size.file_bytes
                 if free_bytes is not None and needed > free_bytes:
-                    refusal = f"it has no room there beside the other shards: {node} has {free_bytes:,} bytes free"
+                    refusal = (
+                        f"the disk of {node} is too small for this shard and those before it: they need {needed:,} "
+                        f"bytes, and {free_bytes:,} are free"
+                    )
             seconds = Interval(*(size.file_bytes / rate for rate in (speed.high, speed.mid, speed.low)))
             source = internals.topology.cluster_of(shard).name
             plans.append(ShardPlan(shard, source, spec.target, size, seconds, free_bytes, refusal, grants))
@@ -126,14 +132,14 @@ def plan(store: Datastore, spec: MoveSpec, shards: Iterable[int], *, listener: L
     return plans
 
 
-def _looked_at(
+def _check_shard(
     store: Datastore, shard: int, spec: MoveSpec, at_target: Connection
 ) -> tuple[str | None, tuple[str, ...]]:
-    """Return why a shard cannot be moved, and what is to be granted first."""
+    """Return why a shard cannot be moved, or None, and the GRANT statements to run on the target first."""
     internals = internals_of(store)
     source = internals.topology.cluster_of(shard)
     if source.name == spec.target:
-        return "it is there already", ()
+        return f"it is already on {spec.target}", ()
     database = internals.shards.database(shard)
     with session(internals.shards, source.primary, shard) as at_source:
         while True:
@@ -147,12 +153,13 @@ def _looked_at(
         try:
             grants = tuple(lacking_grants(at_source, at_target, database))
         except AccessDenied as error:
-            return f"this account cannot see whether its accounts may use it there: {error}", ()
-    return (f"its accounts lack {len(grants)} privileges there" if grants else None), grants
+            return f"this account cannot check whether the shard's accounts have access on {spec.target}: {error}", ()
+    refusal = f"its accounts lack {len(grants)} privileges on {spec.target}" if grants else None
+    return refusal, grants
 
 
 def sizes_of(store: Datastore, shards: Sequence[int]) -> dict[int, TableSize]:
-    """Return what the files of shards take; those that cannot be seen are absent."""
+    """Return the table sizes of shards by number, without those that are unknown."""
     internals = internals_of(store)
     sizes: dict[int, TableSize] = {}
     for node, names in internals.databases_by_node(shards).items():
@@ -162,7 +169,7 @@ def sizes_of(store: Datastore, shards: Sequence[int]) -> dict[int, TableSize]:
 
 
 def _busy(store: Datastore) -> dict[int, int]:
-    """Return the shards that unfinished jobs are not through with, and whose each is."""
+    """Return the shards that unfinished jobs still have to process, each with its job's id."""
     job_store = JobStore(store)
     return {
         state.shard: job.job_id
@@ -174,7 +181,7 @@ def _busy(store: Datastore) -> dict[int, int]:
 
 
 def _speed(store: Datastore) -> Interval:
-    """Return how many bytes of bodies the last moves copied in a second."""
+    """Return the copy rate of the last moves, in body bytes per second."""
     job_store = JobStore(store)
     states = [state for job in job_store.jobs("move")[-_JOBS_MEASURED:] for state in job_store.shards(job.job_id)]
     size, took_s = sum(state.bytes_before for state in states), sum(state.busy_s for state in states)
@@ -184,11 +191,14 @@ def _speed(store: Datastore) -> Interval:
 
 
 def begin_or_join(store: Datastore, spec: MoveSpec, shards: Iterable[int]) -> tuple[Job, bool]:
-    """Return a job for this, and whether it is new; see ``JobKind.begin_or_join``.
+    """Start a move job or join the unfinished one for the same move; see ``JobKind.begin_or_join``.
+
+    Returns:
+        The job, and True if it is new.
 
     Raises:
-        MoveRefused: some of the shards cannot be moved; no job was begun.
-        JobConflict: another unfinished job is about one of them.
+        MoveRefused: some shards cannot be moved; no job was started.
+        JobConflict: another unfinished job includes one of the shards.
     """
     chosen = internals_of(store).chosen_shards(shards)
     joined = MOVE.same(JobStore(store), spec, chosen)
@@ -201,27 +211,27 @@ def begin_or_join(store: Datastore, spec: MoveSpec, shards: Iterable[int]) -> tu
         if shard_plan.refusal is not None and shard_plan.shard not in busy
     ]
     if refused:
-        others = f"; neither can {len(refused) - 1} others" if len(refused) > 1 else ""
+        others = f"; {len(refused) - 1} more shards cannot be moved either" if len(refused) > 1 else ""
         raise MoveRefused(f"shard {refused[0].shard} cannot be moved to {spec.target}: {refused[0].refusal}{others}")
     return MOVE.begin_or_join(store, spec, chosen)
 
 
 def run(store: Datastore, spec: MoveSpec, shards: Iterable[int], **how: Unpack[HowToRun]) -> list[MoveRecord]:
-    """Move shards, as a job in the catalog: begin one, or go on with the unfinished one that is the same.
+    """Move shards in a job: start one, or continue the unfinished job for the same move.
 
-    Readers, writers and followers go on. Interrupted anywhere, the same call goes on.
+    Readers, writers and followers keep running. After an interruption, the same call continues.
 
     Args:
-        store: the datastore; its account has the role ``move``.
-        spec: where to, and how.
+        store: the datastore; its account needs the role ``move``.
+        spec: target and options of the move.
         shards: numbers of the shards.
         how: see ``HowToRun``.
 
     Returns:
-        What became of each shard.
+        The record of each shard's move.
 
     Raises:
-        MoveRefused: a shard cannot be moved as things are; those that are moved stay so.
+        MoveRefused: a shard cannot be moved now; shards that have moved stay on the target.
         SchemalessError: as ``JobKind.run``.
     """
     if how.get("job") is None:
@@ -231,27 +241,29 @@ def run(store: Datastore, spec: MoveSpec, shards: Iterable[int], **how: Unpack[H
 
 
 def abort(store: Datastore, move: Job, *, uncompared: bool = False, **how: Unpack[HowToRun]) -> list[MoveRecord]:
-    """End a move for good: shards that have not been cut over stay where they are, and what was copied is dropped.
+    """Abort a move: shards that were not cut over stay on their source, and their copies are dropped.
 
-    A shard that is past its commit point has moved, and stays so. Interrupted anywhere, the same call goes on.
+    A shard past its commit point stays on the target. After an interruption, the same call continues.
 
     Args:
-        uncompared: whether shards that have moved from a server that cannot be reached are not compared with what they
-            left behind there.
+        store: the datastore; its account needs the role ``move``.
+        move: the job to abort.
+        uncompared: whether to skip the verification of moved shards whose source cannot be reached.
+        how: see ``HowToRun``.
 
     Returns:
-        What became of each shard.
+        The record of each shard's move.
 
     Raises:
-        JobConflict: it has ended already.
-        MoveRefused: a shard is not to be compared, and the server that it came from can be reached.
-        SchemalessError: what a server met.
+        JobConflict: the job has already ended.
+        MoveRefused: ``uncompared`` is set, but a moved shard's source can be reached.
+        SchemalessError: a server failed.
     """
     job_store, records = JobStore(store), Records(store)
     job_id = move.job_id
     move.check_kind("move")
     if not move.unfinished:
-        raise JobConflict(f"job {job_id} is {move.state}; only one that is running or paused can be aborted")
+        raise JobConflict(f"job {job_id} is {move.state}; only a running or paused job can be aborted")
     spec, topology = MoveSpec.of(move), internals_of(store).topology
     for shard in job_store.numbers(job_id):
         records.begin(job_id, shard, topology.cluster_of(shard).name, spec.target)
@@ -259,7 +271,7 @@ def abort(store: Datastore, move: Job, *, uncompared: bool = False, **how: Unpac
     if uncompared:
         for record in records.all(job_id):
             if record.phase == "moved":
-                _leave_uncompared(store, record)
+                _skip_verification(store, record)
     job_store.change_state(job_id, ("paused",), "running", f"to be aborted, by {who()}")
     how["job"] = job_store.job(job_id)
     MOVE.run(store, spec, **how)
@@ -269,30 +281,32 @@ def abort(store: Datastore, move: Job, *, uncompared: bool = False, **how: Unpac
     return outcomes
 
 
-def _leave_uncompared(store: Datastore, record: MoveRecord) -> None:
+def _skip_verification(store: Datastore, record: MoveRecord) -> None:
     internals = internals_of(store)
     node = internals.topology.cluster(record.source).primary
     try:
         with session(internals.shards, node, record.shard):
             pass
     except ServerUnavailable:
-        # What was left behind is gone with its server.
+        # The leftovers are lost with their server.
         Records(store).note_outcome(record.job_id, record.shard, ("moved",), {"phase": "dropped"})
     else:
         raise MoveRefused(
-            f"shard {record.shard} can be compared with what it left behind, since {node} can be reached; run the same "
+            f"shard {record.shard} can be compared with its leftovers, because {node} can be reached; run the same "
             "command without --uncompared"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class LeftBehind:
-    """What a move has left on the cluster that a shard came from.
+    """Leftovers of a move: a shard's old tables on its source.
 
     Attributes:
-        tables: their names.
-        cells: how many are in the table of cells.
-        refusal: why it is not to be dropped, or None.
+        record: record of the move.
+        node: the source's primary.
+        tables: names of the tables, the cell table last.
+        cells: number of rows in the cell table.
+        refusal: why the tables must not be dropped, or None.
     """
 
     record: MoveRecord
@@ -303,12 +317,12 @@ class LeftBehind:
 
     @property
     def has_cells(self) -> bool:
-        """Whether its cells are there, in the last of the tables."""
+        """Whether the cell table still exists; it is the last of the tables."""
         return bool(self.tables) and self.tables[-1] == moving.moved("cell", self.record.token or "")
 
 
 def left_behind(store: Datastore, shards: Iterable[int] | None = None) -> list[LeftBehind]:
-    """Return what moves have left behind, with why some of it has to stay.
+    """Return the leftovers of all moves, of all shards or of some.
 
     Raises:
         ServerError: a server cannot be reached.
@@ -316,52 +330,56 @@ def left_behind(store: Datastore, shards: Iterable[int] | None = None) -> list[L
     internals = internals_of(store)
     chosen = set(internals.chosen_shards(shards))
     internals.shards.again(internals.shards.routing)
-    left = []
+    leftovers = []
     for record in Records(store).all():
         if record.shard not in chosen or record.phase not in ("moved", "verified"):
             continue
         node = internals.topology.cluster(record.source).primary
         with session(internals.shards, node, record.shard) as connection:
-            left.append(_left_there(store, record, node, connection))
-    return left
+            leftovers.append(_read_leftovers(store, record, node, connection))
+    return leftovers
 
 
-def _left_there(store: Datastore, record: MoveRecord, node: Node, connection: Connection) -> LeftBehind:
+def _read_leftovers(store: Datastore, record: MoveRecord, node: Node, connection: Connection) -> LeftBehind:
     internals = internals_of(store)
     database = internals.shards.database(record.shard)
     side = side_of(connection, database)
-    # Of this move and no other, the cells last: as long as they are there, they are counted.
+    # Only the tables of this move; the cell table is last, so that its rows can be counted until it is dropped.
     of_move = [(table, moving.moved(table, record.token or "")) for table in (*index_tables(side.moved), *sql.FENCED)]
     tables = tuple(name for table, name in of_move if name in side.moved.get(table, ()))
     cells = moving.moved("cell", record.token or "")
     counts = [int(connection.rows(sql.count_rows(database, name))[0][0]) for name in tables if name == cells]
     refusal = None
     if record.phase == "moved":
-        refusal = f"it was not compared with the moved shard yet; job {record.job_id} has not finished"
+        refusal = f"the moved shard has not been compared with it yet; job {record.job_id} has not finished"
     elif side.has_cell or internals.topology.cluster_of(record.shard).name == record.source:
         refusal = f"the shard is on {node} again"
     elif counts and counts != [record.fence_rows]:
-        refusal = f"it has {counts[0]:,} cells, and {record.fence_rows:,} were compared"
+        refusal = f"it has {counts[0]:,} cells, but {record.fence_rows:,} were compared"
     return LeftBehind(record, node, tables, sum(counts), refusal)
 
 
 def drop(store: Datastore, left: LeftBehind, *, listener: Listener = nobody) -> None:
-    """Drop what a move left behind, and the shard's database there where nothing else is in it.
+    """Drop a move's leftovers, and the shard's database there if nothing else is in it.
 
-    It looks once more behind the locks of movers, and drops in the session that holds them: whoever moves the shard
-    back meanwhile ends that first. Killed anywhere, the same again goes on. The listener is told that one more shard
-    is through.
+    Checks again under the movers' locks, and drops in the session that holds them: a mover that brings the shard back
+    kills this session first. After an interruption, the same call continues.
+
+    Args:
+        store: the datastore; its account needs the role ``move``.
+        left: the leftovers.
+        listener: receives one event when they are dropped.
 
     Raises:
-        MoveRefused: it has to stay.
-        ServerError: the server refused or failed; the same again goes on.
+        MoveRefused: the tables must not be dropped.
+        ServerError: the server refused or failed; the same call continues.
     """
     record, internals = left.record, internals_of(store)
     database = internals.shards.database(record.shard)
     with session(internals.shards, left.node, record.shard) as connection:
         take_locks(connection, database, record.shard)
         internals.shards.again(internals.shards.routing)
-        now = _left_there(store, record, left.node, connection)
+        now = _read_leftovers(store, record, left.node, connection)
         if now.refusal is not None:
             raise MoveRefused(f"shard {record.shard}: {now.refusal}; nothing was dropped")
         for name in now.tables:
@@ -369,7 +387,7 @@ def drop(store: Datastore, left: LeftBehind, *, listener: Listener = nobody) -> 
         try:
             rest = {str(row[0]) for row in connection.rows(show_tables(database))}
         except DatabaseMissing:
-            # Whoever was killed before this was noted had dropped it.
+            # An earlier call dropped the database, and was interrupted before it updated the record.
             rest = None
         if rest is not None and rest <= {"shard_identity", "alembic_version"}:
             connection.execute(drop_database(database))

@@ -1,4 +1,4 @@
-"""What a move of shards is to do, and what becomes of each table that a shard has."""
+"""Options of a move, and the treatment of each of a shard's tables."""
 
 from __future__ import annotations
 
@@ -12,31 +12,33 @@ from schemaless.topology.sql import moving
 Phase = Literal["preparing", "copying", "cutting", "moved", "verified", "dropped", "aborting", "aborted"]
 
 BEFORE_COMMIT: Final[tuple[Phase, ...]] = moving.BEFORE_COMMIT
-"""In these phases the shard is where it was, as far as the catalog knows; the servers may know better."""
+"""Phases in which the catalog still assigns the shard to the source; the servers may be further."""
+
+CREATED_NEW: Final = "created new"
 
 TABLES: Final[dict[str, str]] = {
-    "cell": "copied by the change feed, fenced, renamed last on the source and then last on the target",
-    "follower": "carried over under the fence with a higher epoch, renamed before cell",
-    "parked": "carried over under the fence, renamed before cell",
-    "shard_identity": "made new",
-    "alembic_version": "made new",
+    "cell": "copied from the change feed, fenced, renamed last on the source and then last on the target",
+    "follower": "copied under the fence with a higher epoch, renamed before cell",
+    "parked": "copied under the fence, renamed before cell",
+    "shard_identity": CREATED_NEW,
+    "alembic_version": CREATED_NEW,
 }
-"""A shard has these tables, and this is what a move does with each; it is refused where there is another.
+"""How a move treats each table of a shard; a shard with any other table is refused.
 
-Besides, it has one for each secondary index: copied beside its writers, renamed before ``cell`` (``indexes.py``).
+Index tables are not listed: they are copied while they are in use, and renamed before ``cell`` (``index_tables.py``).
 """
 
 
 @dataclass(frozen=True, slots=True)
 class MoveSpec(JobSpec):
-    """What a move is to do; stands in the job.
+    """Options of a move, stored in its job.
 
     Attributes:
-        target: the cluster that the shards are to be on.
-        max_pause_s: how long readers and writers of a shard may be held off by one try, in seconds.
-        give_up_s: how long a shard may take to be cut over once it is copied, in seconds; and for how long, while it is
-            copied, what is left may get no less.
-        accounts: whether to refuse where accounts that may use a shard on its cluster may not on the target.
+        target: name of the cluster that the shards move to.
+        max_pause_s: maximum time that one attempt to cut over may block a shard's readers and writers, in seconds.
+        give_up_s: time limit for cutting a shard over once it is copied, and for a copy whose backlog does not shrink,
+            in seconds.
+        accounts: whether to refuse the move if accounts that use a shard lack privileges on the target.
     """
 
     target: str = ""
@@ -46,7 +48,7 @@ class MoveSpec(JobSpec):
 
     def __post_init__(self) -> None:
         if not self.target:
-            raise InvalidInput("name the cluster that the shards are to be moved to; 'schemaless topology show'")
+            raise InvalidInput("no target cluster is given; 'schemaless topology show' lists the clusters")
         for name in ("max_pause_s", "give_up_s"):
             if not getattr(self, name) > 0:
-                raise InvalidInput(f"{name} must be seconds, over 0, got {getattr(self, name)!r}")
+                raise InvalidInput(f"{name} must be a number of seconds above 0, got {getattr(self, name)!r}")

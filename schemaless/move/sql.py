@@ -1,6 +1,6 @@
-"""Statements that move a shard: its tables under other names, sessions that hold it, and what the catalog notes of it.
+"""SQL statements of moves: table renames, locks, cell copies and the catalog's move records.
 
-Nothing here opens a transaction: START TRANSACTION would unlock the tables that a session holds.
+No statement here opens a transaction, because START TRANSACTION releases a session's table locks.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ CARRIED: Final[dict[str, tuple[str, ...]]] = {
     "follower": (*("name", "location", "worker", "epoch", "state", "attempts", "retry_at", "message", "moved_at"),),
     "parked": (*("name", "added_id", "row_key", "column_name", "ref_key", "attempts", "error", "parked_at", "replay"),),
 }
-"""A move carries these tables over under the fence, row by row, with these columns."""
+"""Tables that a move copies row by row under the fence, with their columns."""
 
 FENCED: Final = (*CARRIED, "cell")
-"""These tables are renamed by a move, in this order: it is the name of ``cell`` that says where the shard is."""
+"""Tables that a move renames, in this order; the name of ``cell``, the last one, decides which server has the shard."""
 
 
 CellRow = tuple[int, bytes, str, int, bytes, str]
-"""A whole cell is added_id, row_key, column_name, ref_key, body, and created_at as text that says UTC."""
+"""A complete cell: added_id, row_key, column_name, ref_key, body, and created_at as text with its UTC offset."""
 
 SELECT_THREAD: Final = b"SELECT CONNECTION_ID()"
 SELECT_SERVER: Final = b"SELECT CONCAT(@@global.server_id,' ',@@hostname,' ',@@global.port,' ',@@datadir)"
-"""Its value tells a server from others, of whatever address."""
+"""Selects a string that identifies a server independently of its address."""
 
 _DIGESTS: Final = b"added_id, row_key, column_name, ref_key, " + CREATED_AT + b", UNHEX(SHA2(body,256))"
 
 
-def noted(token: str) -> str:
-    """Return what the table is called that says where followers were when a move began to copy indexes."""
+def saved_locations(token: str) -> str:
+    """Return the name of the table for the followers' locations at the start of an index copy."""
     return f"follower_noted_{token}"
 
 
 def probe(token: str) -> str:
-    """Return the name of a table that is made, renamed and dropped to see whether that can be done now."""
+    """Return the name of the table that is created, renamed and dropped to test for blocked DDL."""
     return f"cell_probe_{token}"
 
 
@@ -61,26 +61,28 @@ def probe(token: str) -> str:
 
 
 def select_lock_holder(name: str) -> bytes:
-    """Select the connection that holds a named lock; NULL where nobody does."""
+    """Select the connection id that holds a named lock, or NULL."""
     return b"SELECT IS_USED_LOCK(%b)" % text(name)
 
 
 def kill(thread: int, *, query: bool = False) -> bytes:
-    """End a connection, or only what it is at."""
+    """Kill a connection, or only its running statement."""
     return b"KILL %b%d" % (b"QUERY " if query else b"", thread)
 
 
 def lock_fenced(database: str, tables: Iterable[str] = FENCED) -> bytes:
-    """Hold off everybody else who reads or writes what is fenced."""
+    """Lock tables against all other readers and writers."""
     return b"LOCK TABLES " + b", ".join(b"%b WRITE" % quoted_table(database, table) for table in tables)
 
 
 def rename(database: str, names: Sequence[tuple[str, str]], *, locked_mariadb: bool = False) -> tuple[bytes, ...]:
-    """Rename tables, from one name to another each.
+    """Rename tables.
 
     Args:
-        locked_mariadb: the server is MariaDB, and the session holds these tables by LOCK TABLES: it takes one after the
-            other then.
+        database: name of the database.
+        names: pairs of old and new name.
+        locked_mariadb: True on MariaDB if the session holds LOCK TABLES on the tables: it refuses RENAME TABLE then,
+            and they are altered one by one.
     """
     pairs = [(quoted_table(database, old), quoted_table(database, new)) for old, new in names]
     if locked_mariadb:
@@ -88,8 +90,8 @@ def rename(database: str, names: Sequence[tuple[str, str]], *, locked_mariadb: b
     return (b"RENAME TABLE " + b", ".join(b"%b TO %b" % pair for pair in pairs),)
 
 
-def make_probe(database: str, name: str) -> bytes:
-    """Make a table that nobody uses."""
+def create_probe(database: str, name: str) -> bytes:
+    """Create an empty probe table."""
     return b"CREATE TABLE IF NOT EXISTS %b (nothing INT)" % quoted_table(database, name)
 
 
@@ -99,7 +101,7 @@ def drop_table(database: str, name: str) -> bytes:
 
 
 def raise_counter(database: str, table: str, next_id: int) -> bytes:
-    """Have a table give out ids from here on; it never gives out lower ones again."""
+    """Raise a table's next added_id."""
     return b"ALTER TABLE %b AUTO_INCREMENT=%d" % (quoted_table(database, table), next_id)
 
 
@@ -107,23 +109,23 @@ def raise_counter(database: str, table: str, next_id: int) -> bytes:
 
 
 def select_ids_and_lengths(database: str, table: str, after: int, limit: int) -> bytes:
-    """Select added_id and length of the body of the next rows."""
-    behind = b"%b FORCE INDEX (PRIMARY) WHERE added_id>%d" % (quoted_table(database, table), after)
-    return b"SELECT added_id, LENGTH(body) FROM %b ORDER BY added_id LIMIT %d" % (behind, limit)
+    """Select added_id and body length of the next rows above ``after``."""
+    rows = b"%b FORCE INDEX (PRIMARY) WHERE added_id>%d" % (quoted_table(database, table), after)
+    return b"SELECT added_id, LENGTH(body) FROM %b ORDER BY added_id LIMIT %d" % (rows, limit)
 
 
 def select_ids(database: str, table: str, after: int, up_to: int) -> bytes:
-    """Select the added_ids with ``after < added_id <= up_to``, in their order."""
+    """Select the added_ids with ``after < added_id <= up_to``, in order."""
     return _select_run(b"added_id", database, table, after, up_to)
 
 
 def select_rows(database: str, table: str, ids: Iterable[int]) -> bytes:
-    """Select whole cells."""
+    """Select complete cells by added_id."""
     return b"SELECT %b FROM %b WHERE added_id IN (%b)" % (CELL, quoted_table(database, table), numbers(ids))
 
 
 def select_digests(database: str, table: str, after: int, up_to: int) -> bytes:
-    """Select the cells with ``after < added_id <= up_to`` in their order, with the SHA-256 of each body."""
+    """Select the cells with ``after < added_id <= up_to`` in order, each with the SHA-256 of its body."""
     return _select_run(_DIGESTS, database, table, after, up_to)
 
 
@@ -133,7 +135,7 @@ def count_rows(database: str, table: str) -> bytes:
 
 
 def insert_rows(database: str, table: str, rows: Iterable[CellRow]) -> bytes:
-    """Insert whole cells, under the ids and times that they have."""
+    """Insert complete cells with their ids and times."""
     return b"INSERT INTO %b (added_id, row_key, column_name, ref_key, body, created_at) VALUES %b" % (
         quoted_table(database, table),
         b",".join(
@@ -144,17 +146,17 @@ def insert_rows(database: str, table: str, rows: Iterable[CellRow]) -> bytes:
     )
 
 
-# What is carried over as a whole
+# Followers and parked cells
 
 
 def select_carried(database: str, table: str, name: str) -> bytes:
-    """Select all rows of a table that is carried over, under the name that it has now."""
+    """Select all rows of ``follower`` or ``parked``, which is currently named ``name``."""
     return b"SELECT %b FROM %b ORDER BY 1, 2" % (", ".join(CARRIED[table]).encode(), quoted_table(database, name))
 
 
 def insert_carried(database: str, table: str, name: str, rows: Iterable[Sequence[Any]]) -> bytes:
-    """Insert rows into a table that is carried over, under the name that it has now."""
-    literals = ([_carried(value) for value in row] for row in rows)
+    """Insert rows into ``follower`` or ``parked``, which is currently named ``name``."""
+    literals = ([_literal(value) for value in row] for row in rows)
     return insert(quoted_table(database, name), ", ".join(CARRIED[table]), literals)
 
 
@@ -164,16 +166,16 @@ def delete_all(database: str, name: str) -> bytes:
 
 
 def rewind_followers(database: str, location: int) -> bytes:
-    """Have followers that are past a location go on from there; their owners have lost them."""
+    """Rewind followers past a location and revoke their leases."""
     ahead = (quoted_table(database, "follower"), location, location)
     return b"UPDATE %b SET location=%d, epoch=epoch+1 WHERE location>%d" % ahead
 
 
-# Where the followers of indexes were
+# Locations of index followers
 
 
 def select_locations(shards: Iterable[tuple[str, int]], names: Sequence[str]) -> bytes:
-    """Select shard, name and location of some followers in shards, each of ``(database, shard)``."""
+    """Select shard, name and location of the named followers in shards, each given as ``(database, shard)``."""
     return b" UNION ALL ".join(
         b"SELECT %d, name, location FROM %b WHERE name IN (%b)"
         % (shard, quoted_table(database, "follower"), texts(names))
@@ -181,8 +183,8 @@ def select_locations(shards: Iterable[tuple[str, int]], names: Sequence[str]) ->
     )
 
 
-def create_noted(database: str, name: str) -> bytes:
-    """Make the table that says where followers were."""
+def create_saved_locations(database: str, name: str) -> bytes:
+    """Create the table for saved locations of followers."""
     return (
         b"CREATE TABLE IF NOT EXISTS %b (name VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, "
         b"shard INT NOT NULL, location BIGINT UNSIGNED NOT NULL, PRIMARY KEY (name, shard)) ENGINE=InnoDB"
@@ -190,23 +192,23 @@ def create_noted(database: str, name: str) -> bytes:
     )
 
 
-def insert_noted(database: str, name: str, rows: Iterable[tuple[str, int, int]]) -> bytes:
-    """Note followers, each of ``(name, shard, location)``."""
+def insert_saved_locations(database: str, name: str, rows: Iterable[tuple[str, int, int]]) -> bytes:
+    """Insert saved locations, each ``(name, shard, location)``."""
     return insert(quoted_table(database, name), "name, shard, location", rows)
 
 
-def select_noted(database: str, name: str) -> bytes:
-    """Select name, shard and location of the followers that were noted."""
+def select_saved_locations(database: str, name: str) -> bytes:
+    """Select name, shard and location of the saved locations."""
     return b"SELECT name, shard, location FROM %b" % quoted_table(database, name)
 
 
 def rewind_follower(database: str, name: str, location: int) -> bytes:
-    """Have a follower go on from a location, unless it is before that; who has it in hand has lost it."""
+    """Rewind a follower to a location unless it is below it, and revoke its lease."""
     changes = {"location": b"LEAST(location,%d)" % location, "epoch": b"epoch+1"}
     return update(quoted_table(database, "follower"), changes, name=name)
 
 
-def _carried(value: Any) -> bytes:
+def _literal(value: Any) -> bytes:
     if isinstance(value, bytes):
         return blob_hex(value)
     if isinstance(value, datetime):
@@ -218,25 +220,25 @@ def _carried(value: Any) -> bytes:
 
 
 def select_table_grants(database: str) -> bytes:
-    """Select user, host, table and privileges of the accounts that have some on a shard's tables."""
+    """Select user, host, table and privileges of the accounts with privileges on a shard's tables."""
     return b"SELECT User, Host, Table_name, Table_priv FROM mysql.tables_priv WHERE Db=%b" % text(database)
 
 
 SELECT_DATABASE_GRANTS: Final = b"SELECT User, Host, Db FROM mysql.db WHERE Select_priv='Y' AND Insert_priv='Y'"
-"""Its rows are user, host and database, as a pattern, of the accounts that may read and write databases as a whole."""
+"""Selects user, host and database pattern of the accounts that can read and write whole databases."""
 
 
-# In the catalog
+# Catalog
 
 
 def insert_move(catalog: str, job_id: int, shard: int, source: str, target: str, phase: str) -> bytes:
-    """Insert where a shard is to be moved, unless that is noted."""
+    """Insert a move record unless it exists."""
     row = (job_id, shard, source, target, phase)
     return insert(quoted_table(catalog, "shard_move"), "job_id, shard, source, target, phase", [row], ignore=True)
 
 
 def select_moves(catalog: str, job_id: int | None = None, shard: int | None = None) -> bytes:
-    """Select moves: all, of one job, of one shard.
+    """Select the records of all moves, of one job, or of one shard.
 
     Returns:
         A statement whose rows are job_id, shard, source, target, phase, token, settled_id, verified_id, fence_id,
@@ -260,32 +262,39 @@ def update_move(
     token: str | None,
     phases: Sequence[str],
 ) -> bytes:
-    """Change what is noted of a move, if the shard is still this runner's, under its token, and in one of some phases.
+    """Update a move record if this runner still holds the shard, and the record has its token and one of the phases.
 
     Args:
-        token: the runner's own; None where it is about to draw one.
+        catalog: name of the catalog's database.
+        job_id: the move job.
+        shard: number of the shard.
+        changes: new values by column.
+        runner: name of the runner.
+        epoch: epoch of the runner's lease on the shard.
+        token: the token that the record must have; None matches any, before the runner has stored its own.
+        phases: the phases that the record may be in.
     """
-    own: dict[str, Value] = {"m.job_id": job_id, "m.shard": shard, "s.runner": runner, "s.epoch": epoch}
+    lease: dict[str, Value] = {"m.job_id": job_id, "m.shard": shard, "s.runner": runner, "s.epoch": epoch}
     return (
         b"UPDATE %b AS m JOIN %b AS s ON s.job_id=m.job_id AND s.shard=m.shard SET %b WHERE %b AND m.phase IN (%b)"
         % (
             quoted_table(catalog, "shard_move"),
             quoted_table(catalog, "job_shard"),
             assigned({f"m.{name}": value for name, value in changes.items()}),
-            matching(**own, **{"m.token": token}),
+            matching(**lease, **{"m.token": token}),
             texts(phases),
         )
     )
 
 
 def note_outcome(catalog: str, job_id: int, shard: int, before: Sequence[str], changes: Mapping[str, Value]) -> bytes:
-    """Change what is noted of a move that nobody works on, if it is in one of some phases."""
+    """Update the record of a move without a runner if it is in one of the phases ``before``."""
     statement = update(quoted_table(catalog, "shard_move"), changes, job_id=job_id, shard=shard)
     return statement + b" AND phase IN (%b)" % texts(before)
 
 
 def add_cluster_to_jobs(catalog: str, cluster: str) -> bytes:
-    """Let the runners of all unfinished jobs keep their leases on a cluster, where they have it not yet."""
+    """Add a cluster to all unfinished jobs that lack it; without it, their next lease renewal would fail."""
     unfinished = b"SELECT job_id, %b FROM %b WHERE state IN ('running','paused')" % (
         text(cluster),
         quoted_table(catalog, "job"),

@@ -1,16 +1,15 @@
-"""One shard on its way to another cluster, in the hands of one runner: copied, cut over, compared; or aborted.
+"""The steps of moving one shard: copy, cut over and verify, or abort.
 
-What a runner does first follows from what the two servers have, and not from what the catalog says, which may have
-failed over itself:
+A runner decides by the tables on the two servers, not by the catalog, which may itself have failed over:
 
     source has    target has    then
-    cell          incoming      it is being copied; abort: drop incoming
+    cell          incoming      copy; abort: drop incoming
     moved         incoming      finish the cut; abort: drop incoming, rename back
-    moved         cell          it is moved, whatever the catalog says; never aborted
-    cell          cell          somebody's failover; nothing is done, and said so
+    moved         cell          moved, whatever the catalog says; never aborted
+    cell          cell          result of a failover: refuse, and ask the operator
 
-The target's RENAME of ``cell`` is the commit point. It comes behind the source's, so no cell is ever written in two
-places; and clients find the target by the catalog alone, which is changed behind both.
+The RENAME of ``cell`` on the target is the commit point. It follows the RENAME on the source, so a shard never has two
+places to write to; clients find the target only through the catalog, which is updated after both.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from schemaless.jobs.runner import ShardRun
 from schemaless.jobs.server_load import note_read
 from schemaless.move import sql
 from schemaless.move.accounts import check_accounts
-from schemaless.move.copy_rate import Pace, TargetServers
+from schemaless.move.copy_rate import CopyRate, TargetServers
 from schemaless.move.copying import Copier, carry_over
 from schemaless.move.fence import Fence, Side, index_tables, new_token
 from schemaless.move.index_tables import MovedIndexes
@@ -48,39 +47,38 @@ from schemaless.wire.connection import Connection
 
 _log = logging.getLogger("schemaless")
 
-ROOM: Final = 1 << 20
-"""Ids on the target begin so far above those of the source, so that none that was ever given is given again."""
+ID_GAP: Final = 1 << 20
+"""Distance of the target's first new id from the source's next one, so that no id is ever assigned twice."""
 
-_REST_S: Final = 0.05
-"""A shard is cut over when what is left to copy is predicted to take no longer."""
+_MAX_TAIL_S: Final = 0.05
+"""Maximum predicted copy time of the tail at which a shard is cut over, in seconds."""
 
-_MOST_TAIL_IDS: Final = 50_000
-"""So many ids above what is settled are compared while everybody waits, at most."""
+_MAX_TAIL_IDS: Final = 50_000
+"""Maximum number of ids above the settled one to compare during the cut."""
 
 _FIRST_BUDGET_S: Final = 0.15
-_HOLD_OFF: Final = 10
-"""Between two tries nobody is held off for so many times as long as a try took."""
+_BACKOFF: Final = 10
+"""Wait this multiple of the last attempt's duration before the next attempt to cut over."""
 
-_LAG_S: Final = 1.0
-"""The target's replicas may lag by so much when clients begin to read them."""
+_MAX_LAG_S: Final = 1.0
+"""Maximum lag of the target's replicas when clients begin to read from them, in seconds."""
 
-_TOLD_APART_BY: Final = 32
-"""Servers are told apart by so many digits."""
+_FINGERPRINT_DIGITS: Final = 32
 
-_WAITED_S: Final = 1.0
-"""After a longer wait what came meanwhile is copied in the steps of a job, and not at once."""
+_LONG_WAIT_S: Final = 1.0
+"""After a longer wait, in seconds, new cells are copied in regular steps instead of at once."""
 
 
-def work(store: Datastore, run: ShardRun, hold_off: float = _HOLD_OFF) -> None:
-    """Do a job's work on one shard; runs in a worker."""
-    _ShardMove(store, run, hold_off).go_on()
+def work(store: Datastore, run: ShardRun, backoff: float = _BACKOFF) -> None:
+    """Move one shard as far as possible; called in a worker process."""
+    _ShardMove(store, run, backoff).run()
 
 
 class _ShardMove:
-    def __init__(self, store: Datastore, run: ShardRun, hold_off: float) -> None:
+    def __init__(self, store: Datastore, run: ShardRun, backoff: float) -> None:
         self._store = store
         self._run = run
-        self._hold_off_times = hold_off
+        self._backoff_factor = backoff
         self._internals = internals_of(store)
         self._shards = self._internals.shards
         self._shard = run.state.shard
@@ -89,37 +87,38 @@ class _ShardMove:
         self._token = new_token()
         self._phases: tuple[Phase, ...] = BEFORE_COMMIT
         self._servers = TargetServers(store, run, self._spec.target)
-        self._pace = Pace(self._shard, self._spec.give_up_s)
+        self._rate = CopyRate(self._shard, self._spec.give_up_s)
         self._indexes = MovedIndexes(self._internals, run, self._servers.gate)
-        self._carried: frozenset[str] = frozenset(TABLES)
+        self._known_tables: frozenset[str] = frozenset(TABLES)
 
-    def go_on(self) -> None:
-        """Bring it as far as it goes.
+    def run(self) -> None:
+        """Take the shard through its remaining steps.
 
         Raises:
-            MoveRefused: it cannot be moved as things are.
-            SchemalessError: what a server met; the same again goes on.
+            MoveRefused: it cannot be moved now.
+            SchemalessError: a server failed; the same call continues.
         """
         self._shards.again(self._shards.routing)
         self._topology = self._shards.topology
         home = self._topology.cluster_of(self._shard).name
         record = self._records.begin(self._run.job.job_id, self._shard, home, self._spec.target)
         if record.phase in ("preparing", "copying"):
-            # In the middle of a cut nobody has the shard: that ends first, whatever lags, and also in a paused job.
+            # Later phases pass no gate: an unfinished cut leaves the shard without a server, so it is completed even if
+            # replicas lag or the job is paused.
             self._run.gate()
         if record.phase in BEFORE_COMMIT and home == record.target != record.source:
-            # The reply to the flip was lost; nothing else writes that.
+            # The flip succeeded, but its reply was lost; nothing else assigns the shard to the target.
             self._records.note(self._run, {"phase": "moved"}, token=None, phases=BEFORE_COMMIT)
             record = self._records.all(record.job_id, self._shard)[0]
         try:
             if record.phase in BEFORE_COMMIT:
                 record = self._move(record)
             if record.phase in ("moved", "dropped"):
-                # Those that were made meanwhile, too.
+                # Again, for dictionaries that were created during the move.
                 self._copy_dictionaries()
-                self._indexes.go_over_again(self._topology.cluster(record.target).primary)
+                self._indexes.rewind_followers(self._topology.cluster(record.target).primary)
             if record.phase == "moved":
-                verify_shard(self._store, self._run, record, self._servers.rest_anyhow)
+                verify_shard(self._store, self._run, record, self._servers.rest_ungated)
         finally:
             self._servers.close()
         self._run.finish()
@@ -132,44 +131,45 @@ class _ShardMove:
         aborting = record.phase == "aborting"
         if source.name != record.source and not aborting:
             raise MoveRefused(
-                f"shard {self._shard} is on {source.name} by now, and its move began on {record.source}; abort the move"
+                f"shard {self._shard} is on {source.name} now, but its move began on {record.source}; abort the move"
             )
         nodes = source.primary, target.primary
         with Fence(self._shards, self._shard, *nodes, needs_target=not aborting) as fence:
             self._fence = fence
             if record.phase == "preparing":
                 self._prepare()
-            # Behind the locks: whoever wakes up later finds his sessions ended, or is told here.
+            # Under the locks: a previous runner that resumes finds its sessions killed, or fails this update.
             self._phases = ("aborting",) if aborting else ("preparing", "copying", "cutting")
             self._note({"token": self._token, "phase": "aborting" if aborting else "copying"}, token=None)
             if not aborting:
-                # Before the first cell that may name one.
+                # Before the first cell that may need one.
                 self._copy_dictionaries()
-            there, here = fence.take_over(self._token)
+            at_source, at_target = fence.take_over(self._token)
             if not aborting:
-                there, here = self._look_for_failovers(record, source, target, there, here)
-            self._act(there, here, aborting, target)
+                at_source, at_target = self._detect_failovers(record, source, target, at_source, at_target)
+            self._act(at_source, at_target, aborting, target)
         return self._read()
 
-    def _look_for_failovers(
-        self, record: MoveRecord, source: Cluster, target: Cluster, there: Side, here: Side
+    def _detect_failovers(
+        self, record: MoveRecord, source: Cluster, target: Cluster, at_source: Side, at_target: Side
     ) -> tuple[Side, Side]:
-        """Find from where on cells are to be compared: from the beginning where one of the servers is another by now.
+        """Compare cells from the beginning if a server was replaced since the last runner.
 
-        Where it is the source, what was copied is dropped: it may have cells that this server has lost, and other cells
-        under the same ids.
+        If the source was replaced, the copy is dropped: it may contain cells that the new server has lost, or has
+        under other keys.
 
         Returns:
-            What there is now.
+            The tables on the source and the target afterwards.
         """
         fence = self._fence
         servers = [
-            _told_apart(cluster, connection) for cluster, connection in ((source, fence.source), (target, fence.target))
+            _fingerprint(cluster, connection)
+            for cluster, connection in ((source, fence.source), (target, fence.target))
         ]
         self._settled = record.settled_id if record.servers == servers else 0
         self._replaced = record.servers != servers
-        if record.servers[:1] != servers[:1] and there.has_cell and not here.has_cell:
-            fence.drop_incoming(here)
+        if record.servers[:1] != servers[:1] and at_source.has_cell and not at_target.has_cell:
+            fence.drop_incoming(at_target)
         self._note({"target_server": " ".join(servers), "settled_id": self._settled})
         return fence.sides()
 
@@ -178,12 +178,14 @@ class _ShardMove:
         moved, incoming = bool(source.moved.get("cell")), bool(target.incoming.get("cell"))
         if fence.unreachable is not None:
             if moved or not source.has_cell:
-                # Whether it has moved, the target alone knows.
+                # Only the target knows whether the shard has moved.
                 raise fence.unreachable
-            what = "tables ..._incoming_... and ..._noted_... there"
-            left = f"shard {self._shard}: {cluster.primary} cannot be reached; {fence.database} may have {what}"
-            _log.warning("%s, drop them by hand if it comes back", left)
-            self._run.job_store.note_event(self._run.job.job_id, left[:255])
+            event = (
+                f"shard {self._shard}: {cluster.primary} cannot be reached; {fence.database} there may have tables "
+                "..._incoming_... and ..._noted_..."
+            )
+            _log.warning("%s; drop them by hand if the server comes back", event)
+            self._run.job_store.note_event(self._run.job.job_id, event[:255])
         match source.has_cell, moved, target.has_cell:
             case True, False, False if aborting:
                 fence.drop_incoming(target)
@@ -193,8 +195,8 @@ class _ShardMove:
                     self._settled = 0
                 self._create()
                 self._copy(cluster)
-            case False, True, False if aborting or not incoming or not self._indexes_are_there(source, target):
-                # First, so that nobody waits for the target.
+            case False, True, False if aborting or not incoming or not self._has_index_copies(source, target):
+                # The source serves the shard again before anything is done on the target.
                 fence.rename_back(self._token)
                 fence.drop_incoming(target)
                 if aborting:
@@ -213,16 +215,18 @@ class _ShardMove:
             case _:
                 raise MoveRefused(
                     f"shard {self._shard}: {fence.source.node} has {_named(source)}, and {fence.target.node} has "
-                    f"{_named(target)}; no move leaves that behind. Did one of them fail over, or was one restored? "
-                    "Nothing was changed. Find out which of them has the cells that matter, then rename cell on the "
-                    f"other one, to cell_moved_{self._token} on the first or to cell_incoming_{self._token} on the "
-                    "second, and run the same command again"
+                    f"{_named(target)}; a move does not leave that state. Did one of the servers fail over, or was it "
+                    "restored? Nothing was changed. Find out which server has the cells to keep, rename cell on the "
+                    f"other one (to cell_moved_{self._token} on the first, or to cell_incoming_{self._token} on the "
+                    "second), and run the same command again"
                 )
 
-    def _indexes_are_there(self, source: Side, target: Side) -> bool:
-        """Whether all entries are on the target, as they were when the source was fenced; it may be another by now."""
+    def _has_index_copies(self, source: Side, target: Side) -> bool:
+        """Whether the target has a complete copy of the index tables; it does not count if a server was replaced."""
         indexes = index_tables(source.moved)
-        return not indexes or (not self._replaced and indexes == index_tables(target.incoming) and bool(target.notes))
+        return not indexes or (
+            not self._replaced and indexes == index_tables(target.incoming) and bool(target.saved_locations)
+        )
 
     def _copy_dictionaries(self) -> None:
         dictionary_replicas = self._internals.dictionary_replicas
@@ -234,7 +238,7 @@ class _ShardMove:
     # Before the cut
 
     def _prepare(self) -> None:
-        """Look whether it can be moved at all, under the locks.
+        """Check under the locks whether the shard can be moved.
 
         Raises:
             MoveRefused: it cannot.
@@ -244,12 +248,12 @@ class _ShardMove:
         refusal = refusal_of(*fence.sides(), fence.database, fence.source, fence.target, entries)
         if refusal is not None:
             raise MoveRefused(f"shard {self._shard}: {refusal}")
-        _, there = fence.sides()
-        if "shard_identity" in there.plain:
+        _, at_target = fence.sides()
+        if "shard_identity" in at_target.plain:
             rows = fence.target.rows(select_identity(fence.database))
             try:
-                # Whoever made the tables may have died before they said whose they are.
-                if rows or there.has_cell:
+                # A runner may have died between creating the tables and inserting the identity.
+                if rows or at_target.has_cell:
                     check_identity(rows, fence.database, fence.target.node, self._identity)
             except ShardIdentityMismatch as error:
                 raise MoveRefused(f"shard {self._shard}: {error}") from error
@@ -267,10 +271,10 @@ class _ShardMove:
         self._copier = Copier(self._fence.target, self._fence.database, names["cell"])
 
     def _copy(self, cluster: Cluster) -> None:
-        """Copy what is there, then what comes meanwhile, until the rest is short; cut over then.
+        """Copy all cells and follow new ones until the tail is short, then cut over.
 
         Raises:
-            MoveRefused: cells come faster than they are copied.
+            MoveRefused: the shard could not be cut over in time.
         """
         self._note({"settled_id": self._settled})
         changes = Changes(self._shards)
@@ -280,44 +284,45 @@ class _ShardMove:
         while True:
             self._copy_settled(changes)
             if give_up_s is None:
-                # As late as can be: what is written from here on is gone over again.
-                self._carried = frozenset(TABLES) | self._indexes.copy(self._fence, self._token)
+                # As late as possible, because followers repeat all index writes from here on.
+                self._known_tables = frozenset(TABLES) | self._indexes.copy(self._fence, self._token)
                 self._copy_settled(changes)
-            # Only now, so that a shard of a week's copying has as long as others for its cut.
+            # The limit applies to the cut only, however long the copy took.
             give_up_s = give_up_s or time.monotonic() + self._spec.give_up_s
             began_s = time.monotonic()
             self._servers.gate()
-            if time.monotonic() - began_s > _WAITED_S:
+            if time.monotonic() - began_s > _LONG_WAIT_S:
                 continue
-            # Nothing waits from here to the cut: what is measured is what the cut finds.
+            # There is no wait between here and the cut, so the tail measured here is the one that the cut will find.
             began_s = time.monotonic()
-            rest = self._copier.copy_rest(self._fence.source, "cell", self._settled)
+            tail = self._copier.copy_tail(self._fence.source, "cell", self._settled)
             self._save()
-            short = self._copier.seconds_for(rest.body_bytes) <= _REST_S and rest.ids <= _MOST_TAIL_IDS
-            if short and self._replicas_have_it(cluster):
+            short = self._copier.seconds_for(tail.body_bytes) <= _MAX_TAIL_S and tail.ids <= _MAX_TAIL_IDS
+            if short and self._replicas_caught_up(cluster):
                 if self._cut(budget_s):
                     return
                 budget_s = min(2 * budget_s, self._spec.max_pause_s)
             if time.monotonic() > give_up_s:
                 raise MoveRefused(
-                    f"shard {self._shard} could not be cut over within {self._spec.give_up_s:g} s: cells come faster "
-                    "than they are copied, a transaction stays open, a backup holds the server, or the target's "
-                    "replicas lag. It is where it was, and all of it is copied; run the same command again"
+                    f"shard {self._shard} could not be cut over within {self._spec.give_up_s:g} s: cells are written "
+                    "faster than they are copied, a transaction stays open, a backup blocks the server, or the "
+                    "target's replicas lag. The shard is still on its source, and the copied cells are kept; run the "
+                    "same command again"
                 )
             self._run.rest(time.monotonic() - began_s)
 
     def _copy_settled(self, changes: Changes) -> None:
-        self._pace.begin()
+        self._rate.begin()
         rows: Sequence[CellRow] = ()
         while True:
             self._servers.gate()
             began_s = time.monotonic()
-            limit = self._pace.cells(rows, called=self._servers.called)
+            limit = self._rate.step_cells(rows, busy=self._servers.busy)
             page = changes.page(self._shard, self._settled, limit, None, "primary")
             rows = page.rows
             self._run.spend(sum(len(row[4]) for row in rows))
             self._copier.copy(rows, self._settled)
-            # Its own reads and writes are not those of applications.
+            # The job's own calls must not count as those of applications.
             for connection in (self._fence.source, self._fence.target, self._fence.target):
                 note_read(connection)
             done = page.next_location == self._settled
@@ -326,13 +331,13 @@ class _ShardMove:
                 self._save()
             if done:
                 return
-            self._servers.rest(time.monotonic() - began_s, self._pace.share)
-            if self._pace.due(time.monotonic() - began_s):
-                self._pace.look(self._settled, self._top(), self._copier.cells, rests=self._servers.called)
-                if self._pace.told is not None:
-                    told, self._pace.told = self._pace.told, None
-                    _log.warning("%s", told)
-                    self._run.job_store.note_event(self._run.job.job_id, told[:255])
+            self._servers.rest(time.monotonic() - began_s, self._rate.share)
+            if self._rate.due(time.monotonic() - began_s):
+                self._rate.adjust(self._settled, self._top(), self._copier.cells, pauses=self._servers.busy)
+                if self._rate.warning is not None:
+                    warning, self._rate.warning = self._rate.warning, None
+                    _log.warning("%s", warning)
+                    self._run.job_store.note_event(self._run.job.job_id, warning[:255])
 
     def _top(self) -> int:
         return int(self._fence.source.rows(moving.select_top(self._fence.database, "cell"))[0][0] or 0)
@@ -346,62 +351,62 @@ class _ShardMove:
         state.counters |= {"noted_cells": self._copier.cells, "noted_bytes": self._copier.body_bytes}
         self._run.checkpoint()
 
-    def _replicas_have_it(self, cluster: Cluster) -> bool:
-        """Whether the target's replicas were as good as up to date a moment ago: clients are about to read them."""
-        return not cluster.replicas or all(lag_s is not None and lag_s < _LAG_S for lag_s in self._servers.lags)
+    def _replicas_caught_up(self, cluster: Cluster) -> bool:
+        """Whether the target's replicas were nearly up to date at the last check; clients are about to read them."""
+        return not cluster.replicas or all(lag_s is not None and lag_s < _MAX_LAG_S for lag_s in self._servers.lags)
 
     # The cut
 
     def _cut(self, budget_s: float) -> bool:
-        """Cut over; return False where the shard was not to be had in time, and nothing has happened."""
+        """Cut over; return False, with nothing changed, if that is not possible within the budget."""
         fence = self._fence
-        why = ""
+        obstacle = ""
         try:
             fence.probe(self._token)
-            if not fence.target_settles(self._token, self._spec.max_pause_s / 2):
-                why = f"{fence.target.node} writes what was copied to its disk, and renames tables slowly meanwhile"
+            if not fence.target_renames_fast(self._token, self._spec.max_pause_s / 2):
+                obstacle = f"{fence.target.node} renames tables slowly while it flushes the copied cells to its disk"
         except ServerTimeout as error:
-            why = f"is a backup running? {error}"
-        if why:
-            _log.warning("shard %d is not cut over now; %s", self._shard, why)
-            self._run.pause(self._hold_off_times * self._spec.max_pause_s)
+            obstacle = f"is a backup running? {error}"
+        if obstacle:
+            _log.warning("shard %d is not cut over now; %s", self._shard, obstacle)
+            self._run.pause(self._backoff_factor * self._spec.max_pause_s)
             return False
         self._raise_counter("cell")
         self._note({"phase": "cutting"})
-        self._check_place()
+        self._check_unchanged()
         self._records.ready_to_flip()
         began_s = time.monotonic()
-        # Whatever is raised while it is locked ends the sessions, and the locks with them. A RENAME whose reply is an
-        # error may have happened all the same: whoever goes on looks at the servers first.
+        # An exception under the lock closes the sessions, which releases the locks. A RENAME that reported an error may
+        # still have happened, so the next runner reads the servers' tables first.
         if fence.lock(budget_s):
-            # The budget is for all of it: what was slow now is tried again later.
+            # max_pause_s limits the whole pause; a cut that exceeds it is abandoned and tried again later.
             until_s = began_s + self._spec.max_pause_s
-            if self._copier.copy_rest(fence.source, "cell", self._settled, until_s=until_s).whole:
+            if self._copier.copy_tail(fence.source, "cell", self._settled, until_s=until_s).complete:
                 carry_over(fence.source, fence.target, fence.database, self._token, fenced=False)
             if time.monotonic() < until_s and next_id(fence.source, fence.database, "cell") <= self._target_counter:
                 fence.rename_source(self._token)
                 fence.unlock()
                 return self._finish_cut(began_s)
             fence.unlock()
-        self._hold_off(began_s)
+        self._back_off(began_s)
         return False
 
-    def _hold_off(self, began_s: float) -> None:
+    def _back_off(self, began_s: float) -> None:
         took_s = time.monotonic() - began_s
         self._note({"phase": "copying"})
-        self._run.pause(self._hold_off_times * took_s)
+        self._run.pause(self._backoff_factor * took_s)
 
-    def _check_place(self) -> None:
-        """Refuse where the catalog names other servers by now, or the shard has got a table that would stay behind.
+    def _check_unchanged(self) -> None:
+        """Check that the shard has no new tables, and the catalog still names the same servers.
 
         Raises:
-            MoveRefused: so it is.
+            MoveRefused: something has changed.
         """
         source, _ = self._fence.sides()
-        if more := sorted(source.plain - self._carried):
+        if new_tables := sorted(source.plain - self._known_tables):
             raise MoveRefused(
-                f"shard {self._shard} has a new table {more[0]} since its move began; abort the move, or drop the "
-                "table and run the same command again"
+                f"shard {self._shard} has got a new table {new_tables[0]} since its move began; abort the move, or "
+                "drop the table and run the same command again"
             )
         now = self._shards.again(self._shards.routing).topology
         names = {self._topology.cluster_of(self._shard).name, self._spec.target}
@@ -412,33 +417,34 @@ class _ShardMove:
         )
         if replaced or now.cluster_of(self._shard).name != self._topology.cluster_of(self._shard).name:
             raise MoveRefused(
-                f"the servers of shard {self._shard} have changed since copying began; the shard is where it was. Run "
-                "the same command again"
+                f"the servers of shard {self._shard} have changed since copying began; the shard is still on its "
+                "source. Run the same command again"
             )
 
     def _finish_cut(self, began_s: float) -> bool:
-        """Copy what lacks of the table that was taken away, and have the target's take its place.
+        """Copy the tail again from the fenced table, and rename the target's tables.
 
-        What counts is what is read here, by another session than the one that held the lock.
+        Correctness rests on this read after the RENAME, in another session than the one that held the lock; the lock
+        only shortens the pause.
 
         Returns:
-            False where something holds the target, such as a backup: the shard is where it was, and is used again.
+            False if the target is blocked, for example by a backup; the source serves the shard again.
         """
         fence = self._fence
-        left = moving.moved("cell", self._token)
+        fenced = moving.moved("cell", self._token)
         try:
-            self._raise_counter(left)
-            self._copier.copy_rest(fence.reader, left, self._settled)
+            self._raise_counter(fenced)
+            self._copier.copy_tail(fence.reader, fenced, self._settled)
             carry_over(fence.reader, fence.target, fence.database, self._token, fenced=True)
             fence.rename_target(self._token)
         except ServerTimeout as error:
             _, target = fence.sides()
-            # A RENAME whose reply is an error may have happened all the same.
+            # A RENAME that reported an error may still have happened.
             if not target.has_cell:
                 fence.rename_back(self._token)
                 _log.warning("shard %d is not cut over now; is a backup running? %s", self._shard, error)
                 fence.take_over(self._token)
-                self._hold_off(began_s)
+                self._back_off(began_s)
                 return False
         self._flip(began_s)
         return True
@@ -456,16 +462,16 @@ class _ShardMove:
         self._shards.again(self._shards.routing)
 
     def _raise_counter(self, table: str) -> None:
-        """Have the target give out ids far above those that the source gives out."""
+        """Raise the target's next id far above the source's."""
         fence = self._fence
         wanted = next_id(fence.source, fence.database, table)
         incoming = moving.incoming("cell", self._token)
         self._target_counter = next_id(fence.target, fence.database, incoming)
-        if self._target_counter < wanted + ROOM // 2:
-            self._target_counter = wanted + ROOM
+        if self._target_counter < wanted + ID_GAP // 2:
+            self._target_counter = wanted + ID_GAP
             fence.target.execute(sql.raise_counter(fence.database, incoming, self._target_counter))
 
-    # Notes
+    # Records
 
     def _note(
         self,
@@ -481,12 +487,12 @@ class _ShardMove:
         return self._records.all(self._run.job.job_id, self._shard)[0]
 
 
-def _told_apart(cluster: Cluster, connection: Connection) -> str:
-    """Return what tells a cluster's primary from another, and from itself after a failover."""
+def _fingerprint(cluster: Cluster, connection: Connection) -> str:
+    """Return a fingerprint of a cluster's primary, which changes with every failover."""
     server = connection.rows(sql.SELECT_SERVER)[0][0]
-    return hashlib.sha256(f"{cluster.epoch} {server}".encode()).hexdigest()[:_TOLD_APART_BY]
+    return hashlib.sha256(f"{cluster.epoch} {server}".encode()).hexdigest()[:_FINGERPRINT_DIGITS]
 
 
 def _named(side: Side) -> str:
     names = [*sorted(side.plain & {"cell"}), *side.moved.get("cell", ()), *side.incoming.get("cell", ())]
-    return " and ".join(names) or "no table of cells"
+    return " and ".join(names) or "no cell table"

@@ -1,7 +1,7 @@
-"""What was left behind, held row by row against the shard where it is now. Cells never change, so nothing may differ.
+"""Verifies a moved shard row by row against its leftovers on the source. Cells are immutable, so nothing may differ.
 
-A cell that lacks is put back from what was left behind, and followers that are past it go on from there. A body that
-differs is none of a move's: it is either the same document, re-encoded since, or it is told.
+A missing cell is restored from the leftovers, and followers past it are rewound. A move never changes a body: one that
+differs was either re-encoded since, with the same document, or is reported as an error.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ BLOCK_ROWS: Final = 1_000
 
 
 def verify_shard(store: Datastore, run: ShardRun, record: MoveRecord, rest: Callable[[float], None]) -> None:
-    """Compare a shard with what it left behind, from where the last runner was; note that it is the same.
+    """Compare a shard with its leftovers from the last checkpoint on, and record it as verified.
 
     Args:
         store: the datastore.
-        run: the shard, in the hands of this runner.
-        record: of its move.
-        rest: leaves the servers to applications after a step that took so many seconds.
+        run: the job's run on the shard.
+        record: record of its move.
+        rest: pauses after a step; takes the step's duration in seconds.
 
     Raises:
-        MoveRefused: a cell is another one there; the message says which.
-        SchemalessError: what a server met.
+        MoveRefused: a cell differs; the message names it.
+        SchemalessError: a server failed.
     """
     internals = internals_of(store)
     records = Records(store)
     database = internals.shards.database(run.state.shard)
-    proof = _Proof(internals, run, record, database)
+    verification = _Verification(internals, run, record, database)
     with session(internals.shards, internals.topology.cluster(record.source).primary, run.state.shard) as source:
         names = side_of(source, database).moved.get("cell", ())
         if len(names) != 1:
             raise MoveRefused(
-                f"{database} on {source.node} has {len(names)} tables cell_moved_..., in place of one to compare with; "
-                "was it dropped by hand?"
+                f"cannot verify shard {run.state.shard}: {database} on {source.node} has {len(names)} tables "
+                "cell_moved_..., but there must be one to compare with; was it dropped by hand?"
             )
-        rows = proof.compare(source, names[0], records, rest)
+        rows = verification.compare(source, names[0], records, rest)
     run.checkpoint()
     records.note(run, {"phase": "verified", "fence_rows": rows}, token=record.token, phases=("moved",))
 
 
-class _Proof:
+class _Verification:
     def __init__(self, internals: Internals, run: ShardRun, record: MoveRecord, database: str) -> None:
         self._internals = internals
         self._run = run
@@ -65,7 +65,7 @@ class _Proof:
         self._database = database
 
     def compare(self, source: Connection, table: str, records: Records, rest: Callable[[float], None]) -> int:
-        """Compare all of it; return how many cells were left behind."""
+        """Compare all leftover cells; return their number."""
         after = self._record.verified_id
         while True:
             self._run.gate()
@@ -74,54 +74,54 @@ class _Proof:
             if not block:
                 break
             last = int(block[-1][0])
-            left = by_id(source.rows(sql.select_digests(self._database, table, after, last)))
-            there = by_id(self._there(after, last))
-            # No ids were given on the target below those that it began with.
-            strange = there.keys() - left.keys()
-            if strange:
-                raise self._differs(min(strange), "is there now, but was not left behind")
-            differing = [added_id for added_id, row in left.items() if there.get(added_id) != row]
+            old = by_id(source.rows(sql.select_digests(self._database, table, after, last)))
+            new = by_id(self._moved_rows(after, last))
+            # The target assigns only ids far above those of the source.
+            unexpected = new.keys() - old.keys()
+            if unexpected:
+                raise self._differs(min(unexpected), "exists on the target, but not in the leftovers")
+            differing = [added_id for added_id, row in old.items() if new.get(added_id) != row]
             for added_id in differing:
-                self._settle(source, table, added_id, left[added_id], there.get(added_id))
+                self._settle(source, table, added_id, old[added_id], new.get(added_id))
             after = last
             if self._run.due():
-                self._note(records, after)
+                self._checkpoint(records, after)
             for _ in range(2):
                 note_read(source)
             rest(time.monotonic() - began_s)
-        self._note(records, after)
+        self._checkpoint(records, after)
         return int(source.rows(sql.count_rows(self._database, table))[0][0])
 
-    def _there(self, after: int, last: int) -> Rows:
+    def _moved_rows(self, after: int, last: int) -> Rows:
         def rows(connection: Connection) -> Rows:
             note_read(connection)
             return connection.rows(sql.select_digests(self._database, "cell", after, last))
 
         return self._internals.shards.run(self._run.state.shard, rows)
 
-    def _note(self, records: Records, after: int) -> None:
+    def _checkpoint(self, records: Records, after: int) -> None:
         records.note(self._run, {"verified_id": after}, token=self._record.token, phases=("moved",))
         self._run.checkpoint()
 
     def _settle(
-        self, source: Connection, table: str, added_id: int, left: tuple[Any, ...], there: tuple[Any, ...] | None
+        self, source: Connection, table: str, added_id: int, old: tuple[Any, ...], new: tuple[Any, ...] | None
     ) -> None:
+        """Restore a missing cell, accept a re-encoded one, and raise for any other difference."""
         shard = self._run.state.shard
         row = source.rows(sql.select_rows(self._database, table, [added_id]))[0]
         cell = self._internals.stored_cell((int(row[0]), *row[1:]), shard)
-        if there is None:
-            # As it was, and before anybody is told that it is verified.
-            self._put_back((int(row[0]), *row[1:]))
-            self._fail(cell, "Lacking", "it was put back, and followers continue from there")
+        if new is None:
+            self._restore((int(row[0]), *row[1:]))
+            self._fail(cell, "Lacking", "the cell was restored, and followers were rewound to it")
             return
-        if there[:4] != left[:4]:
+        if new[:4] != old[:4]:
             raise self._differs(added_id, "has another key or time")
-        (now,) = self._internals.read_stored(shard, [added_id])
-        if not same_document(now, cell):
+        (current,) = self._internals.read_stored(shard, [added_id])
+        if not same_document(current, cell):
             raise self._differs(added_id, "has another document")
 
-    def _put_back(self, row: CellRow) -> None:
-        """Insert a cell, and have followers that are past it go on from there: both or none, once or repeated."""
+    def _restore(self, row: CellRow) -> None:
+        """Insert a cell and rewind followers past it in one transaction; safe to repeat."""
         shards, shard, added_id = self._internals.shards, self._run.state.shard, row[0]
 
         def operation(connection: Connection) -> None:
@@ -132,9 +132,9 @@ class _Proof:
         try:
             shards.run(shard, operation, writes=True)
         except DuplicateKey as error:
-            # Where the reply to an earlier COMMIT was lost, it is there by now.
+            # The cell exists if an earlier COMMIT succeeded and its reply was lost.
             if not shards.rows(shard, sql.select_ids(self._database, "cell", added_id - 1, added_id)):
-                raise self._differs(added_id, "is there under another added_id") from error
+                raise self._differs(added_id, "exists under another added_id") from error
 
     def _fail(self, cell: StoredCell, reason: str, message: str) -> None:
         key = cell.key
@@ -145,18 +145,18 @@ class _Proof:
     def _differs(self, added_id: int, how: str) -> MoveRefused:
         source: Node = self._internals.topology.cluster(self._record.source).primary
         return MoveRefused(
-            f"shard {self._run.state.shard}: the cell with added_id {added_id} {how}; the old table stays on {source}, "
-            "so compare the two"
+            f"shard {self._run.state.shard}: the cell with added_id {added_id} {how}; the leftovers stay on {source}, "
+            "compare the two cells"
         )
 
 
 def by_id(rows: tuple[tuple[Any, ...], ...]) -> Mapping[int, tuple[Any, ...]]:
-    """Return what is behind the added_id of each row, by that."""
+    """Return the rows without their added_id, keyed by it."""
     return {int(row[0]): tuple(row[1:]) for row in rows}
 
 
 def same_document(one: StoredCell, other: StoredCell) -> bool:
-    """Whether two bodies are one document; where one is damaged, whether they are the same bytes."""
+    """Whether two cells contain the same document, or the same bytes if one cannot be decoded."""
     try:
         return repr(one.decode().body) == repr(other.decode().body)
     except CorruptBody:

@@ -1,4 +1,4 @@
-"""``schemaless topology``, and the commands that ``local up --replicas`` prints."""
+"""The ``topology`` commands, and those that ``local up --replicas`` prints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.mysql
 
 
 def test_topology_from_add_to_set_primary(invoke, flavour, replicated, tmp_path):
-    """The story of one cluster: shown, a replica added and removed, the primary called otherwise."""
+    """One cluster from start to end: a replica is added and removed, and the primary gets another address."""
     name = f"story_{flavour}"
     url = schemaless.create(name, 2, [replicated.url])
     (replica,) = replicated.replicas
@@ -24,8 +24,8 @@ def test_topology_from_add_to_set_primary(invoke, flavour, replicated, tmp_path)
     data = invoke("topology", "show", "--json", url=url)
 
     assert (added.code, shown.code) == (0, 0)
-    assert re.fullmatch(rf"{replica.socket} added to cluster-1; a transaction took [\d,]+ ms to it\n", added.out)
-    assert "connected take this up within 38 s of use" in added.err
+    assert re.fullmatch(rf"{replica.socket} added to cluster-1; a transaction took [\d,]+ ms to arrive\n", added.out)
+    assert "connected programs follow this change within 38 s of use" in added.err
     assert (again.json["changed"], list(again.json["arrived_ms"])) == (False, [str(replica.socket)])
     assert [line.split()[:3] for line in shown.out.splitlines()[1:]] == [
         ["cluster-1", "primary", str(replicated.socket)],
@@ -62,7 +62,7 @@ def test_topology_from_add_to_set_primary(invoke, flavour, replicated, tmp_path)
 
 
 def test_topology_refusals_exit_with_one_line(invoke, replicated, flavour, server_urls):
-    """A stranger is status 1, what was typed wrong status 2; nothing is printed as a result."""
+    """An unrelated server exits with 1 and a wrong argument with 2, without output on standard output."""
     url = schemaless.create(f"refused_{flavour}", 1, [replicated.url])
     add = ("topology", "add-replica", "--cluster")
     stranger = invoke(*add, "cluster-1", server_urls[0], "--timeout", "0.1", url=url)
@@ -75,7 +75,7 @@ def test_topology_refusals_exit_with_one_line(invoke, replicated, flavour, serve
 
 
 def test_commands_that_local_up_prints_register_the_replicas(invoke, replicated):
-    """What ``local up`` prints after its servers can be run as it stands, one line after the other."""
+    """The last lines that ``local up`` prints can be run unchanged, one after the other."""
     folder = replicated.folder.parent
     up = invoke("local", "up", "--servers", 1, "--flavour", replicated.flavour, "--folder", folder)
     lines = [shlex.split(line) for line in up.out.splitlines()[-2:]]

@@ -1,4 +1,4 @@
-"""A failover is taken over: who may be written to, which ids come next, and a takeover that is killed anywhere."""
+"""Adoption of failovers: which servers are written to, which ids come next, and adoptions killed at any point."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ TIMEOUT_S = 0.3
 
 @pytest.fixture(scope="module")
 def first(flavour: str, request: pytest.FixtureRequest) -> LocalServer:
-    """The server that is the primary at first."""
+    """The first primary."""
     if flavour == "mariadb":
-        pytest.skip("no claims are made on MariaDB, as test_mariadb_is_refused says")
+        pytest.skip("adoption is not supported on MariaDB, see test_mariadb_is_refused")
     server: LocalServer = request.getfixturevalue("replicated")
     return server
 
 
 @pytest.fixture
 def second(first: LocalServer) -> LocalServer:
-    """Its replica, which is promoted; other tests may have left transactions there that nobody else has."""
+    """Its replica, which is promoted; it is rebuilt if other tests left errant transactions there."""
     (replica,) = first.replicas
     ((executed,),) = sql(first, "SELECT @@global.gtid_executed")
     ((errant,),) = sql(replica, f"SELECT GTID_SUBTRACT(@@global.gtid_executed, '{executed}')")
@@ -60,38 +60,38 @@ def second(first: LocalServer) -> LocalServer:
 
 @pytest.fixture(scope="module")
 def own_accounts(first: LocalServer, servers: list[LocalServer]) -> Iterator[Accounts]:
-    """Accounts on all of these servers, beside those that others use there."""
-    with accounts_on([first.url, servers[0].url], prefix="failover_") as made:
-        yield made
+    """Accounts of these tests on all servers."""
+    with accounts_on([first.url, servers[0].url], prefix="failover_") as accounts:
+        yield accounts
 
 
 @pytest.fixture
 def url(own_accounts: Accounts, second: LocalServer) -> str:
     """A new datastore for ``app``: the catalog and shards 0 and 1 on the first server, 2 and 3 elsewhere."""
-    made = own_accounts.create(f"failovers{next(_names)}", 4)
-    nodes.add_replica(own_accounts.url("admin", made), "cluster-1", own_accounts.url("admin", second.url))
-    return made
+    url = own_accounts.create(f"failovers{next(_names)}", 4)
+    nodes.add_replica(own_accounts.url("admin", url), "cluster-1", own_accounts.url("admin", second.url))
+    return url
 
 
 @pytest.fixture
 def client(url: str) -> Iterator[Datastore]:
-    """A program that is connected while its servers change."""
+    """A client that stays connected during failovers."""
     with schemaless.connect(url) as store:
         yield store
 
 
 @pytest.fixture
 def elsewhere(own_accounts: Accounts, servers: list[LocalServer]) -> Iterator[Datastore]:
-    """A program of a datastore whose catalog and shards 0 and 1 are not on the first server, but 2 and 3."""
-    other_way_round = Accounts([servers[0].url, own_accounts.servers[0]], None, "failover_")
-    url = other_way_round.create(f"failovers{next(_names)}", 4)
+    """A client of a datastore with shards 2 and 3 on the first server, and the catalog and the others elsewhere."""
+    swapped = Accounts([servers[0].url, own_accounts.servers[0]], None, "failover_")
+    url = swapped.create(f"failovers{next(_names)}", 4)
     with schemaless.connect(url) as store:
         yield store
 
 
 @pytest.fixture
 def adopt(own_accounts: Accounts, client: Datastore) -> Callable[..., failover.Adoption]:
-    """Has clients write to a server, as ``topology adopt`` does; the catalog is named by that server."""
+    """Adopts a server, as ``topology adopt`` does, with a URL that names this server."""
 
     def run(server: LocalServer, **options: object) -> failover.Adoption:
         server_url = own_accounts.url("admin", server.url)
@@ -103,17 +103,17 @@ def adopt(own_accounts: Accounts, client: Datastore) -> Callable[..., failover.A
 
 @pytest.fixture
 def rows(client: Datastore, new_row: Callable[[], uuid.UUID]) -> Callable[..., uuid.UUID]:
-    """Makes a new row of a shard."""
+    """Returns an unused row key of a shard."""
     return lambda shard=SHARD: next(row for row in iter(new_row, None) if client.shard_of(row) == shard)
 
 
 def block_of(added_id: int) -> int:
-    """Return the block of added_ids that one is of."""
+    """Return the block of an added_id."""
     return added_id >> BLOCK_BITS
 
 
 def lose_connections(server: LocalServer) -> None:
-    """End every connection of an application to a server, as a restart of it does."""
+    """Kill every connection of an application to a server, as its restart would."""
     for (number,) in sql(server, "SELECT ID FROM information_schema.PROCESSLIST WHERE USER LIKE 'failover%'"):
         try:
             sql(server, f"KILL {number}")
@@ -123,12 +123,12 @@ def lose_connections(server: LocalServer) -> None:
 
 
 def keys_on(server: LocalServer, store: Datastore) -> set[bytes]:
-    """Return the rows that a server has in the shard."""
+    """Return the row keys of the shard on a server."""
     return {row for (row,) in sql(server, f"SELECT row_key FROM {store.name}_{SHARD:04d}.cell")}
 
 
 def test_first_claim_is_made_while_programs_write(client, adopt, first, rows):
-    """The primary that is there gets a claim; programs go on, in a new block of ids; again, nothing is done."""
+    """The present primary gets a claim, and clients continue in a new block of ids; a repetition does nothing."""
     before = client.put_cell(rows(), "BASE", 1, 1).added_id
     done = adopt(first)
     again = adopt(first)
@@ -142,7 +142,7 @@ def test_first_claim_is_made_while_programs_write(client, adopt, first, rows):
 
 
 def test_server_without_the_claim_is_not_used(client, adopt, first, rows):
-    """Behind one address is another server by now, which something has promoted: its claim is that of another."""
+    """Another server behind the same address, whose copy of the claim names a different server, is not used."""
     adopt(first)
     internals_of(client).shards.look_at_s = 0
     client.put_cell(rows(), "BASE", 1, 1)
@@ -163,9 +163,9 @@ def test_server_without_the_claim_is_not_used(client, adopt, first, rows):
 
 
 def test_old_primary_that_comes_back_is_not_written_to(client, url, adopt, first, second, rows):
-    """It is back, writable, with its catalog of then: neither connected programs nor new ones write there.
+    """It is back, writable, with its old catalog: neither connected programs nor new ones write there.
 
-    A program that has met no error stops to write there when it looks at the catalog again.
+    A program that has met no error stops writing there when it reads the catalog again.
     """
     adopt(first, timeout_s=30)
     client.put_cell(rows(), "BASE", 1, 1)
@@ -190,7 +190,7 @@ def test_old_primary_that_comes_back_is_not_written_to(client, url, adopt, first
 
 
 def test_jobs_go_on_where_the_catalog_is(url, client, adopt, first, second, own_accounts):
-    """A runner keeps its job_store from before the failover: the call that fails asks where the catalog is by now."""
+    """A runner keeps its job store across the failover: the call that fails finds the new catalog."""
     adopt(first, timeout_s=30)
     with schemaless.connect(own_accounts.root(url)) as store:
         job_store, records = JobStore(store), Records(store)
@@ -207,9 +207,9 @@ def test_jobs_go_on_where_the_catalog_is(url, client, adopt, first, second, own_
 
 
 def test_two_failovers_give_no_id_twice(elsewhere, first, second, own_accounts, new_row):
-    """Also where the second server knows nothing of the first one's ids, and where nothing was written between.
+    """Also if the second server does not know the first one's ids, and if nothing was written in between.
 
-    The third primary gets to block 4 by its own ids, the second one to block 5: a sum with the claim's epoch is equal.
+    The third primary reaches block 4 by its own ids and the second one block 5: adding the epoch would collide.
     """
     cells = f"{elsewhere.name}_0002.cell"
     sql(first, f"ALTER TABLE {cells} AUTO_INCREMENT = {4 << BLOCK_BITS}")
@@ -230,7 +230,7 @@ def test_two_failovers_give_no_id_twice(elsewhere, first, second, own_accounts, 
             adopt(second)
             lose_connections(first)
             ids.append(put())
-        # As one that does not answer.
+        # As if that server did not answer.
         sql(second, f"DELETE FROM {cells}", f"ALTER TABLE {cells} AUTO_INCREMENT = 1")
         with read_only(second):
             with pytest.raises(TopologyError, match="lacks transactions"):
@@ -249,10 +249,10 @@ def test_two_failovers_give_no_id_twice(elsewhere, first, second, own_accounts, 
     assert ids == sorted(ids)
 
 
-def test_shards_on_their_way_are_left_as_they_are(client, own_accounts, adopt, first, second, rows):
-    """A cut that had put the source's cells aside; one that had come to its commit point here; and what is no move's.
+def test_shards_that_are_being_moved_are_not_fenced(client, own_accounts, adopt, first, second, rows):
+    """A cut that had fenced the source, a cut past its commit point here, and a table that belongs to no move.
 
-    For the last the account needs a privilege that it has not: said before anything is written.
+    The last one needs a privilege that the account lacks, which is reported before anything is written.
     """
     name, admin = client.name, own_accounts.account("admin")
     before = client.put_cell(rows(), "BASE", 1, 1).added_id
@@ -285,8 +285,8 @@ def test_shards_on_their_way_are_left_as_they_are(client, own_accounts, adopt, f
     assert (block_of(before), block_of(after)) == (0, 2)
 
 
-def test_what_becomes_of_other_clusters_does_not_hinder(client, adopt, first, rows, monkeypatch):
-    """Neither that, nor a change of the same cluster between the two writes, keeps the claim from being made."""
+def test_concurrent_changes_of_clusters_do_not_prevent_an_adoption(client, adopt, first, rows, monkeypatch):
+    """Neither a change of another cluster nor one of the same cluster between the two writes prevents the claim."""
     original, claimed = failover.make_claim, []
 
     def make_claim(*arguments: Any) -> None:
@@ -310,8 +310,8 @@ def test_what_becomes_of_other_clusters_does_not_hinder(client, adopt, first, ro
 
 
 def test_lost_lists_what_only_the_old_primary_has(client, url, adopt, first, second, rows, own_accounts):
-    """Asynchronous replication that is behind: each cell that was not sent, and no other; load puts them."""
-    there = [client.put_cell(rows(), "BASE", 1, {"n": n}).key for n in range(3)]
+    """With lagging asynchronous replication, exactly the cells that were not sent; ``load`` puts them again."""
+    replicated = [client.put_cell(rows(), "BASE", 1, {"n": n}).key for n in range(3)]
     with failed_over(first):
         missing = [client.put_cell(rows(), "BASE", 1, {"n": n}).key for n in range(5)]
         with read_only(first), pytest.raises(TopologyError, match="lacks transactions"):
@@ -326,27 +326,27 @@ def test_lost_lists_what_only_the_old_primary_has(client, url, adopt, first, sec
             lines = [line + b"\n" for _, line in dump_lines(store, lost_cells(store, first_url(first)), stored=False)]
             to_cell = dump_reader(None, codec_for=store.codec_for)
             report = load(store, lines, to_cell, source="lost", keep_going=True)
-            left = [cell.key for cell in lost_cells(store, first_url(first))]
+            remaining = [cell.key for cell in lost_cells(store, first_url(first))]
             with pytest.raises(DictionaryInUse, match="may have cells that a failover lost"):
                 removal.remove(store, 1)
-            waiting = unsettled(store)
+            lost = unsettled(store)
             settled = [settle_lost(store, first_url(first)) for _ in range(2)]
-            assert (waiting, unsettled(store)) == ([str(first.socket)], [])
+            assert (lost, unsettled(store)) == ([str(first.socket)], [])
             with pytest.raises(InvalidInput, match="has no dictionary 1"):
                 removal.remove(store, 1)
             with pytest.raises(TopologyError, match="is the primary of cluster-1"):
                 next(lost_cells(store, first_url(second)))
 
         assert done.old_primary == "ahead"
-        assert all(client.get_cell(*key_of(key)) for key in [*there, *missing])
+        assert all(client.get_cell(*key_of(key)) for key in [*replicated, *missing])
     assert len(lines) == 4
     assert (report.created, len(report.failures)) == (3, 1)
-    assert left == [differs]
+    assert remaining == [differs]
     assert settled == [["cluster-1"], []]
 
 
 def key_of(key: schemaless.CellKey) -> tuple[uuid.UUID, str, int]:
-    """Return what calls take for a cell's key."""
+    """Return the arguments that address a cell."""
     return key.row_key, key.column_name, key.ref_key
 
 
@@ -355,10 +355,10 @@ def first_url(server: LocalServer) -> str:
     return server.url.replace("root@", "")
 
 
-def test_show_says_what_a_failover_would_lose_and_who_is_an_old_primary(
+def test_show_warns_of_asynchronous_replication_and_reports_an_old_primary(
     client, own_accounts, adopt, first, second, capsys
 ):
-    """Asynchronous replication is a warning; a primary without its claim, and an old one's catalog, are faults."""
+    """Asynchronous replication is a warning; a primary without its claim and an old primary's catalog are faults."""
     url = own_accounts.url("admin", first.url, client.name)
     calm = {state.node.role: state for state in node_states(url)[1] if state.cluster == "cluster-1"}
     adopt(first)
@@ -374,20 +374,20 @@ def test_show_says_what_a_failover_would_lose_and_who_is_an_old_primary(
 
     assert (calm["primary"].fault, calm["replica"].fault, calm["replica"].warnings) == (None, None, [])
     assert calm["primary"].warnings == [
-        "replication is asynchronous: a failover loses what was acknowledged and not sent yet"
+        "replication is asynchronous: a failover loses cells that were acknowledged but not sent yet"
     ]
     assert (claimed.fault, claimed.claim) == (None, 1)
-    assert "the primary has no claim, and the catalog asks for claim 1" in str(unclaimed.fault)
-    assert any("knows of claim 2, and this catalog asks for 1" in str(fault) for fault in old)
+    assert "the primary has no claim, but the catalog asks for claim 1" in str(unclaimed.fault)
+    assert any("knows of claim 2, but this catalog asks for 1" in str(fault) for fault in old)
 
 
 CHANGES = (b"UPDATE", b"INSERT", b"DELETE", b"CREATE", b"ROLLBACK", b"COMMIT")
 
 
-def test_what_is_not_whole_is_not_adopted(client, adopt, first, second, rows, monkeypatch):
-    """A server that is read-only, still replicates, or has not applied what it received, is refused.
+def test_a_server_that_is_not_ready_is_not_adopted(client, adopt, first, second, rows, monkeypatch):
+    """A server that is read-only, still replicates, or has not applied received transactions is refused.
 
-    So is one beside an old primary that takes writes, unless that one waits for a group that has replaced it.
+    So is any server while the old primary accepts writes, unless its group has replaced it.
     """
     with pytest.raises(TopologyError, match="is read-only, so it cannot be the primary"):
         adopt(second)
@@ -402,7 +402,7 @@ def test_what_is_not_whole_is_not_adopted(client, adopt, first, second, rows, mo
         with read_only(first), pytest.raises(TopologyError, match="received transactions that it has not applied"):
             adopt(second)
         sql(second, "START REPLICA SQL_THREAD")
-        with pytest.raises(TopologyError, match="still takes writes"):
+        with pytest.raises(TopologyError, match="still accepts writes"):
             adopt(second, timeout_s=30)
         with schemaless.connect(url_at(client, first)) as store:
             assert internals_of(store).topology.cluster("cluster-1").epoch == 0
@@ -417,7 +417,7 @@ def test_what_is_not_whole_is_not_adopted(client, adopt, first, second, rows, mo
 
 
 def eventually_received(first: LocalServer, second: LocalServer) -> None:
-    """Wait until a replica has received what its primary has committed."""
+    """Wait until a replica has received everything that its primary has committed."""
     ((committed,),) = sql(first, "SELECT @@global.gtid_executed")
     received = "SELECT RECEIVED_TRANSACTION_SET FROM performance_schema.replication_connection_status"
     for _ in range(3000):
@@ -429,35 +429,35 @@ def eventually_received(first: LocalServer, second: LocalServer) -> None:
     pytest.fail(f"after 30 s, not received: {committed}")
 
 
-def test_transactions_that_only_another_replica_has_are_not_left_behind(
+def test_a_server_is_not_adopted_while_a_replica_has_more_transactions(
     client, own_accounts, adopt, first, second, rows, tmp_path
 ):
-    """A server is not adopted while another one of the cluster has received more."""
+    """The error names the replica that has received more."""
     link = tmp_path / "another.sock"
     link.symlink_to(first.socket)
     node = f"INSERT INTO {client.name}.node (cluster, role, socket) VALUES ('cluster-1', 'replica', '{link}')"
     sql(first, node)
     with failed_over(first):
         client.put_cell(rows(), "BASE", 1, 1)
-        with read_only(first), pytest.raises(TopologyError, match="promote that one instead"):
+        with read_only(first), pytest.raises(TopologyError, match="promote that replica instead"):
             adopt(second)
 
 
 def test_mariadb_is_refused(flavour, admin_url, admin_urls):
-    """Taking over was not tried there, so no claim is made, and the command that needs none is named."""
+    """Adoption was not tested there, so it is refused, and the error names the command that needs no claim."""
     if flavour != "mariadb":
-        pytest.skip("claims are made on MySQL")
-    with pytest.raises(TopologyError, match=r"taking over was not tried.*set-primary.*Nothing was written"):
+        pytest.skip("adoption is supported on MySQL")
+    with pytest.raises(TopologyError, match=r"adoption is not supported.*set-primary.*Nothing was written"):
         failover.adopt(admin_url, "cluster-1", admin_urls[0])
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL: nothing catches it, and no statement is sent behind it."""
+    """Simulates SIGKILL: nothing catches it, and no statement is sent after it."""
 
 
 @pytest.mark.long
-def test_takeover_killed_at_each_statement_is_run_again(client, adopt, first, second, rows, monkeypatch):
-    """Before each one that changes something; the next run comes to its end, and no id is given twice."""
+def test_an_adoption_killed_before_each_statement_is_repeated(client, adopt, first, second, rows, monkeypatch):
+    """Killed before each statement that changes something: the next run completes, and no id is assigned twice."""
     original, blocks = Connection.ask, []
     as_before = (
         f"DELETE FROM {client.name}_heartbeat.primary_claim",
@@ -480,9 +480,9 @@ def test_takeover_killed_at_each_statement_is_run_again(client, adopt, first, se
             monkeypatch.setattr(Connection, "ask", send)
             try:
                 adopt(second)
-                whole = True
+                complete = True
             except Killed:
-                whole = False
+                complete = False
             finally:
                 monkeypatch.setattr(Connection, "ask", original)
             done = adopt(second)
@@ -490,7 +490,7 @@ def test_takeover_killed_at_each_statement_is_run_again(client, adopt, first, se
             blocks.append(block_of(client.put_cell(rows(), "BASE", 1, 1).added_id))
 
             assert [node.socket for node in done.cluster.nodes] == [str(second.socket)]
-            if whole:
+            if complete:
                 break
             sql(second, *as_before)
 
@@ -498,5 +498,5 @@ def test_takeover_killed_at_each_statement_is_run_again(client, adopt, first, se
 
 
 def url_at(client: Datastore, server: LocalServer) -> str:
-    """Return a datastore's URL by another of its servers."""
+    """Return a datastore's URL with another of its servers."""
     return f"mysql://failover_app@/{client.name}?unix_socket={server.socket}"

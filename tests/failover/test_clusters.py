@@ -1,4 +1,4 @@
-"""A cluster more for a datastore: what is proven before the catalog names it, and that shards can go there."""
+"""Adding a cluster to a datastore: the checks before it is added, and moves to it."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ _names = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def own_accounts(replicated: LocalServer, servers: list[LocalServer]) -> Iterator[Accounts]:
-    """Accounts on all of these servers, beside those that others use there."""
-    with accounts_on([replicated.url, *(server.url for server in servers)], prefix="clusters_") as made:
-        yield made
+    """Accounts of these tests on all servers."""
+    with accounts_on([replicated.url, *(server.url for server in servers)], prefix="clusters_") as accounts:
+        yield accounts
 
 
 @pytest.fixture
 def at(own_accounts: Accounts) -> Callable[[LocalServer], str]:
-    """The URL of a server for an account that has what the role ``admin`` needs, and no more."""
+    """Returns a server's URL with an account that has exactly the role ``admin``."""
     return lambda server: own_accounts.url("admin", server.url)
 
 
 @pytest.fixture
 def url(own_accounts: Accounts, at: Callable[..., str], servers: list[LocalServer]) -> str:
-    """A new datastore of one cluster."""
+    """A new datastore with one cluster."""
     name = f"clusters{next(_names)}"
     own_accounts.allow_admin_anywhere(name, 4)
     return schemaless.create(name, 4, [at(servers[0])])
 
 
 def test_a_cluster_that_is_added_takes_shards(url, at, own_accounts, replicated, new_row, invoke):  # noqa: F811
-    """It has replicas and every dictionary by then; added again, it is proven again, and nothing is written."""
+    """It has replicas and every dictionary; adding it again repeats the checks, and writes nothing."""
     root = own_accounts.root(url)
     with schemaless.connect(url) as admin:
         number = dictionaries.kept(admin).id
@@ -75,23 +75,23 @@ def test_a_cluster_that_is_added_takes_shards(url, at, own_accounts, replicated,
     assert homes == ["cluster-2" if each == shard else "cluster-1" for each in range(4)]
 
 
-def test_a_cluster_that_is_not_fit_is_refused(url, at, replicated, servers, monkeypatch):
-    """With the reason, and before the catalog names it; then it is added, by one of two who do so at once."""
+def test_a_cluster_that_does_not_meet_the_requirements_is_refused(url, at, replicated, servers, monkeypatch):
+    """The error has the reason, and the catalog is unchanged; of two concurrent calls, one adds the cluster."""
     stranger = servers[1]
     name = url.partition("?")[0].rpartition("/")[2]
     with pytest.raises(TopologyError, match="is read-only, so it cannot be a primary"):
         add_cluster(url, at(replicated.replicas[0]))
-    with pytest.raises(InvalidInput, match="is the primary of cluster-1 already"):
+    with pytest.raises(InvalidInput, match="is already the primary of cluster-1"):
         add_cluster(url, at(servers[0]), name="other")
-    with pytest.raises(InvalidInput, match="cluster-1 is there already"):
+    with pytest.raises(InvalidInput, match="cluster-1 already exists"):
         add_cluster(url, at(stranger), name="cluster-1")
-    with pytest.raises(InvalidInput, match="a cluster's name is"):
+    with pytest.raises(InvalidInput, match="a cluster's name must have"):
         add_cluster(url, at(stranger), name="no/name")
     with pytest.raises(TopologyError, match="did not arrive on"):
         add_cluster(url, at(stranger), replicas=[at(replicated.replicas[0])], timeout_s=0.2)
     sql(stranger, f"CREATE DATABASE {name}_0003")
     try:
-        with pytest.raises(TopologyError, match=f"has databases that a datastore '{name}' would use"):
+        with pytest.raises(TopologyError, match=f"already has databases that the datastore '{name}' would use"):
             add_cluster(url, at(stranger))
     finally:
         sql(stranger, f"DROP DATABASE {name}_0003")

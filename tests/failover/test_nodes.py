@@ -1,4 +1,4 @@
-"""Replicas and primaries in the catalog: what is proven before it is written, on servers that really replicate."""
+"""Changes of replicas and primaries in the catalog, and their checks, on servers that really replicate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _names = itertools.count(1)
 
 
 def addresses(url: str, cluster: str) -> dict[str, list[str]]:
-    """Return the nodes of a cluster as a new connection sees them, by role."""
+    """Return a cluster's nodes by role, as a new connection sees them."""
     with schemaless.connect(url) as store:
         found = internals_of(store).topology.cluster(cluster)
         return {"primary": [str(found.primary)], "replicas": [str(node) for node in found.replicas]}
@@ -46,33 +46,33 @@ def other(servers: list[LocalServer]) -> LocalServer:
 
 @pytest.fixture
 def stranger(servers: list[LocalServer]) -> LocalServer:
-    """A server that has nothing to do with the datastore."""
+    """A server that is not part of the datastore."""
     return servers[1]
 
 
 @pytest.fixture
 def row(url: str, new_row: Callable[[], uuid.UUID]) -> uuid.UUID:
-    """A row of shard 0, which is on the replicated server."""
+    """A row key of shard 0, which is on the replicated server."""
     with schemaless.connect(url) as store:
         return next(row for row in iter(new_row, None) if store.shard_of(row) == 0)
 
 
 @pytest.fixture
 def name() -> str:
-    """A datastore's name that no other test has."""
+    """A unique datastore name."""
     return f"nodes{next(_names)}"
 
 
 @pytest.fixture(scope="module")
 def own_accounts(replicated: LocalServer, servers: list[LocalServer]) -> Iterator[Accounts]:
-    """Accounts on all of these servers, beside those that others use there."""
-    with accounts_on([replicated.url, *(server.url for server in servers)], prefix="nodes_") as made:
-        yield made
+    """Accounts of these tests on all servers."""
+    with accounts_on([replicated.url, *(server.url for server in servers)], prefix="nodes_") as accounts:
+        yield accounts
 
 
 @pytest.fixture
 def at(own_accounts: Accounts) -> Callable[[LocalServer], str]:
-    """The URL of a server for an account that has what the role ``admin`` needs, and no more."""
+    """Returns a server's URL with an account that has exactly the role ``admin``."""
     return lambda server: own_accounts.url("admin", server.url)
 
 
@@ -83,8 +83,8 @@ def url(name: str, own_accounts: Accounts, at: Callable[..., str], replicated: L
     return schemaless.create(name, 4, [at(replicated), at(other)])
 
 
-def test_replica_that_is_one_is_added_and_read_from(url, at, replicated, replica, row):
-    """A proven replica is in the catalog, and reads that ask for one go there, and nowhere else."""
+def test_a_checked_replica_is_added_and_read_from(url, at, replicated, replica, row):
+    """The catalog has the replica, and only reads that ask for a replica go there."""
     before = addresses(url, "cluster-1")
     added = nodes.add_replica(url, "cluster-1", at(replica))
     again = nodes.add_replica(url, "cluster-1", at(replica))
@@ -116,10 +116,10 @@ def test_replica_that_is_one_is_added_and_read_from(url, at, replicated, replica
         assert all(read(read_from="replica") for read in reads)
 
 
-def test_what_does_not_replicate_is_no_replica(url, at, name, replicated, replica, stranger):
+def test_a_server_that_does_not_replicate_is_refused(url, at, name, replicated, replica, stranger):
     """Another cluster's replica, a stopped one, and a server restored from a backup are refused."""
     before = addresses(url, "cluster-1")
-    with pytest.raises(InvalidInput, match="is the primary of cluster-1 already"):
+    with pytest.raises(InvalidInput, match="is already the primary of cluster-1"):
         nodes.add_replica(url, "cluster-1", at(replicated))
     with pytest.raises(TopologyError, match=r"did not arrive on .* within 0.2 s.* Nothing was written"):
         nodes.add_replica(url, "cluster-2", at(replica), timeout_s=0.2)
@@ -156,8 +156,8 @@ def copy_database(source: LocalServer, target: LocalServer, database: str) -> No
                 cursor.execute(f"INSERT INTO {table} VALUES ({', '.join(['%s'] * len(row))})", row)
 
 
-def test_primary_by_another_address_is_no_replica(url, at, replicated, tmp_path):
-    """The primary's own server is refused by whatever address it is named."""
+def test_the_primary_under_another_address_is_refused_as_a_replica(url, at, replicated, tmp_path):
+    """The primary's own server is refused under any address."""
     link = tmp_path / "another.sock"
     link.symlink_to(replicated.socket)
 
@@ -166,7 +166,7 @@ def test_primary_by_another_address_is_no_replica(url, at, replicated, tmp_path)
 
 
 def test_replica_without_a_shard_is_refused(url, at, name, replicated, replica):
-    """A replica that leaves databases out is found by the shards that are missing there."""
+    """A replica that filters databases is detected by its missing shards."""
     nodes.add_replica(url, "cluster-1", at(replica))
     nodes.remove_replica(url, "cluster-1", at(replica))
     table = f"{name}_0001.shard_identity"
@@ -191,53 +191,53 @@ def test_replica_without_a_shard_is_refused(url, at, name, replicated, replica):
     ],
 )
 def test_arguments_that_cannot_be_used(url, at, cluster, address, complaint):
-    """An unknown cluster, a database and another account are refused before anything is asked."""
+    """An unknown cluster, a database and another account are refused before any server is contacted."""
     for call in (nodes.add_replica, nodes.remove_replica, nodes.set_primary):
         with pytest.raises(InvalidInput, match=complaint):
             call(url, cluster, address)
 
 
 def test_catalog_is_not_changed_through_a_replica(url, at, name, replica, eventually):
-    """A replica's copy of the catalog can be read, and is never written, though root may write there on MariaDB."""
+    """A replica's copy of the catalog is read but never written, although root could write there on MariaDB."""
     through_replica = f"mysql://nodes_admin@/{name}?unix_socket={replica.socket}"
     nodes.add_replica(url, "cluster-1", at(replica))
 
     eventually(
         lambda: addresses(through_replica, "cluster-1") == addresses(url, "cluster-1"), "the replica has the change"
     )
-    with pytest.raises(TopologyError, match="is not a primary that takes writes"):
+    with pytest.raises(TopologyError, match="is not a primary that accepts writes"):
         nodes.remove_replica(through_replica, "cluster-1", at(replica))
     assert addresses(url, "cluster-1")["replicas"] == [str(replica.socket)]
 
 
-def test_changes_at_once_do_not_write_over_each_other(url, at, replica, monkeypatch):
-    """A topology that somebody else has changed since it was read is not written over."""
+def test_concurrent_changes_do_not_overwrite_each_other(url, at, replica, monkeypatch):
+    """A topology that changed since it was read is not overwritten."""
     write = changing.write_cluster
 
-    def somebody_was_faster(*arguments):
+    def change_first(*arguments):
         monkeypatch.setattr(changing, "write_cluster", write)
         nodes.add_replica(url, "cluster-1", at(replica))
         write(*arguments)
 
-    monkeypatch.setattr(changing, "write_cluster", somebody_was_faster)
+    monkeypatch.setattr(changing, "write_cluster", change_first)
     with pytest.raises(TopologyError, match="changed concurrently"):
         nodes.add_replica(url, "cluster-1", at(replica))
 
     assert addresses(url, "cluster-1")["replicas"] == [str(replica.socket)]
 
 
-def test_switchover_moves_the_catalog_and_clients_go_on_there(url, at, name, replicated, replica, row):
-    """After a switchover the new primary has the catalog, and every cell; the old URL's server is out of it."""
+def test_a_switchover_moves_the_catalog(url, at, name, replicated, replica, row):
+    """After a switchover, the new primary has the catalog and every cell, and the old server is removed."""
     nodes.add_replica(url, "cluster-1", at(replica))
     with schemaless.connect(url) as store:
         store.put_cell(row, "BASE", 1, {"n": 1})
     with pytest.raises(TopologyError, match="is read-only, so it cannot be the primary"):
         nodes.set_primary(url, "cluster-1", at(replica))
     with promoted(replicated):
-        with pytest.raises(TopologyError, match="still takes writes"):
+        with pytest.raises(TopologyError, match="still accepts writes"):
             nodes.set_primary(url, "cluster-1", at(replica))
         with read_only(replicated):
-            with pytest.raises(TopologyError, match=r"does not follow the new primary.*--keep-old-as-replica out"):
+            with pytest.raises(TopologyError, match=r"does not follow the new primary.*omit --keep-old-as-replica"):
                 nodes.set_primary(url, "cluster-1", at(replica), keep_old=True, timeout_s=0.2)
             changed = nodes.set_primary(url, "cluster-1", at(replica))
 
@@ -248,13 +248,13 @@ def test_switchover_moves_the_catalog_and_clients_go_on_there(url, at, name, rep
             with schemaless.connect(changed.url) as store:
                 assert store.get_cell(row, "BASE", 1).body == {"n": 1}
                 store.put_cell(row, "BASE", 2, {"n": 2})
-            # The old catalog names the old primary; nothing can be changed there any more.
+            # The old catalog still names the old primary, and refuses changes.
             with pytest.raises(TopologyError):
                 nodes.remove_replica(url, "cluster-1", at(replica))
 
 
 def test_new_primary_that_lacks_transactions_is_refused(url, at, replicated, replica, row):
-    """While the old primary answers, nothing that was committed there may be left behind."""
+    """While the old primary answers, the new one must have everything that was committed there."""
     nodes.add_replica(url, "cluster-1", at(replica))  # it has the datastore
     sql(replica, f"STOP {word(replica)}")
     with schemaless.connect(url) as store:
@@ -269,9 +269,9 @@ GONE = "/nowhere/gone.sock"
 
 
 def test_failover_when_the_old_primary_is_gone(url, at, name, replicated, other):
-    """An old primary that does not answer does not stand in the way of one that has every shard."""
+    """An old primary that does not answer does not prevent the change to a server with every shard."""
     sql(replicated, f"UPDATE {name}.node SET socket = '{GONE}' WHERE cluster = 'cluster-2'")
-    with pytest.raises(TopologyError, match="cannot stay as a replica, it is unreachable"):
+    with pytest.raises(TopologyError, match="cannot stay as a replica, because it is unreachable"):
         nodes.set_primary(url, "cluster-2", at(other), keep_old=True)
     with pytest.raises(ShardIdentityMismatch, match=rf"no database '{name}_000[01]'"):
         nodes.set_primary(url, "cluster-1", at(other))
@@ -289,7 +289,7 @@ def test_failover_when_the_old_primary_is_gone(url, at, name, replicated, other)
 def test_replicas_that_do_not_follow_the_new_primary_are_refused_or_dropped(
     url, at, name, replica, replicated, tmp_path
 ):
-    """Reads must not go to a replica of the old primary; one that is gone can be taken out without asking it."""
+    """Reads must not go to a replica of the old primary; an unreachable replica can be removed."""
     link = tmp_path / "renamed.sock"
     link.symlink_to(replicated.socket)
     renamed = f"mysql://nodes_admin@/?unix_socket={link}"
@@ -298,18 +298,20 @@ def test_replicas_that_do_not_follow_the_new_primary_are_refused_or_dropped(
         replicated,
         f"INSERT INTO {name}.node (cluster, role, socket) VALUES ('cluster-1', 'replica', '{GONE}')",
     )
-    with pytest.raises(TopologyError, match=rf"{GONE} does not follow the new primary .* take it out: --drop-replicas"):
+    with pytest.raises(
+        TopologyError, match=rf"{GONE} does not follow the new primary .* remove it with --drop-replicas"
+    ):
         nodes.set_primary(url, "cluster-1", renamed)
     changed = nodes.set_primary(url, "cluster-1", renamed, drop_replicas=True)
 
     assert addresses(url, "cluster-1") == {"primary": [str(link)], "replicas": [str(replica.socket)]}
     assert [str(node) for node in changed.removed] == [str(replicated.socket), GONE]
-    with pytest.raises(InvalidInput, match=f"is no replica of cluster-1; its replicas are: {replica.socket}"):
+    with pytest.raises(InvalidInput, match=f"is not a replica of cluster-1; its replicas are: {replica.socket}"):
         nodes.remove_replica(url, "cluster-1", f"mysql:///?unix_socket={GONE}")
 
 
 def test_new_address_of_the_same_server(url, at, name, replicated, other, tmp_path):
-    """A primary that is only called otherwise now needs no read-only; where it has the catalog, the URL changes."""
+    """A new address of the same primary needs no read-only step; the URL changes if the server has the catalog."""
     link = tmp_path / "renamed.sock"
     link.symlink_to(replicated.socket)
     changed = nodes.set_primary(url, "cluster-1", f"mysql://nodes_admin@/?unix_socket={link}")

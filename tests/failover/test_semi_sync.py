@@ -1,4 +1,4 @@
-"""Semi-synchronous replication: a primary that is killed takes nothing along that was acknowledged."""
+"""Semi-synchronous replication: killing a primary loses no acknowledged cell."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ WRITERS = 4
 
 @pytest.fixture
 def primary(flavour: str) -> Iterator[LocalServer]:
-    """A primary with a replica, which waits for it; killed by its test."""
+    """A semi-synchronous primary with a replica; the test kills it."""
     with private_servers(flavour, 1, replicas=1, semi_sync=True) as (server,):
         yield server
 
 
 def test_kill_of_a_semi_synchronous_primary_loses_nothing_acknowledged(primary, flavour):
-    """Four writers, kill -9, the replica is promoted and adopted: each acknowledged cell is there, under its id."""
+    """Four writers, kill -9, the replica is promoted and adopted: each acknowledged cell is stored under its id."""
     (replica,) = primary.replicas
     url = schemaless.create("trips", 4, [primary.url])
     nodes.add_replica(url, "cluster-1", replica.url)
-    waiting = node_states(url)[1][0]
+    state = node_states(url)[1][0]
     acknowledged: dict[uuid.UUID, int] = {}
     enough, killed = threading.Event(), threading.Event()
 
@@ -72,7 +72,7 @@ def test_kill_of_a_semi_synchronous_primary_loses_nothing_acknowledged(primary, 
             done = failover.adopt(server, "cluster-1", replica.url, timeout_s=30)
             put = put_when_it_answers(store)
             found = {cell.row_key: cell.added_id for shard in range(4) for cell in store.scan_shard(shard)}
-            come_back(primary)
+            restart(primary)
             with schemaless.connect(server) as late:
                 lost = {cell.row_key for cell in lost_cells(late, primary.url)}
 
@@ -80,13 +80,13 @@ def test_kill_of_a_semi_synchronous_primary_loses_nothing_acknowledged(primary, 
             assert put.added_id > max(acknowledged.values())
             assert acknowledged.items() <= found.items()
             assert not lost & set(acknowledged)
-    assert (waiting.fault, waiting.warnings) == (None, [])
-    assert waiting.waiting is not None
-    assert waiting.waiting.waits
+    assert (state.fault, state.warnings) == (None, [])
+    assert state.semi_sync is not None
+    assert state.semi_sync.active
 
 
 def put_when_it_answers(store: schemaless.Datastore) -> Put:
-    """Put a cell; where the call is refused, since the old primary did not answer just now, as late as that says."""
+    """Put a cell, and retry after the delay that the circuit breaker of the old primary names."""
     give_up_s = time.monotonic() + 30
     while True:
         try:
@@ -97,8 +97,8 @@ def put_when_it_answers(store: schemaless.Datastore) -> Put:
             time.sleep(refused.retry_after_s)
 
 
-def come_back(server: LocalServer) -> None:
-    """Start a server that was killed, and no other: its former replica is left as it is."""
+def restart(server: LocalServer) -> None:
+    """Restart a killed server without touching its former replica."""
     description = Description.read(server.folder)
     assert description is not None
     manner = Manner((), print)
@@ -106,7 +106,7 @@ def come_back(server: LocalServer) -> None:
 
 
 def promote(replica: LocalServer) -> None:
-    """Promote a replica as a failover does: what it has received is applied, then it takes writes."""
+    """Promote a replica as a failover does: it applies received transactions, then accepts writes."""
     sql(
         replica,
         "STOP REPLICA IO_THREAD",

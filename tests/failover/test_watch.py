@@ -1,4 +1,4 @@
-"""Group Replication decides, ``topology watch`` adopts: found without a command, and only where a majority says so."""
+"""``topology watch`` adopts the primary that a Group Replication majority elected."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ TRIES = 600
 
 @pytest.fixture
 def group(flavour: str) -> Iterator[list[LocalServer]]:
-    """Three servers that are a group; killed by its test."""
+    """A group of three servers; the test kills some."""
     if flavour == "mariadb":
         with (
             pytest.raises(LocalServerError, match=r"Group Replication is MySQL's, and this is mariadb"),
             private_servers(flavour, 1, group=True),
         ):
             pass
-        pytest.skip("MariaDB has no Group Replication; that it is refused was seen")
+        pytest.skip("MariaDB has no Group Replication; its refusal was checked")
     options = {"loose-group-replication-member-expel-timeout": 0}
     with private_servers(flavour, 1, options, group=True) as (server,):
         yield [server, *server.replicas]
 
 
 class Writers:
-    """Threads that put cells, and make a call that fails again."""
+    """Threads that put cells and retry failed calls."""
 
     def __init__(self, store: schemaless.Datastore) -> None:
         self._store = store
@@ -67,8 +67,8 @@ class Writers:
             thread.join(60)
 
 
-def looked(watch: Watch, pause: Callable[[float], object]) -> list[Finding]:
-    """Look until something is found and all is well, and return all that was."""
+def look_until_well(watch: Watch, pause: Callable[[float], object]) -> list[Finding]:
+    """Check until the last finding needs no action, and return all findings."""
     found: list[Finding] = []
     for _ in range(TRIES):
         found += watch.look()
@@ -78,11 +78,11 @@ def looked(watch: Watch, pause: Callable[[float], object]) -> list[Finding]:
     pytest.fail(f"not well: {found}")
 
 
-def test_what_a_group_decides_is_adopted_and_a_minority_is_not_believed(group):
-    """Kill -9 of the primary, under writers: two watches find the next one, and nothing acknowledged is lost.
+def test_an_elected_primary_is_adopted_and_a_minority_is_not(group):
+    """Kill -9 of the primary under writers: two watches find the next one, and no acknowledged cell is lost.
 
-    The old primary, back in its group, is a replica again. Of three members, one that is left alone is not adopted,
-    though it takes itself for the primary.
+    The old primary becomes a replica when it rejoins. The last of three members is not adopted, although it considers
+    itself the primary.
     """
     url = schemaless.create("trips", 4, [group[0].url])
     for member in group[1:]:
@@ -90,14 +90,14 @@ def test_what_a_group_decides_is_adopted_and_a_minority_is_not_believed(group):
     watches, pause = [Watch(url), Watch(url)], threading.Event().wait
     with schemaless.connect(url) as store:
         writers = Writers(store)
-        first = [*looked(watches[0], pause), *watches[0].look(), *looked(watches[1], pause)]
+        first = [*look_until_well(watches[0], pause), *watches[0].look(), *look_until_well(watches[1], pause)]
         calm = node_states(url)[1][0]
         local.kill(group[0])
         before = dict(writers.acknowledged)
         others: list[Finding] = []
-        second = threading.Thread(target=lambda: others.extend(looked(watches[1], pause)), daemon=True)
+        second = threading.Thread(target=lambda: others.extend(look_until_well(watches[1], pause)), daemon=True)
         second.start()
-        own = looked(watches[0], pause)
+        own = look_until_well(watches[0], pause)
         second.join(60)
         count = len(writers.acknowledged)
         assert any(len(writers.acknowledged) > count + 20 or pause(0.02) for _ in range(TRIES))
@@ -118,19 +118,19 @@ def test_what_a_group_decides_is_adopted_and_a_minority_is_not_believed(group):
         assert any(sql(chosen, members) == ((2,),) or pause(0.1) for _ in range(TRIES))
         alone = watches[0].look()
 
-    assert [finding.what for finding in first] == ["adopted", "agrees"]
+    assert [finding.kind for finding in first] == ["adopted", "agrees"]
     assert [each.adoption.old_written_s for each in [*own, *others] if each.adoption] == [None]
     assert (calm.fault, calm.warnings) == (None, [])
-    assert "adopted" in {finding.what for finding in [*own, *others]}
+    assert "adopted" in {finding.kind for finding in [*own, *others]}
     assert before.items() <= found.items()
     assert writers.acknowledged.items() <= found.items()
     assert min(set(writers.acknowledged.values()) - set(before.values())) > max(before.values())
-    assert "added" in {finding.what for finding in back}
+    assert "added" in {finding.kind for finding in back}
     assert outside.return_value == 1
     assert outside.stdout.count("running, not of its group") == 1
     assert f"{group[0].name} is not of its group: it is OFFLINE in its group" in outside.stderr
     assert sql(chosen, "SELECT @@super_read_only") == ((0,),)
-    assert [finding.what for finding in alone] == ["undecided"]
+    assert [finding.kind for finding in alone] == ["undecided"]
     assert f"{chosen.socket}: it sees 1 of the 3 members of its group, and no majority" in alone[0].message
     for watch in watches:
         watch.close()

@@ -1,4 +1,4 @@
-"""What ``Watch`` makes of what members say, without servers: who is believed, and what is read again."""
+"""Decisions of ``Watch`` without servers: which members it trusts, and when it reads the catalog again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODES = {"o": "ONLINE", "r": "RECOVERING", "u": "UNREACHABLE", "e": "ERROR"}
 
 
 def view(server: str, states: str, primary: str = "a", *, single_primary: bool = True) -> GroupView:
-    """What a server says of members a, b, c, ... in these states."""
+    """View of a server of members a, b, c, ... in these states."""
     rows = [
         (name, f"10.0.0.{name}", 3306, MODES[state], "PRIMARY" if name in primary else "SECONDARY")
         for name, state in zip("abcd", states, strict=False)
@@ -30,12 +30,12 @@ def view(server: str, states: str, primary: str = "a", *, single_primary: bool =
 
 
 def topology(*clusters: tuple[Node, ...]) -> Topology:
-    """Clusters with claim 1, and their primaries first."""
-    made = [
+    """A topology of clusters with claim 1, whose first nodes are their primaries."""
+    members = [
         Cluster(f"cluster-{number}", (nodes[0], *(node.having("replica") for node in nodes[1:])), 1)
         for number, nodes in enumerate(clusters, 1)
     ]
-    return Topology("trips", 1, tuple(made), (ShardRange(0, 0, "cluster-1"),))
+    return Topology("trips", 1, tuple(members), (ShardRange(0, 0, "cluster-1"),))
 
 
 def down(node: Node) -> SchemalessError:
@@ -43,10 +43,10 @@ def down(node: Node) -> SchemalessError:
 
 
 class World:
-    """Servers that answer as they are told, and what was adopted."""
+    """Servers with scripted answers, and a record of adoptions."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.says: dict[Node, GroupView | SchemalessError | None] = {}
+        self.answers: dict[Node, GroupView | SchemalessError | None] = {}
         self.catalogs: dict[Node, Topology] = {}
         self.adopted: list[Node] = []
         self.claims = {"db-a": 1}
@@ -58,7 +58,7 @@ class World:
         monkeypatch.setattr(Watch, "prove_quorum", lambda *_: None)
 
     def _answer(self, node: Node) -> GroupView | None:
-        answer = self.says.get(node, down(node))
+        answer = self.answers.get(node, down(node))
         if isinstance(answer, SchemalessError):
             raise answer
         return answer
@@ -78,17 +78,17 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def look(watch: Watch) -> list[tuple[str | None, str]]:
-    return [(finding.cluster, finding.what) for finding in watch.look()]
+    return [(finding.cluster, finding.kind) for finding in watch.look()]
 
 
 @pytest.mark.parametrize(
-    ("says", "what", "message"),
+    ("answers", "kind", "message"),
     [
         ({A: view("a", "oou"), B: view("b", "oou")}, "agrees", "is the primary of its group"),
         ({A: view("a", "ouu")}, "undecided", "sees 1 of the 3 members"),
         ({A: view("a", "oouu"), B: view("b", "oouu")}, "undecided", "sees 2 of the 4 members"),
         ({A: view("a", "roo", "b"), C: view("c", "roo", "b")}, "undecided", "db-b:3306 does not answer"),
-        ({A: view("a", "uoo", ""), B: view("b", "uoo", "")}, "undecided", "about to choose"),
+        ({A: view("a", "uoo", ""), B: view("b", "uoo", "")}, "undecided", "is electing a primary"),
         ({A: view("a", "ooo", "a"), B: view("b", "ooo", "b")}, "undecided", "in the middle of a change"),
         ({A: view("a", "ooo", "abc")}, "failed", "multi-primary mode"),
         ({A: view("a", "orr", "a", single_primary=False)}, "failed", "multi-primary mode"),
@@ -102,37 +102,37 @@ def look(watch: Watch) -> list[tuple[str | None, str]]:
         ({A: view("x", "ooo", "a"), B: view("b", "ooo"), C: view("c", "ooo")}, "stranger", "10.0.0.a:3306"),
     ],
 )
-def test_who_is_believed(world, says, what, message):
-    """A majority that names one primary, which says so itself and is in the catalog; else nothing is adopted."""
+def test_findings_by_the_members_views(world, answers, kind, message):
+    """A majority must name one primary, which confirms it and is in the catalog; else nothing is adopted."""
     world.catalogs[D] = topology((A, B, C))
-    world.says = {D: None, **says}
+    world.answers = {D: None, **answers}
     (finding,) = Watch("mysql://db-d/trips").look()
 
-    assert (finding.cluster, finding.what) == ("cluster-1", what)
+    assert (finding.cluster, finding.kind) == ("cluster-1", kind)
     assert message in finding.message
     assert world.adopted == []
 
 
-def test_a_replica_that_is_down_beside_a_plain_primary_holds_nobody_up(world):
-    """The catalog's own cluster is of no group and lacks a replica: a group elsewhere is looked at all the same."""
+def test_an_unreachable_replica_of_a_cluster_without_a_group_does_not_block_others(world):
+    """The catalog's cluster is not a group, and one of its replicas is down: a group elsewhere is still adopted."""
     world.catalogs[A] = topology((A, B), (C, D))
     world.claims["db-c"] = 1
-    world.says = {A: None, C: GroupView.of("c", [("c", "10.0.0.c", 3306, "ONLINE", "PRIMARY")])}
+    world.answers = {A: None, C: GroupView.of("c", [("c", "10.0.0.c", 3306, "ONLINE", "PRIMARY")])}
     watch = Watch("mysql://db-a/trips")
     assert look(watch) == [("cluster-1", "no group"), ("cluster-2", "agrees")]
-    world.says = {A: None, D: GroupView.of("d", [("d", "10.0.0.d", 3306, "ONLINE", "PRIMARY")])}
+    world.answers = {A: None, D: GroupView.of("d", [("d", "10.0.0.d", 3306, "ONLINE", "PRIMARY")])}
 
     assert look(watch) == [("cluster-2", "adopted")]
     assert world.adopted == [D]
 
 
-def test_what_somebody_adopts_by_hand_ends_a_strangers_time(world):
-    """A primary that the catalog did not name is found once it does: the catalog is read of a member meanwhile."""
+def test_an_unknown_primary_is_found_after_an_adoption_by_hand(world):
+    """While the elected primary is unknown, the catalog is read from a trusted member, which shows the adoption."""
     world.catalogs = dict.fromkeys((A, B, C), topology((A, B)))
-    world.says = {A: view("a", "oo"), B: view("b", "oo")}
+    world.answers = {A: view("a", "oo"), B: view("b", "oo")}
     watch = Watch("mysql://db-a/trips")
     assert look(watch) == [("cluster-1", "agrees")]
-    world.says = {B: view("b", "uoo", "c"), C: view("c", "uoo", "c")}
+    world.answers = {B: view("b", "uoo", "c"), C: view("c", "uoo", "c")}
     assert look(watch) == [("cluster-1", "stranger")]
     world.catalogs = dict.fromkeys((B, C), topology((C, B)))
     world.claims = {"db-c": 1}
@@ -141,14 +141,14 @@ def test_what_somebody_adopts_by_hand_ends_a_strangers_time(world):
     assert look(watch) == [("cluster-1", "agrees")]
 
 
-def test_a_catalog_that_the_url_has_by_another_address_is_found_again(world):
-    """Servers are told apart by what they say they are, and not by their addresses: the URL's is gone with one."""
+def test_a_catalog_with_another_address_in_the_url_is_found_again(world):
+    """Servers are identified by UUID, not by address: the URL's address is gone after a change of the primary."""
     world.catalogs = dict.fromkeys((A, B, D), topology((A, B)))
-    world.says = {A: view("a", "oo"), B: view("b", "oo"), D: view("a", "oo")}
+    world.answers = {A: view("a", "oo"), B: view("b", "oo"), D: view("a", "oo")}
     watch = Watch("mysql://db-d/trips")
     assert look(watch) == [("cluster-1", "agrees")]
     assert look(watch) == []
-    world.says = {A: view("a", "oo", "b"), B: view("b", "oo", "b")}
+    world.answers = {A: view("a", "oo", "b"), B: view("b", "oo", "b")}
     world.claims = {"db-b": 1}
     world.catalogs = dict.fromkeys((A, B), topology((B, A)))
 
@@ -156,7 +156,7 @@ def test_a_catalog_that_the_url_has_by_another_address_is_found_again(world):
 
 
 def test_a_primary_that_waits_for_a_majority_was_replaced(world):
-    """Only where the majority of its own group has chosen the other one, and where it has none itself."""
+    """Only if the majority of its own group elected the other one, and it has no majority itself."""
     new, waits = view("b", "uoo", "b"), view("a", "ouu")
 
     assert new.has_replaced(waits)

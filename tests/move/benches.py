@@ -1,4 +1,4 @@
-"""A shard that is moved to and fro, and movers that meet something before a statement of their cut."""
+"""A shard that is moved back and forth, and movers that are interrupted before a statement of their cut."""
 
 from __future__ import annotations
 
@@ -37,38 +37,40 @@ CUT = (
     *("DELETE FROM", "SELECT name, location", "SELECT name, added_id", "UPDATE", "SELECT MAX(added_id)", "COMMIT"),
     *("CREATE DATABASE", "INSERT IGNORE INTO"),
 )
-"""What a mover sends from its takeover to its end begins so; the copying of settled pages is left alone."""
+"""Prefixes of the statements that a mover sends after its takeover; copying settled pages is not interrupted."""
 
 ALL_POINTS = os.environ.get("MOVE_POINTS") == "all"
+"""Whether to interrupt before every statement of a cut instead of a few."""
+
 SEED = os.environ.get("MOVE_SEED", "")
-"""Whether something is to happen before every statement of a cut, and not before a few."""
+"""Seed for the choice of statements."""
 
 DIGEST = (
     "SELECT COUNT(*), BIT_XOR(CRC32(CONCAT_WS('/', added_id, HEX(row_key), column_name, ref_key, HEX(body), "
     "created_at))) FROM `{}`.`{}` WHERE added_id <= {}"
 )
-"""How many cells a table has up to an id, and a digest of all that is in them."""
+"""Selects the number of cells up to an id, and a digest of them."""
 
-_counted: dict[str, int] = {}
-"""By kind of server: how many statements a cut has."""
+_statement_counts: dict[str, int] = {}
+"""Number of statements of a cut, by server flavour."""
 
 
 class Killed(BaseException):
-    """The mover ends here: what it holds open is closed, as by the end of its process."""
+    """Simulates the death of a mover's process: the exception closes everything that it holds open."""
 
 
 class Point(NamedTuple):
-    """Before which statement of a mover something happens, counted from 0."""
+    """The statement of a mover, counted from 0, before which ``action`` is called."""
 
     number: int
-    does: Callable[[bytes], None]
+    action: Callable[[bytes], None]
 
 
 class Movers:
-    """Movers in threads of their own, of which one meets something before a statement of its cut."""
+    """Runs movers, of which one can be interrupted before a statement of its cut."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.seen: list[bytes] = []
+        self.sent: list[bytes] = []
         self.connection: Connection | None = None
         self.work = work
         self._thread: int | None = None
@@ -76,16 +78,16 @@ class Movers:
         self._numbers = itertools.count()
         self._names = itertools.count(1)
         send = Connection.ask
-        # A mover of the suite is a thread that does other things afterwards, and servers are started by it.
+        # These movers are threads of the test process, whose priority must not change: it also starts servers.
         monkeypatch.setattr(os, "setpriority", lambda *_: None)
 
         def hooked(connection: Connection, sql: bytes) -> object:
             if threading.get_ident() == self._thread and sql.decode("latin-1").startswith(CUT):
                 number = next(self._numbers)
-                self.seen.append(sql[:100])
+                self.sent.append(sql[:100])
                 self.connection = connection
                 if self._point is not None and number == self._point.number:
-                    self._point.does(sql)
+                    self._point.action(sql)
             return send(connection, sql)
 
         monkeypatch.setattr(Connection, "ask", hooked)
@@ -93,11 +95,11 @@ class Movers:
     def move(
         self, store: Datastore, job: Job, point: Point | None = None, outcomes: list[Outcome] | None = None
     ) -> None:
-        """Work on the shard until it is through, in this thread; with a point, once."""
+        """Run a mover on the shard in this thread; ``point`` interrupts it."""
         name = f"mover {next(self._names)}"
         if point is not None:
             self._thread, self._point, self._numbers = threading.get_ident(), point, itertools.count()
-            self.seen.clear()
+            self.sent.clear()
         try:
             with suppress(Killed):
                 outcome = work_on(opening_of(store), job.job_id, SHARD, name, self.work, None)
@@ -109,7 +111,7 @@ class Movers:
             let_go()
 
     def die_in(self, store: Datastore, job: Job, place: object, function: str) -> None:
-        """Work on the shard as far as a function of a class or module, and end there."""
+        """Run a mover that dies when it calls a function of a class or module."""
 
         def kill(*_: object) -> None:
             raise Killed
@@ -120,13 +122,13 @@ class Movers:
 
 
 def other(store: Datastore, shard: int = SHARD) -> str:
-    """Return a cluster that a shard is not on: the last one."""
+    """Return the last cluster that does not have the shard."""
     topology = internals_of(store).topology
     return next(each.name for each in reversed(topology.clusters) if each != topology.cluster_of(shard))
 
 
 class Bench:
-    """A shard with a writer, moved to and fro; each time what was acknowledged is held against what is there."""
+    """A shard with a writer; after each move, the acknowledged cells are compared with the stored ones."""
 
     def __init__(self, client: Datastore, new_row: Callable[[], uuid.UUID]) -> None:
         self.client = client
@@ -136,22 +138,22 @@ class Bench:
         self._turns = itertools.count()
 
     def next(self) -> tuple[uuid.UUID, int]:
-        """Return a row that nobody has, and what is to be in it."""
+        """Return an unused row of the shard, and the body for it."""
         return next(self._rows), next(self._turns)
 
     def acknowledge(self, added_id: int, row: uuid.UUID, turn: int) -> None:
-        """Remember a cell that was written."""
+        """Record an acknowledged cell."""
         assert added_id not in self.acknowledged, "an id was given twice"
         self.acknowledged[added_id] = row, turn
 
     def put(self, count: int = 1) -> None:
-        """Write cells, and remember them."""
+        """Write cells and record them."""
         for _ in range(count):
             row, turn = self.next()
             self.acknowledge(self.client.append_cell(row, "BASE", turn).added_id, row, turn)
 
-    def take_what_is_there(self) -> None:
-        """Take the cells of a shard that was used before for acknowledged."""
+    def acknowledge_stored(self) -> None:
+        """Treat the stored cells of a shard that was used before as acknowledged."""
         self.acknowledged = self._found()
 
     def _found(self) -> dict[int, tuple[uuid.UUID, int]]:
@@ -159,31 +161,31 @@ class Bench:
         return {cell.added_id: (cell.key.row_key, cell.decode().body) for cell in cells}
 
     def move(self, movers: Movers, *, count: bool = False) -> None:
-        """Move the shard, undisturbed."""
+        """Move the shard without an interruption."""
         job = self.begin()
         movers.move(self.client, job, Point(-1, lambda sql: None) if count else None)
         self.job_store.complete(job.job_id)
         assert self.check(job) == "verified"
 
     def statements(self, movers: Movers) -> range:
-        """Return the numbers of a cut's statements; the first time, the shard is moved to count them."""
+        """Return the numbers of a cut's statements; the first call moves the shard to count them."""
         internals = internals_of(self.client)
         flavour = "mariadb" if internals.catalog.run(lambda connection: connection.is_mariadb) else "mysql"
-        if flavour not in _counted:
+        if flavour not in _statement_counts:
             self.move(movers, count=True)
-            _counted[flavour] = len(movers.seen)
-        return range(_counted[flavour])
+            _statement_counts[flavour] = len(movers.sent)
+        return range(_statement_counts[flavour])
 
     def points(self, movers: Movers, seed: str, count: int) -> list[int]:
-        """Return before which statements of a cut something is to happen.
+        """Return the statements of a cut before which to interrupt the mover.
 
-        Some of them, others in each test and for each MOVE_SEED; all where MOVE_POINTS says so, which takes an hour.
+        A sample that depends on the test and on MOVE_SEED, or all of them with MOVE_POINTS=all, which takes an hour.
         """
         every = self.statements(movers)
         return list(every) if ALL_POINTS else sorted(random.Random(seed + SEED).sample(every, count))
 
     def until_it_answers(self) -> None:
-        """Wait until this program is let in by every server again."""
+        """Wait until every server accepts connections again."""
         internals = internals_of(self.client)
         for cluster in internals.topology.clusters:
             until_s = time.monotonic() + 30
@@ -192,14 +194,14 @@ class Bench:
                     internals.shards.pool_for(cluster.primary).run(lambda connection: connection.rows(b"SELECT 1"))
                     break
                 except ServerError:
-                    assert time.monotonic() < until_s, f"{cluster.primary} lets nobody in"
+                    assert time.monotonic() < until_s, f"{cluster.primary} accepts no connections"
                     time.sleep(0.01)
 
     def begin(self, **named: Any) -> Job:
-        """Begin a job that moves the shard to the other cluster, where nothing is left of the last one.
+        """Drop leftovers and begin a job that moves the shard to the other cluster.
 
         Args:
-            **named: of ``MoveSpec``.
+            **named: options of ``MoveSpec``.
         """
         for left in moves.left_behind(self.client):
             moves.drop(self.client, left)
@@ -210,18 +212,18 @@ class Bench:
         return job
 
     def free(self, job: Job) -> None:
-        """Give the shard back, as its mover's lease would run out."""
+        """Release the shard, as if the mover's lease had expired."""
         self.job_store.release_dead(job.job_id, "mover")
 
     def end(self, job: Job, movers: Movers, *, abort: bool) -> None:
-        """Have a successor go on with the job, or give it up, until it is through."""
+        """Let successors continue or abort the job until it is done."""
         if abort:
             Records(self.client).note_outcome(
                 job.job_id, SHARD, ("preparing", "copying", "cutting"), {"phase": "aborting"}
             )
         for _ in range(200):
             if all(state.state != "waiting" for state in self.job_store.shards(job.job_id)):
-                # Whatever was met, the first mover came to the end.
+                # The first mover completed the shard despite the interruption.
                 self.job_store.complete(job.job_id)
                 return
             self.free(job)
@@ -231,10 +233,10 @@ class Bench:
                 self.job_store.complete(job.job_id)
                 return
             assert not outcomes or outcomes[0].error is None or outcomes[0].error.retryable, outcomes
-        pytest.fail("no successor came to the end")
+        pytest.fail("no successor completed the shard")
 
     def check(self, job: Job) -> str:
-        """Hold what was acknowledged against what is there, and the tables against the catalog; return the phase."""
+        """Compare acknowledged with stored cells, and the tables with the catalog; return the phase."""
         self.put()
         assert self._found() == self.acknowledged
         (record,) = Records(self.client).all(job.job_id)
@@ -256,16 +258,16 @@ class Bench:
                 (record.source, moving.moved("cell", record.token or "")),
                 (record.target, "cell"),
             ]
-            left, there = (
+            old, new = (
                 query(internals.topology.cluster(name).primary, DIGEST.format(database, table, record.fence_id or 0))
                 for name, table in sides
             )
-            assert left == there
+            assert old == new
         return record.phase
 
 
 class Writer:
-    """A program that goes on writing through all of it; what was not answered is put again under the same key."""
+    """Writes cells in a thread throughout; a put without a reply is repeated under the same key."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -291,5 +293,5 @@ class Writer:
                     with suppress(ServerUnavailable, ServerTimeout, OutcomeUnknown):
                         put = self._bench.client.put_cell(row, "BASE", 1, turn)
                 self._bench.acknowledge(put.added_id, row, turn)
-        except BaseException as error:  # noqa: BLE001 - told by the thread that waits
+        except BaseException as error:  # noqa: BLE001 - __exit__ asserts that there is none
             self._error = error

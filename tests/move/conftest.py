@@ -1,4 +1,4 @@
-"""Datastores of which a shard is moved, and who moves it."""
+"""Fixtures of the move tests: datastores, movers, and the bench that checks a moved shard."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tests.movers import query
 
 @pytest.fixture
 def movers(monkeypatch: pytest.MonkeyPatch) -> Movers:
-    """Movers that can be met before a statement."""
+    """Movers that tests can interrupt before a statement."""
     return Movers(monkeypatch)
 
 
 @pytest.fixture
 def url(accounts: Accounts, fresh_url: str) -> str:
-    """A new datastore for root, who may use a shard wherever it goes."""
+    """A new datastore, as root, which has access to a shard on every server."""
     return accounts.root(fresh_url)
 
 
 @pytest.fixture
 def client(url: str) -> Iterator[Datastore]:
-    """A program that is connected while its servers change."""
+    """A client that stays connected during moves."""
     with schemaless.connect(url, read_timeout_s=20) as store:
         internals_of(store).shards.move_wait_s = 30
         yield store
@@ -41,12 +41,12 @@ def client(url: str) -> Iterator[Datastore]:
 
 @pytest.fixture
 def bench(client: Datastore, new_row: Callable[[], uuid.UUID]) -> Bench:
-    """A shard with a few cells, the statistics of one follower, and a writer."""
-    made = Bench(client, new_row)
-    made.put(5)
+    """A shard with a few cells and the row of one follower."""
+    bench = Bench(client, new_row)
+    bench.put(5)
     database = internals_of(client).shards.database(SHARD)
     query(
         internals_of(client).shards.node_of(SHARD),
         f"INSERT INTO `{database}`.follower (name, location) VALUES ('billing', 1)",
     )
-    return made
+    return bench

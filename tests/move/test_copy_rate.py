@@ -1,4 +1,4 @@
-"""How fast a shard is copied where applications call: with rests, but not so slowly that it never ends."""
+"""Copy rate beside applications: pauses between steps, without falling behind forever."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from schemaless import MoveRefused, ServerUnavailable
 from schemaless.jobs.runner import ShardRun
 from schemaless.jobs.throttle import Look
 from schemaless.jobs.worker import Outcome
-from schemaless.move import copy_rate as pace
-from schemaless.move import steps, verify
-from schemaless.move.copy_rate import Pace, TargetServers
+from schemaless.move import copy_rate, steps, verify
+from schemaless.move.copy_rate import CopyRate, TargetServers
 from schemaless.wire.connection import Connection
 from tests.move.benches import SHARD
 
@@ -25,77 +24,77 @@ def on_servers(test: Callable[..., None]) -> Callable[..., None]:
     return pytest.mark.mysql(pytest.mark.long(pytest.mark.shared(test)))
 
 
-def looked_at(watched: Pace, came: list[int], done: list[int]) -> list[float]:
-    """Let windows pass, and return the share after each."""
+def shares_after(rate: CopyRate, arrived: list[int], done: list[int]) -> list[float]:
+    """Report one measurement per window, and return the share after each."""
     top, copied, shares = 1_000_000, 0, []
-    watched.begin()
-    for new, more in zip(came, done, strict=True):
-        assert watched.due(pace.WINDOW_S)
+    rate.begin()
+    for new, more in zip(arrived, done, strict=True):
+        assert rate.due(copy_rate.WINDOW_S)
         top, copied = top + new, copied + more
-        watched.look(copied, top, copied)
-        shares.append(watched.share)
+        rate.adjust(copied, top, copied)
+        shares.append(rate.share)
     return shares
 
 
 @pytest.mark.once
-def test_rests_get_shorter_where_cells_come_fast_and_longer_again():
-    """The first window is what the others are compared with; half as many as are copied may come."""
-    watched = Pace(SHARD, 60)
+def test_pauses_shorten_when_cells_arrive_fast_and_lengthen_again():
+    """The first window is the baseline; cells may arrive at half the copy rate."""
+    rate = CopyRate(SHARD, 60)
 
-    assert looked_at(watched, [0, 49, 51, 80, 30, 20, 10], [0, *[100] * 6]) == [1, 1, 0.5, 0.25, 0.25, 0.5, 1]
-    assert watched.told is not None
-    assert "cells of shard 1 come at 26 a second, 50 are copied" in watched.told
-    watched.told = None
-    assert looked_at(watched, [0, 80], [0, 100]) == [1, 0.5]
-    assert watched.told is None
-    restless = Pace(SHARD, 60)
-    restless.look(0, 1_000, 0, rests=False)
-    restless.look(100, 1_080, 100, rests=False)
-    assert restless.told is None
-
-
-@pytest.mark.once
-def test_a_copy_that_does_not_catch_up_says_so_and_ends():
-    """Without rests, people are told; where what is left has not become less for long enough, the move ends."""
-    watched = Pace(SHARD, 20)
-
-    assert looked_at(watched, [0, *[200] * 6], [0, *[100] * 6])[-1] == 0
-    assert watched.told is not None
-    assert "does not catch up" in watched.told
-    with pytest.raises(MoveRefused, match="run the same command again when less is written"):
-        looked_at(watched, [200] * 6, [100] * 6)
+    assert shares_after(rate, [0, 49, 51, 80, 30, 20, 10], [0, *[100] * 6]) == [1, 1, 0.5, 0.25, 0.25, 0.5, 1]
+    assert rate.warning is not None
+    assert "shard 1 receives 26 cells a second, and 50 are copied" in rate.warning
+    rate.warning = None
+    assert shares_after(rate, [0, 80], [0, 100]) == [1, 0.5]
+    assert rate.warning is None
+    without_pauses = CopyRate(SHARD, 60)
+    without_pauses.adjust(0, 1_000, 0, pauses=False)
+    without_pauses.adjust(100, 1_080, 100, pauses=False)
+    assert without_pauses.warning is None
 
 
 @pytest.mark.once
-def test_steps_are_small_where_applications_call():
-    """What a put waits for behind one is over soon; where cells come fast, that counts for less."""
-    watched = Pace(SHARD, 60)
+def test_a_copy_that_does_not_catch_up_warns_and_gives_up():
+    """A copy that falls behind without pauses warns; the move ends when the backlog has not shrunk for too long."""
+    rate = CopyRate(SHARD, 20)
+
+    assert shares_after(rate, [0, *[200] * 6], [0, *[100] * 6])[-1] == 0
+    assert rate.warning is not None
+    assert "does not catch up" in rate.warning
+    with pytest.raises(MoveRefused, match="Run the same command again when fewer cells are written"):
+        shares_after(rate, [200] * 6, [100] * 6)
+
+
+@pytest.mark.once
+def test_steps_are_small_while_applications_are_active():
+    """A put waits only briefly for a small step; catching up takes precedence."""
+    rate = CopyRate(SHARD, 60)
     short: Any = [(each, b"", "BASE", 1, b"x" * 824, "") for each in range(10)]
     long: Any = [(1, b"", "BASE", 1, b"x" * 1_000_000, "")]
 
-    assert watched.cells(short, called=False) == watched.cells((), called=True) == 1_000
-    assert watched.cells(short, called=True) == 128
-    assert watched.cells(long, called=True) == 1
-    watched.share = 0.5
-    assert watched.cells(short, called=True) == 1_000
+    assert rate.step_cells(short, busy=False) == rate.step_cells((), busy=True) == 1_000
+    assert rate.step_cells(short, busy=True) == 128
+    assert rate.step_cells(long, busy=True) == 1
+    rate.share = 0.5
+    assert rate.step_cells(short, busy=True) == 1_000
 
 
 @pytest.fixture
-def crowded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps are of five cells, and each is looked at."""
-    monkeypatch.setattr(pace, "MAX_PAGE_CELLS", 5)
-    monkeypatch.setattr(pace, "WINDOW_S", 0)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copy five cells per step, and measure the rates after each."""
+    monkeypatch.setattr(copy_rate, "MAX_PAGE_CELLS", 5)
+    monkeypatch.setattr(copy_rate, "WINDOW_S", 0)
 
 
 @on_servers
-@pytest.mark.usefixtures("crowded")
-def test_a_shard_that_is_written_to_faster_than_it_is_copied_with_rests_is_moved(bench, movers, monkeypatch):
-    """Twice as many cells come in a whole rest as are copied in a step."""
-    left = [300]
+@pytest.mark.usefixtures("small_steps")
+def test_a_shard_that_receives_cells_faster_than_it_is_copied_with_pauses_is_moved(bench, movers, monkeypatch):
+    """During a full pause, twice as many cells arrive as are copied in a step."""
+    remaining = [300]
 
     def rest(run: ShardRun, worked_s: float, share: float = 1.0, *, called: bool = False) -> None:
-        left[0] -= 1
-        assert left[0], "it does not catch up"
+        remaining[0] -= 1
+        assert remaining[0], "it does not catch up"
         bench.put(int(10 * share))
 
     bench.put(20)
@@ -107,22 +106,22 @@ def test_a_shard_that_is_written_to_faster_than_it_is_copied_with_rests_is_moved
     bench.job_store.complete(job.job_id)
 
     assert bench.check(job) == "verified"
-    assert sum("it rests less" in what for _, _, what in bench.job_store.events(job.job_id)) == 1
+    assert sum("pauses between steps are shortened" in what for _, _, what in bench.job_store.events(job.job_id)) == 1
 
 
 @on_servers
-@pytest.mark.usefixtures("crowded")
-def test_a_shard_that_cannot_be_caught_up_with_stays_and_is_moved_later(bench, movers, monkeypatch):
-    """The mover says what comes and what is copied, and the same command goes on when less is written."""
+@pytest.mark.usefixtures("small_steps")
+def test_a_move_that_does_not_catch_up_gives_up_and_continues_later(bench, movers, monkeypatch):
+    """The mover reports both rates, and the same command continues when fewer cells are written."""
     outcomes: list[Outcome] = []
     bench.put(20)
     job = bench.begin()
     with monkeypatch.context() as patch:
-        patch.setattr(steps, "Pace", lambda shard, give_up_s: Pace(shard, 0))
+        patch.setattr(steps, "CopyRate", lambda shard, _: CopyRate(shard, 0))
         patch.setattr(ShardRun, "rest", lambda *_, **__: bench.put(10))
         movers.move(bench.client, job, outcomes=outcomes)
     assert isinstance(outcomes[0].error, MoveRefused)
-    assert "what is left has not become less" in str(outcomes[0].error)
+    assert "the backlog has not shrunk" in str(outcomes[0].error)
 
     bench.end(job, movers, abort=False)
 
@@ -130,19 +129,19 @@ def test_a_shard_that_cannot_be_caught_up_with_stays_and_is_moved_later(bench, m
 
 
 @on_servers
-def test_a_mover_does_not_take_its_own_calls_for_those_of_applications(bench, movers, monkeypatch):
-    """What it reads and writes in a step is taken out of the calls that both servers count."""
-    monkeypatch.setattr(pace, "MAX_PAGE_CELLS", 1)
+def test_a_mover_does_not_count_its_own_calls_as_those_of_applications(bench, movers, monkeypatch):
+    """Its reads and writes in a step are subtracted from the calls that both servers count."""
+    monkeypatch.setattr(copy_rate, "MAX_PAGE_CELLS", 1)
     bench.put(20)
     job, me, sent, ask = bench.begin(), threading.get_ident(), [], Connection.ask
 
-    def noted(connection: Connection, sql: bytes) -> Any:
+    def recorded(connection: Connection, sql: bytes) -> Any:
         if threading.get_ident() == me:
             sent.append((connection.node, bytes(sql)))
         return ask(connection, sql)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Connection, "ask", noted)
+        patch.setattr(Connection, "ask", recorded)
         movers.move(bench.client, job)
     bench.job_store.complete(job.job_id)
 
@@ -154,13 +153,13 @@ def test_a_mover_does_not_take_its_own_calls_for_those_of_applications(bench, mo
 
 
 @on_servers
-def test_comparing_leaves_the_servers_to_applications(bench, movers, monkeypatch):
-    """Behind every block."""
+def test_verification_pauses_for_applications(bench, movers, monkeypatch):
+    """It pauses after every block."""
     monkeypatch.setattr(verify, "BLOCK_ROWS", 1)
     bench.put(20)
     job, rests = bench.begin(), []
     with monkeypatch.context() as patch:
-        patch.setattr(TargetServers, "rest_anyhow", lambda servers, worked_s: rests.append(worked_s))
+        patch.setattr(TargetServers, "rest_ungated", lambda servers, worked_s: rests.append(worked_s))
         movers.move(bench.client, job)
     bench.job_store.complete(job.job_id)
 
@@ -169,8 +168,8 @@ def test_comparing_leaves_the_servers_to_applications(bench, movers, monkeypatch
 
 
 @pytest.mark.once
-def test_applications_that_call_the_target_are_left_alone(monkeypatch):
-    """At a gate what is wrong there is raised; who only compares goes on."""
+def test_the_job_pauses_for_applications_on_the_target(monkeypatch):
+    """A gate raises errors of the target's servers; verification, which passes no gate, continues."""
     answers: list[Look | ServerUnavailable] = [Look(None, None, {"lag_s": {"replica": 3}}, yields=True)]
     rests: list[tuple[float, bool]] = []
 
@@ -180,7 +179,7 @@ def test_applications_that_call_the_target_are_left_alone(monkeypatch):
             return answer
         raise answer
 
-    monkeypatch.setattr(pace, "make_watch", lambda *_: SimpleNamespace(look=look, close=lambda: None))
+    monkeypatch.setattr(copy_rate, "make_watch", lambda *_: SimpleNamespace(look=look, close=lambda: None))
     run: Any = SimpleNamespace(
         gate=lambda: None,
         job=SimpleNamespace(thresholds=None),
@@ -190,17 +189,17 @@ def test_applications_that_call_the_target_are_left_alone(monkeypatch):
         yields=False,
     )
     store: Any = None
-    servers = TargetServers(store, run, "cluster-2", look_s=0)
+    servers = TargetServers(store, run, "cluster-2", check_s=0)
     servers.rest(8, 0.5)
     servers.gate()
     servers.rest(8, 0.5)
     answers.append(ServerUnavailable("gone", node="db-2:3306"))
-    servers.rest_anyhow(2)
+    servers.rest_ungated(2)
     answers.append(ServerUnavailable("gone", node="db-2:3306"))
     with pytest.raises(ServerUnavailable):
         servers.gate()
     servers.close()
 
-    assert servers.called
+    assert servers.busy
     assert rests == [(4, False), (4, True), (2, True)]
     assert servers.lags == [3]

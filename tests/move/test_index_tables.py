@@ -1,4 +1,4 @@
-"""A shard that has an index is moved: its entries and its followers go along, whatever is written meanwhile."""
+"""Moves of a shard with an index: its entries and followers move too, with writes in parallel."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ pytestmark = [pytest.mark.mysql, pytest.mark.shared]
 SHARDS = 4
 CALM = Timing(lease_s=1_000, give_up_s=900, renew_s=1_000, note_s=0.0)
 CLIENTS = [uuid.UUID(int=n) for n in range(400) if shard_for(uuid.UUID(int=n).bytes, SHARDS) == SHARD]
-"""Rows of these have their entries in the shard that is moved."""
+"""Clients whose rows have their index entries in the shard that is moved."""
 
 TRIPS = define(
     "trips",
@@ -53,7 +53,7 @@ TRIPS = define(
 
 
 class Seen:
-    """A follower that notes the cells that it was given."""
+    """A trigger handler that records its cells."""
 
     name = "trigger:seen"
     column = None
@@ -76,7 +76,7 @@ class Seen:
 
 
 class Indexed:
-    """A datastore with a filled index and a trigger, one worker for both, and rows whose entries are in the shard."""
+    """A datastore with a complete index, a trigger, one worker for both, and rows whose entries are in the shard."""
 
     def __init__(self, store: Datastore, bench: Bench, new_row: Callable[[], uuid.UUID], stack: ExitStack) -> None:
         self.store = store
@@ -98,7 +98,7 @@ class Indexed:
         assert self.entry.state == READY
 
     def write(self, count: int) -> None:
-        """Write rows once, and as many versions of rows that are there: some leave the shard, some come to it."""
+        """Write new rows and new versions of existing ones, whose entries enter or leave the shard."""
         for _ in range(count):
             self.rows.append(self._new_row())
             self._put(self.rows[-1], 1, self._chance.choice(CLIENTS))
@@ -121,7 +121,7 @@ class Indexed:
             self.bench.acknowledged[added_id] = row, body  # type: ignore[assignment]
 
     def catch_up(self) -> None:
-        """Have the worker deal with all that is there, as the shards themselves say."""
+        """Let the worker process all cells, and check that against the shards."""
         worker, rows = self._worker, FollowerRows(internals_of(self.store).shards)
         names = [dealer.name for dealer in worker._dealers.values()]
         worker._members.renew()
@@ -135,7 +135,7 @@ class Indexed:
         raise AssertionError([owned.reason for owned in worker.owned.values()])
 
     def write_beside(self) -> None:
-        """Write more, and have the worker make entries of it, as another process does."""
+        """Write more rows and index them, as another process would."""
 
         def other_process() -> None:
             self.write(20)
@@ -145,7 +145,7 @@ class Indexed:
             thread.submit(other_process).result()
 
     def faults(self) -> dict[str, int]:
-        """Return what a check of the index finds, with the entries that there are, behind all that is there."""
+        """Return the faults that a check of the index finds once the worker has caught up."""
         self.catch_up()
         internals_of(self.store).registry.read()
         every = list(IndexCheck(self.store, self.entry).run(range(SHARDS)))
@@ -153,7 +153,7 @@ class Indexed:
         return {name: count for name in names if (count := sum(each.counts[name] for each in every))}
 
     def tables(self, cluster: str) -> set[str]:
-        """Return the tables that a cluster has of the shard."""
+        """Return the shard's tables on a cluster."""
         internals = internals_of(self.store)
         node, database = internals.topology.cluster(cluster).primary, internals.shards.database(SHARD)
         exists = query(node, f"SHOW DATABASES LIKE '{database}'")
@@ -169,7 +169,7 @@ def indexed(bench: Bench, client: Datastore, new_row: Callable[[], uuid.UUID]) -
 
 @pytest.fixture
 def beside(indexed: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a shard is moved, entries are written that were read by the mover before."""
+    """Change entries that the mover has already copied."""
     copy = MovedIndexes.copy
 
     def copied(self: MovedIndexes, *args: object) -> set[str]:
@@ -181,8 +181,8 @@ def beside(indexed: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("beside")
-def test_an_index_goes_along_and_a_trigger_too(indexed, bench, client):
-    """Entries written behind the mover's back come again; the trigger is given each cell once; nothing is left over."""
+def test_an_index_and_a_trigger_move_with_the_shard(indexed, bench, client):
+    """Entries changed during the copy are written again, and the trigger gets each cell once."""
     source, target = (internals_of(client).topology.cluster_of(SHARD).name, other(client))
     table = f"index_{indexed.entry.number}"
     (record,) = moves.run(client, MoveSpec(target, accounts=False), [SHARD])
@@ -204,16 +204,16 @@ def test_an_index_goes_along_and_a_trigger_too(indexed, bench, client):
 
 
 @pytest.mark.usefixtures("beside")
-@pytest.mark.parametrize("left_out", ["nothing is gone over again", "it is gone over before the shard is fenced"])
-def test_an_index_that_is_not_gone_over_again_lacks_entries(indexed, client, monkeypatch, left_out):
-    """The control: without this part of the design, the check above finds what is missing."""
-    go_over, copy = MovedIndexes.go_over_again, MovedIndexes.copy
-    monkeypatch.setattr(MovedIndexes, "go_over_again", lambda *_: None)
-    if left_out != "nothing is gone over again":
+@pytest.mark.parametrize("rewound", ["never", "before the fence"])
+def test_entries_are_missing_if_followers_are_not_rewound_after_the_fence(indexed, client, monkeypatch, rewound):
+    """The control: without the rewind, or with an early one, the check above finds missing entries."""
+    rewind, copy = MovedIndexes.rewind_followers, MovedIndexes.copy
+    monkeypatch.setattr(MovedIndexes, "rewind_followers", lambda *_: None)
+    if rewound == "before the fence":
 
         def too_early(self, fence, token):
             tables = copy(self, fence, token)
-            go_over(self, internals_of(client).topology.cluster(other(client)).primary)
+            rewind(self, internals_of(client).topology.cluster(other(client)).primary)
             indexed.catch_up()
             return tables
 
@@ -224,8 +224,10 @@ def test_an_index_that_is_not_gone_over_again_lacks_entries(indexed, client, mon
 
 
 @pytest.mark.usefixtures("beside")
-def test_followers_are_set_back_whatever_else_is_waited_for(indexed, bench, movers: Movers, client, monkeypatch):
-    """A job that is paused, or a shard that is away, keeps none that can be reached from being set back at once."""
+def test_followers_are_rewound_in_a_paused_job_and_beside_unreachable_shards(
+    indexed, bench, movers: Movers, client, monkeypatch
+):
+    """Neither a paused job nor an unreachable shard delays the rewind on the reachable ones."""
     tried: list[int] = []
     execute, flip = Shards.execute, Records.flip
 
@@ -260,7 +262,7 @@ def test_followers_are_set_back_whatever_else_is_waited_for(indexed, bench, move
 @pytest.mark.usefixtures("beside")
 @pytest.mark.parametrize("abort", [False, True], ids=["runs", "aborts"])
 def test_a_mover_of_an_index_killed_before_a_statement(indexed, bench, movers: Movers, client, abort):
-    """A successor runs, or aborts: no entry is missing, and the index's table is where the shard is, only."""
+    """After a successor ran or aborted the move, no entry is missing, and only the shard's server has the table."""
 
     def kill(sql: bytes) -> None:
         raise Killed
@@ -271,7 +273,7 @@ def test_a_mover_of_an_index_killed_before_a_statement(indexed, bench, movers: M
     assert indexed.faults() == {}
     chance = random.Random(11 + abort)
     names = (b"noted", b"index_", b"RENAME", b"LOCK TABLES", b"follower")
-    about = [number for number, sql in enumerate(movers.seen) if any(name in sql for name in names)]
+    about = [number for number, sql in enumerate(movers.sent) if any(name in sql for name in names)]
     for number in chance.sample(about, 3):
         for left in moves.left_behind(client):
             moves.drop(client, left)
@@ -279,27 +281,27 @@ def test_a_mover_of_an_index_killed_before_a_statement(indexed, bench, movers: M
         movers.move(client, job, Point(number, kill))
         bench.end(job, movers, abort=abort)
 
-        assert indexed.faults() == {}, movers.seen[number]
+        assert indexed.faults() == {}, movers.sent[number]
         topology = internals_of(client).topology
         for cluster in topology.clusters:
             tables = indexed.tables(cluster.name)
             home = cluster == topology.cluster_of(SHARD)
-            assert (f"index_{indexed.entry.number}" in tables) == home, movers.seen[number]
-            assert not [name for name in tables if "incoming" in name or "noted" in name], movers.seen[number]
+            assert (f"index_{indexed.entry.number}" in tables) == home, movers.sent[number]
+            assert not [name for name in tables if "incoming" in name or "noted" in name], movers.sent[number]
 
 
-def test_an_index_that_cannot_go_along_is_told(indexed, client):
-    """Its tables come or go, or the catalog does not know them; and no index is mended while a shard is on its way."""
+def test_an_index_that_cannot_be_moved_is_refused(indexed, client):
+    """Its tables are being created or dropped, or are unknown; and no index is repaired while its shard is moved."""
     internals, spec = internals_of(client), MoveSpec(other(client), accounts=False)
     database, node = internals.shards.database(SHARD), internals.shards.node_of(SHARD)
     target = internals.topology.cluster(other(client)).primary
     note = f"`{database}`.follower_noted_{'0' * 16}"
     query(target, f"CREATE DATABASE `{database}`", f"CREATE TABLE {note} (n INT)")
-    with pytest.raises(MoveRefused, match=r"has left .*follower_noted_0+ on .*nobody needs it"):
+    with pytest.raises(MoveRefused, match=r"left .*follower_noted_0+ on .*no longer needed: drop it"):
         moves.run(client, spec, [SHARD])
     query(target, f"DROP DATABASE `{database}`")
     query(node, f"CREATE TABLE `{database}`.index_77 (n INT)")
-    with pytest.raises(MoveRefused, match="has a table index_77, and the catalog has no such index"):
+    with pytest.raises(MoveRefused, match="has a table index_77, but the catalog has no such index"):
         moves.run(client, spec, [SHARD])
     query(node, f"DROP TABLE `{database}`.index_77")
     name = client.name
@@ -308,7 +310,7 @@ def test_an_index_that_cannot_go_along_is_told(indexed, client):
     with pytest.raises(MoveRefused, match=r"index trips \(1\) is declared.*'schemaless index create trips'"):
         moves.run(client, spec, [SHARD])
     query(home, f"UPDATE `{name}`.secondary_index SET state='dropping'")
-    with pytest.raises(MoveRefused, match=r"is dropping.*'schemaless index drop trips --number 1' first"):
+    with pytest.raises(MoveRefused, match=r"is dropping.*complete 'schemaless index drop trips --number 1'"):
         moves.run(client, spec, [SHARD])
     query(home, f"UPDATE `{name}`.secondary_index SET state='ready'")
     job, _ = moves.begin_or_join(client, spec, [SHARD])
@@ -319,8 +321,8 @@ def test_an_index_that_cannot_go_along_is_told(indexed, client):
     assert indexed.faults() == {}
 
 
-def test_a_move_that_begins_beside_a_repair_is_told(indexed, client, monkeypatch):
-    """It may have copied what was there before; behind its end, the same mends what is left."""
+def test_a_repair_ends_when_a_move_begins(indexed, client, monkeypatch):
+    """The move may have copied unrepaired entries; after the move, the same repair completes."""
     shards, begun = internals_of(client).shards, list[Job]()
     query(shards.node_of(SHARD), f"DELETE FROM `{shards.database(SHARD)}`.index_{indexed.entry.number}")
     select = index_check.sql.select_entries_after
@@ -339,24 +341,24 @@ def test_a_move_that_begins_beside_a_repair_is_told(indexed, client, monkeypatch
     assert indexed.faults() == {}
 
 
-def test_an_index_made_while_a_plan_is_made_is_known(indexed, client, url, monkeypatch):
-    """Nobody is told to drop a table that is an index's, since what this process knew of indexes was older."""
-    room = moves.disk_space_of
+def test_a_plan_knows_an_index_that_is_created_during_it(indexed, client, url, monkeypatch):
+    """A stale registry must not make the plan report a new index's table as unknown."""
+    disk_space = moves.disk_space_of
 
-    def meanwhile(*args: object) -> object:
+    def create_index(*args: object) -> object:
         with schemaless.connect(url) as another:
             Indexes(another).create(define("more", "BASE.client:uuid", ["BASE.city:int"]))
-        return room(*args)  # type: ignore[arg-type]
+        return disk_space(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(moves, "disk_space_of", meanwhile)
+    monkeypatch.setattr(moves, "disk_space_of", create_index)
     internals_of(client).registry.read()
     (plan,) = moves.plan(client, MoveSpec(other(client), accounts=False), [SHARD])
 
     assert plan.refusal is None
 
 
-def test_accounts_of_an_index_are_let_in_where_it_goes(indexed, client, accounts):
-    """A move names the privileges on the index's table that are lacking there."""
+def test_a_plan_names_missing_privileges_on_index_tables(indexed, client, accounts):
+    """Accounts with privileges on the index's table need them on the target as well."""
     accounts.allow("app", client.name, SHARDS, indexes=[indexed.entry.number])
     (plan,) = moves.plan(client, MoveSpec(other(client)), [SHARD])
     account = str(accounts.account("app"))

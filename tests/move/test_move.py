@@ -1,4 +1,4 @@
-"""Shards moved while they are used: nothing lost, nothing renumbered, nothing twice; and what a move refuses."""
+"""Moves of shards in use lose, renumber and duplicate nothing; and the cases that a move refuses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from schemaless.migrate.rebuild import REBUILD, RebuildSpec
 from schemaless.move import run as moves
 from schemaless.move import sql
 from schemaless.move.record import Records
-from schemaless.move.spec import TABLES, MoveSpec
+from schemaless.move.spec import CREATED_NEW, TABLES, MoveSpec
 from schemaless.move.sql import CARRIED, FENCED
 from schemaless.schema.tables import shard_metadata
 from schemaless.wire.connection import Connection
@@ -36,14 +36,14 @@ pytestmark = pytest.mark.mysql
 
 @pytest.fixture
 def client(url: str) -> Iterator[Datastore]:
-    """A program that is connected while its servers change."""
+    """A client that stays connected during moves."""
     with schemaless.connect(url, read_timeout_s=20) as store:
         yield store
 
 
 @pytest.fixture
 def mover(url: str, client: Datastore) -> Iterator[Datastore]:
-    """Another one, which moves."""
+    """A second client, which moves shards."""
     with schemaless.connect(url) as store:
         yield store
     for cluster in internals_of(client).topology.clusters:
@@ -54,7 +54,7 @@ def mover(url: str, client: Datastore) -> Iterator[Datastore]:
 
 @pytest.fixture
 def rows(client: Datastore, new_row: Callable[[], uuid.UUID]) -> Iterator[uuid.UUID]:
-    """New rows of the shard that is moved."""
+    """Unused row keys of the shard that is moved."""
     return (row for row in iter(new_row, None) if client.shard_of(row) == SHARD)
 
 
@@ -64,12 +64,12 @@ def spec_for(store: Datastore) -> MoveSpec:
 
 
 def everything(store: Datastore, shard: int = SHARD) -> dict[int, tuple[object, ...]]:
-    """Return what a shard holds, by added_id."""
+    """Return a shard's cells by added_id."""
     return {cell.added_id: (cell.key, cell.body, cell.created_at) for cell in store.scan_shard(shard)}
 
 
-def test_a_shard_is_moved_as_it_is(client, mover, rows):
-    """Ids, keys, times and bytes; the job is through, and the next id lies far above all that were ever given."""
+def test_a_move_preserves_cells(client, mover, rows):
+    """Ids, keys, times and bytes stay; the job is done, and the next id is far above all that were ever assigned."""
     for size in (0, 10, 3_000, 70_000):
         client.put_cell(next(rows), "BASE", 1, "x" * size)
     before = everything(client)
@@ -86,7 +86,7 @@ def test_a_shard_is_moved_as_it_is(client, mover, rows):
 
 
 def test_reads_and_writes_during_a_move(client, mover, rows, url):
-    """Conformance case 18: writers, readers and a follower go on; each acknowledged cell is there, once, as it was."""
+    """Conformance case 18: beside writers, readers and a follower, each acknowledged cell arrives once, unchanged."""
     first = [client.put_cell(next(rows), "BASE", 1, n) for n in range(200)]
     mine = [[next(rows) for _ in range(400)] for _ in range(3)]
     done = threading.Event()
@@ -130,8 +130,8 @@ def test_reads_and_writes_during_a_move(client, mover, rows, url):
     assert followed == sorted(written.values())
 
 
-def test_followers_and_parked_cells_go_along(client, mover, rows):
-    """As they are, each under a higher epoch, so that no owner of before changes anything."""
+def test_followers_and_parked_cells_are_moved(client, mover, rows):
+    """They stay unchanged except for the epoch, which is raised so that no previous owner changes anything."""
     client.put_cell(next(rows), "BASE", 1, 1)
     database = internals_of(client).shards.database(SHARD)
     source = internals_of(client).shards.node_of(SHARD)
@@ -154,16 +154,16 @@ def test_followers_and_parked_cells_go_along(client, mover, rows):
 
 
 @pytest.mark.once
-def test_every_table_of_a_shard_is_thought_of():
-    """A table that a revision adds has a row in the table of what becomes of each."""
+def test_every_table_of_a_shard_has_a_treatment():
+    """A table that a schema revision adds needs an entry in ``TABLES``."""
     assert TABLES.keys() == {*shard_metadata.tables, "alembic_version"}
     for table, columns in CARRIED.items():
         assert columns == tuple(shard_metadata.tables[table].columns.keys())
-    assert {name for name, what in TABLES.items() if what != "made new"} == set(FENCED)
+    assert {name for name, treatment in TABLES.items() if treatment != CREATED_NEW} == set(FENCED)
 
 
-def test_what_cannot_be_moved_is_refused(client, mover, rows):
-    """Before there is a job, with the reason; nothing is changed."""
+def test_a_move_that_cannot_begin_is_refused(client, mover, rows):
+    """The error gives the reason; no job is created, and nothing is changed."""
     database = internals_of(client).shards.database(SHARD)
     source = internals_of(client).shards.node_of(SHARD)
     spec = spec_for(client)
@@ -171,7 +171,7 @@ def test_what_cannot_be_moved_is_refused(client, mover, rows):
     with pytest.raises(MoveRefused, match="has the table notes, which does not belong to this store"):
         moves.run(mover, spec, [SHARD])
     query(source, f"DROP TABLE `{database}`.notes")
-    with pytest.raises(MoveRefused, match="it is there already"):
+    with pytest.raises(MoveRefused, match="it is already on cluster-"):
         moves.run(mover, MoveSpec(internals_of(client).topology.cluster_of(SHARD).name), [SHARD])
     with pytest.raises(InvalidInput, match="has no cluster 'nowhere'"):
         moves.run(mover, MoveSpec("nowhere"), [SHARD])
@@ -182,13 +182,13 @@ def test_what_cannot_be_moved_is_refused(client, mover, rows):
         moves.run(mover, spec, [SHARD])
 
 
-def test_what_is_left_behind_is_dropped_once_it_was_compared(client, mover, rows):
-    """And not before; a move back is another move, and begins when nothing is left of the last."""
+def test_leftovers_are_dropped_only_after_verification(client, mover, rows):
+    """A move back is another move, which needs the leftovers of the last one to be dropped."""
     client.put_cell(next(rows), "BASE", 1, 1)
     back = internals_of(client).topology.cluster_of(SHARD).name
     moves.run(mover, spec_for(client), [SHARD])
     client.put_cell(next(rows), "BASE", 1, 2)
-    with pytest.raises(MoveRefused, match="an earlier move has left"):
+    with pytest.raises(MoveRefused, match="an earlier move left"):
         moves.run(mover, MoveSpec(back, accounts=False), [SHARD])
     (left,) = moves.left_behind(mover)
     database = internals_of(client).shards.database(SHARD)
@@ -197,9 +197,9 @@ def test_what_is_left_behind_is_dropped_once_it_was_compared(client, mover, rows
     (more,) = moves.left_behind(mover)
 
     assert (left.cells, left.refusal, len(left.tables)) == (1, None, 3)
-    assert more.refusal == "it has 2 cells, and 1 were compared"
+    assert more.refusal == "it has 2 cells, but 1 were compared"
     for each in (more, left):
-        with pytest.raises(MoveRefused, match="it has 2 cells, and 1 were compared; nothing was dropped"):
+        with pytest.raises(MoveRefused, match="it has 2 cells, but 1 were compared; nothing was dropped"):
             moves.drop(mover, each)
     query(left.node, f"DELETE FROM {cells} WHERE column_name='A'")
     moves.drop(mover, left)
@@ -209,15 +209,15 @@ def test_what_is_left_behind_is_dropped_once_it_was_compared(client, mover, rows
     assert len(everything(client)) == 2
 
 
-def test_dropping_what_is_left_behind_goes_on_where_it_was_killed(client, mover, rows, monkeypatch):
-    """Behind each of its statements, and before it is noted; the cells go last, so that they are counted until then."""
+def test_dropping_leftovers_continues_after_a_kill(client, mover, rows, monkeypatch):
+    """Killed after each statement and before the record's update; the cell table is last, so that it can be counted."""
     client.put_cell(next(rows), "BASE", 1, 1)
     moves.run(mover, spec_for(client), [SHARD])
     (left,) = moves.left_behind(mover)
     assert left.tables[-1].startswith("cell_moved_")
     execute, note = Connection.execute, Records.note_outcome
 
-    def killed_behind(connection, statement):
+    def kill_after_drop(connection, statement):
         execute(connection, statement)
         if statement.startswith(b"DROP"):
             raise KeyboardInterrupt
@@ -225,24 +225,24 @@ def test_dropping_what_is_left_behind_goes_on_where_it_was_killed(client, mover,
     def killed(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Connection, "execute", killed_behind)
+    monkeypatch.setattr(Connection, "execute", kill_after_drop)
     monkeypatch.setattr(Records, "note_outcome", killed)
-    there = []
+    remaining = []
     for _ in range(5):
         (now,) = moves.left_behind(mover)
-        there.append((len(now.tables), now.refusal))
+        remaining.append((len(now.tables), now.refusal))
         with pytest.raises(KeyboardInterrupt):
             moves.drop(mover, now)
     monkeypatch.setattr(Connection, "execute", execute)
     monkeypatch.setattr(Records, "note_outcome", note)
     moves.drop(mover, left)
 
-    assert there == [(3, None), (2, None), (1, None), (0, None), (0, None)]
+    assert remaining == [(3, None), (2, None), (1, None), (0, None), (0, None)]
     assert moves.left_behind(mover) == []
 
 
-def test_a_shard_that_moved_away_and_back_is_found_by_who_saw_none_of_it(client, mover, rows):
-    """A to B to A, with a client of before: what it knew of A is not wrong now, and it writes behind what B gave."""
+def test_a_client_that_missed_a_move_away_and_back_still_works(client, mover, rows):
+    """A to B to A with an old client: its routing to A is right again, and its new ids are above those of B."""
     home = internals_of(client).topology.cluster_of(SHARD).name
     puts = [client.put_cell(next(rows), "BASE", 1, n) for n in range(3)]
     feed = client.iter_shard(SHARD, follow=True, poll_s=0.01)
@@ -256,12 +256,12 @@ def test_a_shard_that_moved_away_and_back_is_found_by_who_saw_none_of_it(client,
     puts.append(client.put_cell(next(rows), "BASE", 1, "of before"))
     seen += [next(feed).added_id for _ in range(3)]
 
-    assert changes == 0, "it has seen nothing of it"
+    assert changes == 0, "the client has noticed the moves"
     assert seen == [put.added_id for put in puts] == sorted(everything(client))
 
 
 def test_a_worker_and_readers_of_a_replica_follow_a_shard(replicated, servers, new_row, eventually):
-    """A live worker is given each cell in order, across two moves; and the replica has the shard as it is given up."""
+    """A worker gets each cell in order across two moves, and the target's replica has the shard at the flip."""
     name = f"live_{replicated.flavour}"
     url = schemaless.create(name, 2, [servers[0].url, replicated.url])
     nodes.add_replica(url, "cluster-2", replicated.replicas[0].url)
@@ -292,18 +292,18 @@ def test_a_worker_and_readers_of_a_replica_follow_a_shard(replicated, servers, n
 
 
 def test_a_drop_that_wakes_up_after_the_shard_came_back_drops_nothing(client, mover, rows, monkeypatch):
-    """Frozen before it drops the database: the mover that brings the shard back has ended its session."""
+    """Frozen before DROP DATABASE: the mover that brings the shard back has killed its session."""
     client.put_cell(next(rows), "BASE", 1, 1)
     back = internals_of(client).topology.cluster_of(SHARD).name
     moves.run(mover, spec_for(client), [SHARD])
     (left,) = moves.left_behind(mover)
     statement = moves.drop_database
 
-    def while_it_slept(database):
+    def move_back_first(database):
         moves.run(mover, MoveSpec(back, accounts=False), [SHARD])
         return statement(database)
 
-    monkeypatch.setattr(moves, "drop_database", while_it_slept)
+    monkeypatch.setattr(moves, "drop_database", move_back_first)
     with pytest.raises(ServerUnavailable):
         moves.drop(mover, left)
 
@@ -311,7 +311,7 @@ def test_a_drop_that_wakes_up_after_the_shard_came_back_drops_nothing(client, mo
 
 
 def test_a_move_that_began_elsewhere_is_aborted(client, mover, rows):
-    """It is not told to abort itself: the shard stays where it is."""
+    """The shard stays on its cluster."""
     client.put_cell(next(rows), "BASE", 1, 1)
     home = internals_of(client).topology.cluster_of(SHARD).name
     job, _ = moves.begin_or_join(mover, spec_for(client), [SHARD])
@@ -325,8 +325,8 @@ def test_a_move_that_began_elsewhere_is_aborted(client, mover, rows):
     assert len(everything(client)) == 1
 
 
-def test_a_cell_that_lacks_afterwards_is_put_back(client, mover, rows, monkeypatch):
-    """Comparing is the second lock on the door: a cell that did not come along comes back, and followers go back."""
+def test_verification_restores_a_missing_cell(client, mover, rows, monkeypatch):
+    """A cell that the copy missed is restored from the leftovers, and followers are rewound to it."""
     puts = [client.put_cell(next(rows), "BASE", 1, n) for n in range(3)]
     before = everything(client)
     database = internals_of(client).shards.database(SHARD)
@@ -362,8 +362,8 @@ def test_a_cell_that_lacks_afterwards_is_put_back(client, mover, rows, monkeypat
     assert [left.reason for left in JobStore(mover).failures(record.job_id)] == ["Lacking"]
 
 
-def test_the_role_move_moves_and_lets_nobody_be_locked_out(client, accounts, url, rows):
-    """By its own privileges; an account that may use the shard here has to be let in there first."""
+def test_the_role_move_can_move_and_locks_no_account_out(client, accounts, url, rows):
+    """Its privileges suffice; accounts that use the shard need their privileges on the target first."""
     client.put_cell(next(rows), "BASE", 1, 1)
     accounts.allow("move", client.name, 4)
     with schemaless.connect(accounts.url("move", url)) as mover:
@@ -383,8 +383,8 @@ def test_the_role_move_moves_and_lets_nobody_be_locked_out(client, accounts, url
     assert record.phase == "verified"
 
 
-def test_bodies_of_all_sizes_go_in_statements_that_the_target_takes(client, mover, rows):
-    """More rows than one INSERT holds, and bodies that need one each."""
+def test_bodies_of_all_sizes_fit_the_targets_packets(client, mover, rows):
+    """More rows than one INSERT holds, and bodies that each need their own."""
     cells = [NewStoredCell(next(rows), "BASE", 1, b'"%b"' % (b"'\\" * 5)) for _ in range(2_500)]
     cells += [NewStoredCell(next(rows), "BASE", 1, b'"%b"' % (b"y" * (3 << 20))) for _ in range(3)]
     client.put_stored_cells(cells, trusted=True)

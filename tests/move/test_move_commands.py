@@ -1,4 +1,4 @@
-"""The commands about moves, as operators use them."""
+"""The ``shards`` commands, as operators use them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.movers import query
 pytestmark = [pytest.mark.mysql, pytest.mark.shared]
 
 
-def test_a_moved_shard_is_compared_once_more(client, url, new_row, invoke, caplog):  # noqa: F811
-    """Digests of both sides; a re-encoded body is the same document, and what lacks or differs is named."""
+def test_verify_compares_a_moved_shard_again(client, url, new_row, invoke, caplog):  # noqa: F811
+    """Digests of both sides; a re-encoded body is the same document, and missing and differing cells are named."""
     rows = list(itertools.islice((row for row in iter(new_row, None) if client.shard_of(row) == SHARD), 9))
     puts = [client.put_cell(row, "BASE", 1, {"n": n, "text": "x" * 99}) for n, row in enumerate(rows)]
     moves.run(client, MoveSpec(other(client), accounts=False), [SHARD])
@@ -63,10 +63,10 @@ def test_a_moved_shard_is_compared_once_more(client, url, new_row, invoke, caplo
 
 
 @pytest.mark.parametrize("matters", ["target", "source"])
-def test_two_tables_of_cells_are_told_and_whoever_chooses_goes_on(bench, movers, client, monkeypatch, request, matters):
-    """The source failed over to a replica without the RENAME: nothing is changed, the message says what to do by hand.
+def test_the_operator_chooses_between_two_cell_tables(bench, movers, client, monkeypatch, request, matters):
+    """The source failed over to a replica without the RENAME: nothing changes, and the message says what to do by hand.
 
-    Cells that only the source has are put back where the target is chosen; else the target's copy is dropped.
+    If the operator keeps the target, cells that only the source has are restored; else the target's copy is dropped.
     """
 
     def killed(*_: object) -> None:
@@ -81,8 +81,8 @@ def test_two_tables_of_cells_are_told_and_whoever_chooses_goes_on(bench, movers,
         patch.setattr(Records, "flip", killed)
         movers.move(client, job)
     bench.free(job)
-    left = {name for (name,) in query(source, f"SHOW TABLES FROM `{database}` LIKE '%\\_moved\\_%'")}
-    for name in left:
+    leftovers = {name for (name,) in query(source, f"SHOW TABLES FROM `{database}` LIKE '%\\_moved\\_%'")}
+    for name in leftovers:
         query(source, f"RENAME TABLE `{database}`.{name} TO `{database}`.{name.partition('_moved_')[0]}")
     bench.put()
     said = call("shards", "move", "--job", job.job_id, "--execute", url=url)
@@ -95,15 +95,15 @@ def test_two_tables_of_cells_are_told_and_whoever_chooses_goes_on(bench, movers,
     verb = ("move", "--execute") if matters == "target" else ("abort",)
     again = call("shards", *verb, "--job", job.job_id, url=url)
 
-    assert (said.code, given_up.code, "no move leaves that behind" in given_up.err) == (1, 1, True)
+    assert (said.code, given_up.code, "a move does not leave that state" in given_up.err) == (1, 1, True)
     assert again.code == 0, again.err
     assert bench.check(job) == ("verified" if matters == "target" else "aborted")
 
 
 def test_clusters_are_evened_out(client, url, new_row, invoke):  # noqa: F811
-    """The plan names what the capacity report's function names, and the move does it; then nothing is left to do.
+    """The plan agrees with the capacity report, and the move carries it out; then nothing is left to do.
 
-    A move that is not through is continued first; and what was measured before shards were moved counts no more.
+    An unfinished move is continued first, and measurements from before a move are ignored.
     """
     for row in itertools.islice((row for row in iter(new_row, None) if client.shard_of(row) < 2), 40):
         client.put_cell(row, "BASE", 1, random.Random(row.int).randbytes(20_000).hex())

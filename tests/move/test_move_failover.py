@@ -1,4 +1,4 @@
-"""A failover of the source or of the target while a mover is dead, adopted; then the move is run again, or aborted."""
+"""Moves that continue or abort after a mover died and the source or the target failed over."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TIMEOUT_S = 0.3
 def first(flavour: str, request: pytest.FixtureRequest) -> LocalServer:
     """The primary of the second cluster, which has a replica."""
     if flavour == "mariadb":
-        pytest.skip("no failover is adopted on MariaDB")
+        pytest.skip("failovers cannot be adopted on MariaDB")
     server: LocalServer = request.getfixturevalue("replicated")
     return server
 
@@ -41,7 +41,7 @@ def first(flavour: str, request: pytest.FixtureRequest) -> LocalServer:
 def make(
     first: LocalServer, servers: list[LocalServer], new_row: Callable[[], uuid.UUID]
 ) -> Iterator[Callable[[str], Bench]]:
-    """Makes a datastore, and a program; the server with a replica has the catalog, or has not."""
+    """Creates a datastore whose catalog is on the server with the replica, or on the other one."""
     with ExitStack() as stack:
 
         def bench_of(catalog: str) -> Bench:
@@ -59,21 +59,21 @@ def make(
 
 
 PHASES = {"copying": (Fence, "lock"), "cutting": (Fence, "rename_target"), "committed": (Records, "flip")}
-EVERY = list(itertools.product(PHASES, ["source", "target"], ["elsewhere", "with it"]))
-FEW = [("cutting", "target", "elsewhere"), ("committed", "source", "with it")]
+ALL_CASES = list(itertools.product(PHASES, ["source", "target"], ["elsewhere", "with it"]))
+SOME_CASES = [("cutting", "target", "elsewhere"), ("committed", "source", "with it")]
 
 
-@pytest.mark.parametrize(("phase", "who", "catalog"), EVERY if ALL_POINTS else FEW)
+@pytest.mark.parametrize(("phase", "who", "catalog"), ALL_CASES if ALL_POINTS else SOME_CASES)
 def test_a_failover_after_a_mover_died(make, movers, monkeypatch, new_row, first, phase, who, catalog):
-    """With the catalog on the server that is lost, or elsewhere: the same command goes on, by the new primaries.
+    """The same command continues on the new primaries, with the catalog on the lost server or elsewhere.
 
-    Where the source's new primary lacks the RENAME, two servers have the shard: nothing is changed, and both are named.
+    If the source's new primary lacks the RENAME, two servers have the shard: the error names both, and nothing changes.
     """
     bench = make(catalog)
-    name, tools = bench.client.name, internals_of(bench.client)
+    name, internals = bench.client.name, internals_of(bench.client)
     lost = "cluster-1" if catalog == "with it" else "cluster-2"
     bench.put()
-    if (tools.topology.cluster_of(SHARD).name == lost) != (who == "source"):
+    if (internals.topology.cluster_of(SHARD).name == lost) != (who == "source"):
         bench.move(movers)
         bench.put()
     job = bench.begin()
@@ -85,22 +85,22 @@ def test_a_failover_after_a_mover_died(make, movers, monkeypatch, new_row, first
         patch.setattr(*PHASES[phase], kill)
         movers.move(bench.client, job)
     with over(first) as second:
-        url = tools.url.for_database(name)
+        url = internals.url.for_database(name)
         if catalog == "with it":
             url = second.url.replace("/?", f"/{name}?")
         assert failover.adopt(url, lost, second.url, timeout_s=TIMEOUT_S).changed
         with schemaless.connect(url, read_timeout_s=20) as client:
-            again = Bench(client, new_row)
-            again.acknowledged = bench.acknowledged
+            after = Bench(client, new_row)
+            after.acknowledged = bench.acknowledged
             if (phase, who) == ("committed", "source"):
-                lacks_the_rename(again, movers, second, job)
-            again.end(job, movers, abort=False)
+                assert_refused_without_the_rename(after, movers, second, job)
+            after.end(job, movers, abort=False)
 
-            assert again.check(job) == "verified"
+            assert after.check(job) == "verified"
 
 
-def lacks_the_rename(bench: Bench, movers: Movers, source: LocalServer, job: Job) -> None:
-    """Run a move again whose source has the shard's cells under their name, as the target has, for the moment."""
+def assert_refused_without_the_rename(bench: Bench, movers: Movers, source: LocalServer, job: Job) -> None:
+    """Run the move while both the source and the target have a table ``cell``."""
     database = internals_of(bench.client).shards.database(SHARD)
     ((aside,),) = sql(source, f"SHOW TABLES FROM {database} LIKE 'cell_moved_%'")
     sql(source, f"RENAME TABLE {database}.{aside} TO {database}.cell")

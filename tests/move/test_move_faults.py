@@ -1,4 +1,4 @@
-"""A mover killed, or frozen and thawed, before each statement of its cut; another one goes on, or gives it up."""
+"""A mover killed, or frozen and thawed, before each statement of its cut; a successor continues or aborts the move."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
 
 @pytest.mark.parametrize("abort", [False, True], ids=["runs", "aborts"])
 def test_a_mover_killed_before_a_statement(bench, movers, abort):
-    """A successor runs, or aborts: 0 acknowledged cells are lost, renumbered or doubled, and no table is left over."""
+    """A successor loses, renumbers or duplicates no acknowledged cell, and leaves no table over."""
 
     def kill(sql: bytes) -> None:
         raise Killed
@@ -33,14 +33,14 @@ def test_a_mover_killed_before_a_statement(bench, movers, abort):
         bench.end(job, movers, abort=abort)
         phase = bench.check(job)
 
-        assert phase == "verified" or abort, movers.seen[number]
+        assert phase == "verified" or abort, movers.sent[number]
 
 
-def test_a_move_given_up_before_the_target_says_whose_its_tables_are(bench, movers):
-    """Tables without an identity, and none of cells, are nobody's: the next move of the shard goes there."""
+def test_a_move_aborted_before_the_target_has_an_identity(bench, movers):
+    """Tables without an identity and without cells do not refuse the next move of the shard."""
     bench.put()
     bench.move(movers, count=True)
-    (number,) = (at for at, sql in enumerate(movers.seen) if b"INSERT" in sql and b"shard_identity" in sql)
+    (number,) = (at for at, sql in enumerate(movers.sent) if b"INSERT" in sql and b"shard_identity" in sql)
 
     def kill(sql: bytes) -> None:
         raise Killed
@@ -49,15 +49,17 @@ def test_a_move_given_up_before_the_target_says_whose_its_tables_are(bench, move
     movers.move(bench.client, job, Point(number, kill))
     bench.end(job, movers, abort=True)
     target = internals_of(bench.client).topology.cluster(other(bench.client)).primary
-    unsaid = query(target, f"SELECT COUNT(*) FROM `{internals_of(bench.client).shards.database(SHARD)}`.shard_identity")
+    identities = query(
+        target, f"SELECT COUNT(*) FROM `{internals_of(bench.client).shards.database(SHARD)}`.shard_identity"
+    )
     bench.move(movers)
 
-    assert unsaid == [(0,)]
+    assert identities == [(0,)]
 
 
 @pytest.mark.parametrize("abort", [False, True], ids=["runs", "aborts"])
 def test_a_mover_frozen_before_a_statement_and_thawed(bench, movers, abort):
-    """A successor runs, or aborts, while it stands still; thawed, it changes nothing more."""
+    """A successor continues or aborts the move in the meantime; the thawed mover changes nothing more."""
     for number in bench.points(movers, f"frozen {abort}", 4):
         bench.put()
         job = bench.begin()
@@ -89,10 +91,10 @@ HELD = {
         "mariadb": ["BACKUP STAGE START", "BACKUP STAGE FLUSH", "BACKUP STAGE BLOCK_DDL"],
     },
 }
-"""By what holds a server: what it sends, whatever the server's kind or by that."""
+"""Blocking statements by case and server flavour; an empty flavour stands for both."""
 
 HELD_S = 1.2
-"""A mover's statements wait for a second."""
+"""Duration of the block, in seconds; a mover's statements wait for one second."""
 
 
 HOLDS = [("a transaction", "source"), ("the table", "source"), ("everything", "target"), ("a backup", "target")]
@@ -100,9 +102,9 @@ MORE = [("everything", "source"), ("a backup", "source")]
 
 
 @pytest.mark.parametrize(("what", "who"), HOLDS + MORE if ALL_POINTS else HOLDS)
-def test_a_server_that_is_held_before_a_statement(bench, movers, flavour, what, who):
-    """A transaction, LOCK TABLES, FLUSH TABLES WITH READ LOCK, a backup; programs write meanwhile, nothing is lost."""
-    movers.work = partial(work, hold_off=0)
+def test_a_server_that_is_blocked_before_a_statement(bench, movers, flavour, what, who):
+    """A transaction, LOCK TABLES, FLUSH TABLES WITH READ LOCK or a backup, beside a writer: nothing is lost."""
+    movers.work = partial(work, backoff=0)
     internals = internals_of(bench.client)
     for number in bench.points(movers, f"{who} {what}", 1):
         job = bench.begin()
@@ -112,7 +114,7 @@ def test_a_server_that_is_held_before_a_statement(bench, movers, flavour, what, 
 
         def hold(node: Node = node, held: threading.Event = held) -> None:
             with connected(node) as connection, connection.cursor() as cursor:
-                # What is not to be had, since the mover has it or since it is not there, is not held.
+                # The lock may be unavailable, because the mover holds it or the table does not exist.
                 with suppress(pymysql.Error):
                     cursor.execute("SET SESSION lock_wait_timeout = 1")
                     for statement in HELD[what].get("") or HELD[what][flavour]:
@@ -135,8 +137,8 @@ def test_a_server_that_is_held_before_a_statement(bench, movers, flavour, what, 
         assert bench.check(job) == "verified"
 
 
-def test_a_transaction_within_a_session_of_the_mover(bench, movers):
-    """START TRANSACTION unlocks: the cut does without the lock, since it reads once more behind the RENAME."""
+def test_a_transaction_in_a_session_of_the_mover(bench, movers):
+    """START TRANSACTION releases the lock: the cut is correct without it, since it reads again after the RENAME."""
 
     def begin(sql: bytes) -> None:
         assert movers.connection is not None

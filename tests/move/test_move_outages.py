@@ -1,4 +1,4 @@
-"""Servers killed and started again, or frozen and thawed, before a statement of a mover: source, target and catalog."""
+"""Source, target or catalog killed and restarted, or frozen and thawed, before a statement of a mover."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from tests.movers import query
 pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
 
 _AWHILE_S = 8.0
-"""A mover that has not given up by then is one that waits for the server, as it may between two steps."""
+"""Length of an outage for a mover that waits for the server between two steps, in seconds."""
 
 BRIEF = {"connect_timeout_s": 1.0, "read_timeout_s": 1.0}
-"""Who is to meet a frozen server waits so long for it; others wait for it to be thawed."""
+"""Timeouts of clients that meet a frozen server; the others wait until it is thawed."""
 
 
 new_pool = Shards.new_pool
 
 
 def brief_pool(shards: Shards, node: Node, options: PoolOptions) -> NodePool:
-    """Give a mover's sessions so long, too."""
+    """Give a mover's sessions the same short timeouts."""
     return new_pool(shards, node, PoolOptions(**BRIEF, pool_size=options.pool_size))
 
 
 class Weak:
-    """A server that is killed and frozen here; others are not."""
+    """The server that these tests kill and freeze."""
 
     def __init__(self, server: LocalServer) -> None:
         self.server = server
@@ -58,7 +58,7 @@ class Weak:
 
     @contextmanager
     def hurt_for_a_while(self, how: str) -> Iterator[Callable[[bytes], None]]:
-        """Give a function that hurts it; it is healed at the end of the block, or before: a mover may wait for that."""
+        """Yield a function that hurts the server; it is healed by a timer, or at the end of the block."""
         healing = threading.Timer(_AWHILE_S, self.heal)
 
         def hurt(sql: bytes) -> None:
@@ -74,7 +74,7 @@ class Weak:
             self.heal()
 
     def heal(self) -> None:
-        """Start it on its data, or let it go on."""
+        """Restart or thaw the server."""
         how, self._down = self._down, None
         if how == "killed":
             self.server = local_servers.start(self.server)
@@ -84,16 +84,16 @@ class Weak:
 
 @pytest.fixture(scope="module")
 def weak(flavour: str) -> Iterator[Weak]:
-    """A server of these tests alone."""
+    """A server that only these tests use."""
     with private_servers(flavour, 1) as (server,):
-        made = Weak(server)
-        yield made
-        made.heal()
+        weak = Weak(server)
+        yield weak
+        weak.heal()
 
 
 @pytest.fixture(scope="module")
 def urls(weak: Weak, servers: list[LocalServer]) -> dict[str, str]:
-    """Two datastores: one whose shard goes from or to the weak server, and one that has its catalog there alone."""
+    """Two datastores: one whose shard moves from or to the weak server, and one that has only its catalog there."""
     strong = [server.url for server in servers]
     name = f"outages_{servers[0].flavour}"
     shards = schemaless.create(f"{name}_shards", 2, [strong[0], weak.server.url])
@@ -106,11 +106,11 @@ def urls(weak: Weak, servers: list[LocalServer]) -> dict[str, str]:
 
 @contextmanager
 def bench_of(url: str, new_row: Callable[[], uuid.UUID]) -> Iterator[Bench]:
-    """Give a shard of a datastore that was used before, and a writer."""
+    """Open a shard of a datastore that was used before."""
     with schemaless.connect(url) as client:
         internals_of(client).shards.move_wait_s = 60
         bench = Bench(client, new_row)
-        bench.take_what_is_there()
+        bench.acknowledge_stored()
         bench.put(3)
         yield bench
 
@@ -118,7 +118,7 @@ def bench_of(url: str, new_row: Callable[[], uuid.UUID]) -> Iterator[Bench]:
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 @pytest.mark.parametrize("who", ["source", "target", "catalog"])
 def test_a_server_that_is_lost_before_a_statement(urls, weak, movers, new_row, monkeypatch, who, how):
-    """The move is run again, or aborted: what was acknowledged is there, once, under its id; digests are equal."""
+    """After the move is repeated or aborted, each acknowledged cell exists once under its id, and digests are equal."""
     source = {"source": "cluster-2", "target": "cluster-1", "catalog": None}[who]
     with bench_of(urls[who], new_row) as bench:
         points = [(number, abort) for number in bench.points(movers, f"{who} {how}", 1) for abort in (False, True)]
@@ -138,11 +138,11 @@ def test_a_server_that_is_lost_before_a_statement(urls, weak, movers, new_row, m
                 bench.end(job, movers, abort=abort)
             phase = bench.check(job)
 
-            assert phase == "verified" or abort, movers.seen[number]
+            assert phase == "verified" or abort, movers.sent[number]
 
 
-def test_a_catalog_that_does_not_answer_stops_only_who_needs_it(urls, weak, new_row):
-    """Calls to shards that are known go on; who connects, begins a job or meets a move gets an error to try again."""
+def test_a_catalog_outage_affects_only_calls_that_need_it(urls, weak, new_row):
+    """Calls to known shards work; connecting, starting a job and meeting a move raise retryable errors."""
     with schemaless.connect(urls["catalog"]) as client, schemaless.connect(urls["catalog"], **BRIEF) as brief:
         shards = internals_of(client).shards
         internals_of(brief).shards.move_wait_s = 0.1

@@ -1,4 +1,4 @@
-"""Servers that change under a move: that fail over, have what they should not have, or are gone."""
+"""Moves whose servers fail over, have unexpected cells, or are gone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
 
 
 def test_a_source_that_lost_cells_in_a_failover_is_copied_anew(bench, movers, client, monkeypatch):
-    """Another cell has the id of one that was copied and lost: it comes along, and the lost one does not come back."""
+    """A new cell has the id of one that was copied and then lost: it is moved, and the lost one does not reappear."""
     job = bench.begin()
     internals = internals_of(client)
     database, source = internals.shards.database(SHARD), internals.shards.node_of(SHARD)
@@ -42,7 +42,7 @@ def test_a_source_that_lost_cells_in_a_failover_is_copied_anew(bench, movers, cl
 
 
 def test_a_key_that_the_target_has_under_another_id_ends_the_move(bench, movers, client, monkeypatch):
-    """It says what to do, and is not tried again and again."""
+    """The error says what to do, and the shard is not retried."""
     job = bench.begin()
     target = internals_of(client).topology.cluster(other(client)).primary
     create = steps.create_incoming
@@ -69,7 +69,7 @@ def test_a_key_that_the_target_has_under_another_id_ends_the_move(bench, movers,
 
 @contextmanager
 def gone(client: Datastore, cluster: str) -> Iterator[None]:
-    """Have the catalog name a server that nobody reaches as the primary of a cluster."""
+    """Replace a cluster's primary in the catalog by an unreachable address."""
     catalog = internals_of(client).catalog.node
     where = f"WHERE cluster = '{cluster}' AND role = 'primary'"
     (before,) = query(catalog, f"SELECT socket, host, port FROM `{client.name}`.node {where}")
@@ -87,7 +87,7 @@ def gone(client: Datastore, cluster: str) -> Iterator[None]:
 
 
 def test_a_move_to_a_cluster_that_is_gone_is_aborted(bench, client):
-    """Behind the source's lock alone; what may be left on the target is told."""
+    """The source's lock suffices; an event names the tables that may remain on the target."""
     job = bench.begin()
     with gone(client, other(client)):
         (record,) = moves.abort(client, job)
@@ -98,8 +98,8 @@ def test_a_move_to_a_cluster_that_is_gone_is_aborted(bench, client):
     assert bench.check(job) == "aborted"
 
 
-def test_a_target_that_is_gone_within_the_cut_is_settled_by_hand(bench, movers, client):
-    """Whether the shard has moved only the target knows: nobody guesses; renamed back by hand, the move is aborted."""
+def test_a_target_that_is_gone_during_the_cut_needs_a_decision(bench, movers, client):
+    """Only the target knows whether the shard has moved; after a rename back by hand, the move is aborted."""
     job = bench.begin()
     movers.die_in(client, job, Fence, "rename_target")
     bench.free(job)
@@ -119,8 +119,8 @@ def test_a_target_that_is_gone_within_the_cut_is_settled_by_hand(bench, movers, 
     assert bench.check(job) == "aborted"
 
 
-def test_a_source_that_is_gone_within_the_cut_is_waited_for(bench, movers, client):
-    """It may have cells that the target lacks: neither who goes on nor who aborts does anything without it."""
+def test_a_source_that_is_gone_during_the_cut_is_waited_for(bench, movers, client):
+    """It may have cells that the target lacks, so a successor neither continues nor aborts without it."""
     job = bench.begin()
     movers.die_in(client, job, Fence, "rename_target")
     outcomes: list[Outcome] = []
@@ -135,8 +135,8 @@ def test_a_source_that_is_gone_within_the_cut_is_waited_for(bench, movers, clien
     assert bench.check(job) == "aborted"
 
 
-def test_a_move_from_a_cluster_that_is_gone_since_ends_uncompared(bench, movers, client):
-    """Only where one says so, and only while that server cannot be reached."""
+def test_a_move_from_a_lost_cluster_can_end_without_verification(bench, movers, client):
+    """Only on request, and only while the source cannot be reached."""
     job = bench.begin()
     movers.die_in(client, job, steps, "verify_shard")
     bench.free(job)

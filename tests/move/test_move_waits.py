@@ -1,4 +1,4 @@
-"""What a cut waits for: transactions, backups, pauses, more cells than were measured. Nobody else waits for long."""
+"""Cuts that wait for transactions, backups, pauses or new cells do not block applications for long."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.move.benches import SHARD, Point, other
 pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
 
 
-def test_a_lock_that_is_not_to_be_had_holds_nobody_off(bench, movers, client):
-    """A transaction that stays open: the try is given up within its budget, and writers go on at once."""
+def test_a_lock_that_cannot_be_taken_does_not_block_writers(bench, movers, client):
+    """With an open transaction, the attempt is abandoned within its budget, and writers continue at once."""
     database = internals_of(client).shards.database(SHARD)
     shards = internals_of(client).shards
     job = bench.begin()
@@ -39,7 +39,7 @@ def test_a_lock_that_is_not_to_be_had_holds_nobody_off(bench, movers, client):
             args=(client, job, Point(-1, lambda sql: None)),
         )
         mover.start()
-        while sum(sql.startswith(b"LOCK TABLES") for sql in movers.seen) < 2:
+        while sum(sql.startswith(b"LOCK TABLES") for sql in movers.sent) < 2:
             bench.put()
         assert mover.is_alive()
         tried.set()
@@ -52,7 +52,7 @@ def test_a_lock_that_is_not_to_be_had_holds_nobody_off(bench, movers, client):
 
 @contextmanager
 def backup_of(client: Datastore, cluster: str, flavour: str) -> Iterator[None]:
-    """Hold changes of tables off, as a backup does."""
+    """Block DDL, as a backup does."""
     internals = internals_of(client)
     with internals.shards.pool_for(internals.topology.cluster(cluster).primary).connection() as backup:
         backup.unfinished = True
@@ -65,23 +65,23 @@ def backup_of(client: Datastore, cluster: str, flavour: str) -> Iterator[None]:
         yield
 
 
-def test_a_backup_is_met_before_the_pause(bench, movers, client, flavour):
-    """While it holds changes of tables off, nobody is held off by a mover, and the shard is cut over behind it."""
+def test_a_backup_is_detected_before_the_pause(bench, movers, client, flavour):
+    """While a backup blocks DDL, the mover does not lock the shard; it cuts over after the backup."""
     job = bench.begin()
     outcomes: list[Outcome] = []
     with backup_of(client, other(client), flavour):
         movers.move(client, job, Point(-1, lambda sql: None), outcomes)
         assert outcomes[0].kind == "failed"
         assert isinstance(outcomes[0].error, ServerError | ServerTimeout)
-        assert not any(sql.startswith(b"LOCK TABLES") for sql in movers.seen)
+        assert not any(sql.startswith(b"LOCK TABLES") for sql in movers.sent)
         bench.put()
     bench.end(job, movers, abort=False)
 
     assert bench.check(job) == "verified"
 
 
-def test_a_backup_that_begins_within_the_cut_takes_no_shard_down(bench, movers, client, flavour, monkeypatch):
-    """The source's tables get their names back at once, and the shard is cut over when the backup is through."""
+def test_a_backup_that_begins_during_the_cut_does_not_take_the_shard_down(bench, movers, client, flavour, monkeypatch):
+    """The source's tables get their names back at once, and the shard is cut over after the backup."""
     job = bench.begin()
     with ExitStack() as backup:
         rename, probe = Fence.rename_target, Fence.probe
@@ -108,17 +108,17 @@ def test_a_backup_that_begins_within_the_cut_takes_no_shard_down(bench, movers, 
 
 
 def test_a_target_that_renames_slowly_is_waited_for_before_the_pause(bench, movers, client, monkeypatch, caplog):
-    """It writes what was copied to its disk: a try that would take too long ends, and a later one waits it out."""
+    """While the target flushes the copied cells, an attempt that would take too long ends, and a later one succeeds."""
     job = bench.begin(max_pause_s=0.2)
-    movers.work = partial(steps.work, hold_off=0)
+    movers.work = partial(steps.work, backoff=0)
     rename, slow = sql.rename, iter(range(25))
-    held_off: list[bool] = []
+    locked: list[bool] = []
 
     def renames(database, names, **named):
         statements = rename(database, names, **named)
         if names[1:2] != [names[0][::-1]] or next(slow, None) is None:
             return statements
-        held_off.append(any(statement.startswith(b"LOCK TABLES") for statement in movers.seen))
+        locked.append(any(statement.startswith(b"LOCK TABLES") for statement in movers.sent))
         return (b"DO SLEEP(0.1)", *statements)
 
     monkeypatch.setattr(sql, "rename", renames)
@@ -127,14 +127,14 @@ def test_a_target_that_renames_slowly_is_waited_for_before_the_pause(bench, move
     bench.job_store.complete(job.job_id)
 
     assert [(outcome.kind, outcome.error) for outcome in outcomes] == [("through", None)]
-    assert held_off == 25 * [False]
+    assert locked == 25 * [False]
     assert "is not cut over now" in caplog.text
     assert bench.check(job) == "verified"
 
 
 @pytest.mark.parametrize("abort", [False, True], ids=["runs", "aborts"])
-def test_a_successor_that_meets_a_backup_gives_the_shard_back(bench, movers, client, flavour, abort):
-    """A mover killed within the cut, then a backup on the target: whoever goes on has the source serve first."""
+def test_a_successor_that_meets_a_backup_lets_the_source_serve(bench, movers, client, flavour, abort):
+    """After a mover died during the cut and a backup blocks the target, the source serves the shard again."""
     job = bench.begin()
     movers.die_in(client, job, Fence, "rename_target")
     if abort:
@@ -148,21 +148,21 @@ def test_a_successor_that_meets_a_backup_gives_the_shard_back(bench, movers, cli
     assert bench.check(job) == ("aborted" if abort else "verified")
 
 
-def test_more_than_was_measured_is_not_copied_while_everybody_waits(bench, movers, client, monkeypatch):
-    """Time runs out within the copying behind the lock: it is unlocked, and the next try finds less to copy."""
+def test_a_tail_that_is_longer_than_measured_is_not_copied_under_the_lock(bench, movers, client, monkeypatch):
+    """The copy under the lock runs out of time: the tables are unlocked, and the next attempt finds a shorter tail."""
     internals = internals_of(client)
     database = internals.shards.database(SHARD)
     job = bench.begin()
-    monkeypatch.setattr(steps, "Copier", partial(Copier, most_rows=1))
-    movers.work = partial(steps.work, hold_off=0)
+    monkeypatch.setattr(steps, "Copier", partial(Copier, max_rows=1))
+    movers.work = partial(steps.work, backoff=0)
     lock, unlock, insert = Fence.lock, Fence.unlock, sql.insert_rows
     waiting: list[int] = []
-    """How many rows were copied while everybody waited, by try."""
+    """Number of rows copied under the lock, by attempt."""
 
     def locks(fence, budget_s):
         had = lock(fence, budget_s)
         if had and not waiting:
-            # As if they had come between what was measured and this.
+            # As if they had been written between the measurement and the lock.
             values = ", ".join(f"(x'{n:032x}', 'LATE', 1, '[]')" for n in range(20))
             fence.source.execute(
                 f"INSERT INTO `{database}`.cell (row_key, column_name, ref_key, body) VALUES {values}".encode()
@@ -192,12 +192,12 @@ def test_more_than_was_measured_is_not_copied_while_everybody_waits(bench, mover
     assert len(waiting) > 1
 
 
-def test_nothing_waits_between_what_is_measured_and_the_cut(bench, movers, client, monkeypatch):
-    """A pause of the job or a replica that lags is waited for before: the cut would copy what came meanwhile."""
+def test_a_mover_does_not_wait_between_measuring_the_tail_and_the_cut(bench, movers, client, monkeypatch):
+    """It waits for a paused job or a lagging replica before it measures, because the tail grows meanwhile."""
     job = bench.begin()
     events: list[str] = []
 
-    def noted(kind, name):
+    def record_calls(kind, name):
         does = getattr(kind, name)
 
         def hooked(*args, **options):
@@ -206,25 +206,25 @@ def test_nothing_waits_between_what_is_measured_and_the_cut(bench, movers, clien
 
         monkeypatch.setattr(kind, name, hooked)
 
-    for kind, name in ((ShardRun, "gate"), (Copier, "copy_rest"), (Fence, "probe"), (Fence, "lock")):
-        noted(kind, name)
+    for kind, name in ((ShardRun, "gate"), (Copier, "copy_tail"), (Fence, "probe"), (Fence, "lock")):
+        record_calls(kind, name)
     movers.move(client, job)
     bench.job_store.complete(job.job_id)
     cut = events.index("lock")
 
-    assert events[cut - 2 : cut] == ["copy_rest", "probe"]
+    assert events[cut - 2 : cut] == ["copy_tail", "probe"]
     assert bench.check(job) == "verified"
 
 
 @pytest.mark.parametrize("abort", [False, True], ids=["runs", "aborts"])
-def test_a_shard_in_the_middle_of_its_cut_waits_for_no_replica_that_lags(bench, movers, monkeypatch, abort):
-    """Nobody has it then: whoever goes on brings it to one of its servers before anything else is waited for."""
+def test_an_unfinished_cut_does_not_wait_for_lagging_replicas(bench, movers, monkeypatch, abort):
+    """No server serves the shard then: a successor completes or undoes the cut before it waits for anything."""
     job = bench.begin()
     movers.die_in(bench.client, job, Fence, "rename_target")
     gate = ShardRun.gate
 
     def lags(run):
-        # As long as nobody has the shard, this would not come to an end.
+        # This put would not return while no server serves the shard.
         bench.put()
         gate(run)
 

@@ -1,1 +1,1 @@
-"""``schemaless topology``: a file for each of its commands."""
+"""``schemaless topology``, with one module per command."""

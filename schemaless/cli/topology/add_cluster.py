@@ -20,16 +20,16 @@ from schemaless.terminal.output import json_option, note, out, print_json
 def add_cluster(
     primary: str, name: str | None, replicas: tuple[str, ...], timeout_s: float, url: str, as_json: bool
 ) -> None:
-    """Give a datastore another cluster, without shards yet.
+    """Add a cluster without shards to a datastore.
 
-    'schemaless shards move' then brings shards there. Before it writes anything, the command proves that the server
-    accepts writes, is of the same kind as the others (MySQL or MariaDB), is not one of the datastore's servers already,
-    and has no database with a name that the datastore uses; and that the replicas replicate from it. Then it creates
-    the database NAME_heartbeat there, with a copy of every dictionary. If the command is interrupted, the same command
-    continues. On a cluster that is there already, it only proves that this still holds.
+    'schemaless shards move' then moves shards there. Before it writes anything, the command checks that the server
+    accepts writes, runs the same database as the others (MySQL or MariaDB), is not one of the datastore's servers
+    already, and has no database with a name that the datastore uses; and that the replicas replicate from it. Then it
+    creates the database NAME_heartbeat there, with a copy of every dictionary. After an interruption, run the same
+    command again. For a cluster that already exists, the command only repeats the checks.
 
-    PRIMARY_URL is the server's, without a database. The datastore's account and password are used: create that account
-    there first, with the role admin.
+    PRIMARY_URL is the URL of the server, without a database. The datastore's account and password are used: create
+    that account there first, with the role admin.
 
     \b
     Examples:
@@ -41,11 +41,11 @@ def add_cluster(
         print_json(change_data(change))
         return
     cluster = change.cluster
-    done = "added" if change.changed else "is there already, and still fit"
+    done = "added" if change.changed else "already exists, and passed the checks"
     out().print(f"{cluster.name} {done}: {cluster.primary} with {len(cluster.replicas)} replicas", markup=False)
     for node, arrived_s in change.arrived_s.items():
         out().print(f"a transaction took {arrived_s * 1000:,.0f} ms to {node}", markup=False)
     if change.changed:
-        note(f"'schemaless shards plan SHARDS --to {cluster.name}' says what moving shards there would take")
-        note("'schemaless grants' prints what accounts need there; the role move needs it first")
+        note(f"'schemaless shards plan SHARDS --to {cluster.name}' predicts what moving shards there would take")
+        note("'schemaless grants' prints the privileges that accounts need there; grant those of the role move first")
         say_reconnect()

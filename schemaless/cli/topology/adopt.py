@@ -1,4 +1,4 @@
-"""``schemaless topology adopt``: what something else has promoted is written to."""
+"""``schemaless topology adopt``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from schemaless.terminal.output import json_option, out, print_json
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Continue though the old primary, which is read-only, has cells that the new one lacks; see 'topology lost'.",
+    help="Continue even if the read-only old primary has cells that the new one lacks; see 'topology lost'.",
 )
 @click.option(
     "--timeout",
@@ -24,25 +24,24 @@ from schemaless.terminal.output import json_option, out, print_json
     type=click.FloatRange(min=0, max=3600),
     default=failover.TIMEOUT_S,
     metavar="SECONDS",
-    help="How long a transaction may take to reach a replica, and how long received ones may take to be applied.",
+    help="Timeout for a transaction to reach a replica, and for received transactions to be applied.",
 )
 @url_option
 @json_option
 def adopt(primary: str, cluster: str, accept_loss: bool, timeout_s: float, url: str, as_json: bool) -> None:
-    """Have all programs write to a server that was promoted.
+    """Make all programs write to a server that was promoted.
 
-    This command is one line for the hook of the tool that does your failovers, such as Group Replication, orchestrator
-    or keepalived; a person can run it, too. That tool promotes a server; this command checks the result, and has every
-    program write there. From a cluster's first adoption on, no program writes to a server that was not adopted: neither
-    to an old primary that returns, nor to another server behind the same address. Run it once for the primary that you
-    have now, before you need it.
+    Call this command from the hook of your failover tool, such as Group Replication, orchestrator or keepalived, or run
+    it yourself. The tool promotes a server; this command checks the result, and makes every program write there. From
+    a cluster's first adoption on, no program writes to a server that was not adopted: neither to an old primary that
+    returns, nor to another server behind the same address. Run it once for your present primary, before you need it.
 
-    Before it writes anything, the command proves that the new primary accepts writes, replicates from no server, has
+    Before it writes anything, the command checks that the new primary accepts writes, replicates from no server, has
     every shard, and lacks nothing that a replica has received, and that the old primary, if it answers, is read-only.
-    Then added_ids continue in a new block, so that none is given twice. Replicas that do not follow the new primary are
-    removed from the catalog.
+    Then added_ids continue in a new block, so that no id is assigned twice. Replicas that do not follow the new primary
+    are removed from the catalog.
 
-    If the command is killed, simply run it again. It supports MySQL only.
+    If the command is killed, run it again. It supports MySQL only.
 
     \b
     Examples:
@@ -57,5 +56,5 @@ def adopt(primary: str, cluster: str, accept_loss: bool, timeout_s: float, url: 
     if done.changed:
         out().print(f"{done.cluster.primary} is the primary of {cluster}, {claimed}", markup=False)
     else:
-        out().print(f"{done.cluster.primary} is the primary of {cluster} already, {claimed}", markup=False)
+        out().print(f"{done.cluster.primary} is already the primary of {cluster}, {claimed}", markup=False)
     say_adoption(done)

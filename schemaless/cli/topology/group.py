@@ -1,4 +1,4 @@
-"""``schemaless topology``: the servers of a datastore."""
+"""The command group ``schemaless topology``."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def topology() -> None:
     """Show and change the servers of a datastore.
 
     The catalog says which server is the primary of each cluster and which servers are its replicas. A command changes
-    the catalog only after it has checked the change on the servers themselves. Connected programs follow the change: at
-    once if they meet an error, else after 38 seconds of use at the latest.
+    the catalog only after it has checked the change on the servers themselves. Connected programs follow the change at
+    once if a call fails, and otherwise within 38 seconds of use.
 
     \b
     Examples:

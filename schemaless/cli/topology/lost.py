@@ -1,4 +1,4 @@
-"""``schemaless topology lost``: the cells that only an old primary has."""
+"""``schemaless topology lost``."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from schemaless.terminal.output import data_sink, note, progress
     "--from", "old", required=True, metavar="URL_OLD", help="The URL of the old primary, which answers again."
 )
 @click.option("--stored", is_flag=True, help="Write stored bytes (base64) instead of documents: an exact copy.")
-@click.option("--settled", is_flag=True, help="List nothing: say that these cells are loaded, or given up.")
+@click.option("--settled", is_flag=True, help="Instead, record that these cells have been loaded or given up.")
 @click.option("--output", type=OutputFile(Path), help="Write to this file instead of standard output.")
 @url_option
 def lost(old: str, stored: bool, settled: bool, output: Path | None, url: str) -> None:
-    """Write the cells that a failover lost, as NDJSON.
+    """Write the cells that a failover lost as NDJSON.
 
-    These are the cells that the old primary has, and that the datastore lacks or has with another document. The old
-    primary may be read-only, and nothing is written to any server. The lines are those of 'schemaless dump'.
-    'schemaless load --from-dump' writes the cells again, under new added_ids and with the time at which they were first
-    stored. A cell that exists with another document is a conflict, which 'load' names.
+    These are the cells that the old primary has, but the datastore lacks or has with another document. The old primary
+    may be read-only, and nothing is written to any server. The lines have the format of 'schemaless dump'. 'schemaless
+    load --from-dump' puts the cells again, under new added_ids and with the times at which they were first stored. A
+    cell that exists with another document is a conflict, which 'load' reports.
 
-    The command compares every shard of which the old primary has cells, by digests of 10,000 rows at a time, and
-    transfers cells only where two digests differ. Run it before the old primary is set up anew.
+    The command compares every shard of which the old primary has cells, by digests of 10,000 rows, and transfers cells
+    only if two digests differ. Run it before you rebuild the old primary.
 
-    A takeover whose old primary did not answer, or had more, is written down, and no dictionary is removed until it is
-    settled: by --settled, with the URL that the catalog had, or when the rebuilt server is added as a replica.
+    If the old primary did not answer or had more transactions at an adoption, the catalog records that, and no
+    dictionary can be removed until it is settled: with --settled and the URL that the catalog had, or by adding the
+    rebuilt server as a replica.
 
     \b
     Examples:
@@ -44,10 +45,10 @@ def lost(old: str, stored: bool, settled: bool, output: Path | None, url: str) -
     """
     if settled:
         with open_store(url) as store:
-            clusters, left = settle_lost(store, old), unsettled(store)
-        note(f"settled for {', '.join(clusters)}" if clusters else "no takeover has noted that server")
-        if left:
-            note(f"not settled yet: {', '.join(left)}")
+            clusters, remaining = settle_lost(store, old), unsettled(store)
+        note(f"settled for {', '.join(clusters)}" if clusters else "no adoption has recorded that server as lost")
+        if remaining:
+            note(f"not settled yet: {', '.join(remaining)}")
         return
     with open_store(url) as store, ExitStack() as stack:
         sink = data_sink() if output is None else stack.enter_context(whole_file(output))
@@ -57,4 +58,4 @@ def lost(old: str, stored: bool, settled: bool, output: Path | None, url: str) -
             sink.write(lines)
             count += 1
         sink.flush()
-    note(f"{count:,} cells are on the old primary alone, or differ" if count else "nothing was lost")
+    note(f"{count:,} cells exist only on the old primary, or differ there" if count else "nothing was lost")

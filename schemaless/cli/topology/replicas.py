@@ -19,13 +19,12 @@ from schemaless.terminal.output import json_option, out, print_json
 def add_replica(replica: str, cluster: str, timeout_s: float, url: str, as_json: bool) -> None:
     """Add a replica to the catalog.
 
-    The server has to replicate already. Before it writes anything, the command proves that the replica is another
-    server than the primary, that a new transaction of the primary arrives there, and that it has every shard of the
-    cluster. That transaction goes to the table heartbeat in a database of its own on the primary, NAME_heartbeat, which
-    is made if it is missing.
+    The server must already replicate. Before it writes anything, the command checks that the replica is another server
+    than the primary, that a new transaction of the primary arrives there, and that it has every shard of the cluster.
+    That transaction writes to the database NAME_heartbeat on the primary, which is created if it is missing.
 
-    REPLICA_URL is the server's, without a database; the datastore's account and password are used. A program that asks
-    for it (read_from="replica") reads there.
+    REPLICA_URL is the URL of the server, without a database; the datastore's account and password are used. Programs
+    read there if they ask for it (read_from="replica").
 
     \b
     Examples:
@@ -37,8 +36,8 @@ def add_replica(replica: str, cluster: str, timeout_s: float, url: str, as_json:
         print_json(change_data(change))
         return
     ((node, arrived_s),) = change.arrived_s.items()
-    done = f"added to {cluster}" if change.changed else f"is a replica of {cluster} already, and still is one"
-    out().print(f"{node} {done}; a transaction took {arrived_s * 1000:,.0f} ms to it", markup=False)
+    done = f"added to {cluster}" if change.changed else f"is already a replica of {cluster}, and passed the checks"
+    out().print(f"{node} {done}; a transaction took {arrived_s * 1000:,.0f} ms to arrive", markup=False)
     if change.changed:
         say_reconnect()
 

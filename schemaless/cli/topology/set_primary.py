@@ -1,4 +1,4 @@
-"""``schemaless topology set-primary``: which server takes the writes of a cluster."""
+"""``schemaless topology set-primary``."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from schemaless.terminal.output import json_option, note, out, print_json
 def set_primary(
     primary: str, cluster: str, keep_old: bool, drop_replicas: bool, timeout_s: float, url: str, as_json: bool
 ) -> None:
-    """Name another server as a cluster's primary.
+    """Change a cluster's primary in the catalog.
 
-    Use it after a failover or a switchover that another tool has made, and for a new address of the same server. The
-    servers themselves are not changed. Before it writes anything, the command proves that the new primary accepts
-    writes and has every shard of the cluster, that the old one, if it answers, is read-only and has nothing that the
-    new one lacks, and that each replica follows the new one.
+    Use it after a failover or a switchover by another tool, and for a new address of the same server. The servers
+    themselves are not changed. Before it writes anything, the command checks that the new primary accepts writes and
+    has every shard of the cluster, that the old one, if it answers, is read-only and has nothing that the new one
+    lacks, and that each replica follows the new one.
 
-    The catalog is on the first cluster. If that cluster's primary changes, name the datastore by the new server
-    (--url), since the catalog is there too; every program's URL has to name the new server from then on.
+    The catalog is on the first cluster. If that cluster's primary changes, use a URL with the new server (--url),
+    because the catalog is there too; every program needs a URL with the new server from then on.
 
     \b
     Examples:
@@ -50,20 +50,20 @@ def set_primary(
         print_json(change_data(change))
         return
     if not change.changed:
-        out().print(f"{change.cluster.primary} is the primary of {cluster} already", markup=False)
+        out().print(f"{change.cluster.primary} is already the primary of {cluster}", markup=False)
         return
     out().print(f"{change.cluster.primary} is the primary of {cluster}", markup=False)
     for node in change.removed:
         note(f"{node} removed from {cluster}")
     if change.old_primary == "unreachable":
         note(
-            "the old primary cannot be reached: what it committed and did not send is not on the new one "
-            "('schemaless topology lost' lists it, once the server answers), and if it comes back, programs that know "
-            "it must not reach it"
+            "the old primary cannot be reached: transactions that it did not send are not on the new one ('schemaless "
+            "topology lost' lists their cells once the server answers). If it comes back, make sure that connected "
+            "programs cannot reach it"
         )
     if change.url is not None:
         note(
-            f"the catalog is on the new primary: export SCHEMALESS_URL='{change.url}', and put this URL into each "
-            "configuration file that has the old one ('schemaless config path' prints where yours is)"
+            f"the catalog is on the new primary: export SCHEMALESS_URL='{change.url}', and replace the old URL in each "
+            "configuration file ('schemaless config path' prints the path of yours)"
         )
     say_reconnect()

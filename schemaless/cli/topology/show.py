@@ -1,4 +1,4 @@
-"""``schemaless topology show``: the servers, each looked at."""
+"""``schemaless topology show``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from schemaless.terminal.output import EXIT_FAILED, json_option, note, print_jso
 @url_option
 @json_option
 def show(url: str, as_json: bool) -> int:
-    """Show every server, and whether it answers.
+    """Show every server and its state.
 
-    For a primary that has replicas, the command also says what a failover would lose. With asynchronous replication,
-    that is everything that was not sent yet. It is a warning, also if semi-synchronous replication would give up within
-    the hour.
+    For a primary with replicas, the command also warns if a failover would lose cells: asynchronous replication loses
+    everything that was not sent yet. A semi-synchronous timeout below one hour is a warning as well.
 
     \b
     Examples:
@@ -63,7 +62,7 @@ def show(url: str, as_json: bool) -> int:
 
 
 def _spans(shards: list[int]) -> str:
-    """Return shard numbers for people: ``0-3, 8``."""
+    """Format shard numbers as ranges: ``0-3, 8``."""
     spans: list[list[int]] = []
     for shard in shards:
         if spans and spans[-1][1] == shard - 1:

@@ -1,4 +1,4 @@
-"""What commands about servers share: options, and how a change is said."""
+"""Options and output shared by the ``topology`` commands."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ timeout_option = click.option(
     type=click.FloatRange(min=0, max=3600),
     default=nodes.ARRIVAL_TIMEOUT_S,
     metavar="SECONDS",
-    help="How long a transaction may take from the primary to a replica.",
+    help="Timeout for a transaction from the primary to a replica.",
 )
 
 
 def say_reconnect() -> None:
-    """Say when connected programs learn of a change."""
+    """Print when connected programs learn of a change."""
     latest_s = math.ceil(LATEST_LOOK_S)
-    note(f"programs that are connected take this up within {latest_s} s of use; those of 0.1 when they connect again")
+    note(f"connected programs follow this change within {latest_s} s of use; those of version 0.1 when they reconnect")
 
 
 def say_adoption(done: Adoption) -> None:
-    """Say what somebody has to know of a takeover, besides who the primary is."""
+    """Print the consequences of an adoption that need attention."""
     for node, reason in done.removed.items():
         note(f"{node} removed from {done.cluster.name}: {reason}")
     for node in () if done.quorum else done.unasked:
-        note(f"{node} did not answer: what it has received, and nobody else, is not on the new primary")
+        note(f"{node} did not answer: transactions that only this replica has received are not on the new primary")
     if done.old_primary == "ahead" or (done.old_primary == "unreachable" and not done.quorum):
-        what = "cannot be reached" if done.old_primary == "unreachable" else "has what the new one lacks"
-        note(f"the old primary {what}: once it answers, 'schemaless topology lost --from URL' lists the cells of it")
+        state = "cannot be reached" if done.old_primary == "unreachable" else "has transactions that the new one lacks"
+        note(f"the old primary {state}: 'schemaless topology lost --from URL' lists its lost cells once it answers")
     if done.old_written_s is not None:
         note(
-            f"programs that are connected to it may write there for up to {math.ceil(done.old_written_s)} s from now, "
-            "until they read the catalog again, and longer where they reach no server of the cluster that does: stop "
-            "it, or cut it off"
+            f"programs that are connected to the old primary may write there for up to {math.ceil(done.old_written_s)} "
+            "s from now, until they read the catalog again, and longer if they cannot reach the catalog: stop the old "
+            "primary, or cut it off"
         )
     if done.url is not None:
         note(f"the catalog is on the new primary: export SCHEMALESS_URL='{done.url}'")
@@ -62,7 +62,7 @@ def _node_data(node: Node) -> dict[str, Any]:
 
 
 def state_data(state: NodeState) -> dict[str, Any]:
-    """Return a server and what it answered, for ``--json``."""
+    """Return a node and its state for ``--json``."""
     return {
         **_node_data(state.node),
         **facts(state, "version", "read_only", "claim", "fault", "warnings"),
@@ -74,24 +74,24 @@ def _cluster_data(cluster: Cluster) -> dict[str, Any]:
 
 
 def adoption_data(done: Adoption) -> dict[str, Any]:
-    """Return what became of a takeover, for ``--json``."""
+    """Return the result of an adoption for ``--json``."""
     return {
-        **_changed(done),
+        **_common_data(done),
         "removed": [{**_node_data(node), "reason": reason} for node, reason in done.removed.items()],
         "unasked": [_node_data(node) for node in done.unasked],
         **facts(done, "old_primary", "old_written_s", "quorum", "url"),
     }
 
 
-def _changed(done: Adoption | NodeChange) -> dict[str, Any]:
+def _common_data(done: Adoption | NodeChange) -> dict[str, Any]:
     arrived_ms = {str(node): round(seconds * 1000, 1) for node, seconds in done.arrived_s.items()}
     return {"changed": done.changed, "cluster": _cluster_data(done.cluster), "arrived_ms": arrived_ms}
 
 
 def change_data(change: NodeChange) -> dict[str, Any]:
-    """Return what was changed, for ``--json``."""
+    """Return the result of a change for ``--json``."""
     return {
-        **_changed(change),
+        **_common_data(change),
         "removed": [_node_data(node) for node in change.removed],
         **facts(change, "old_primary", "url"),
     }

@@ -1,4 +1,4 @@
-"""``schemaless topology watch``: adopts what Group Replication has decided, for as long as it runs."""
+"""``schemaless topology watch``."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from schemaless.terminal.output import EXIT_FAILED, data_sink, json_option, note
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Look once, and end.")
+@click.option("--once", is_flag=True, help="Check once and exit.")
 @click.option(
     "--interval",
     "interval_s",
     type=click.FloatRange(min=0.1, max=3600),
     default=1.0,
     metavar="SECONDS",
-    help="How long between two looks, give or take a quarter.",
+    help="Time between two checks, with 25% jitter.",
 )
 @url_option
 @json_option
 def watch(once: bool, interval_s: float, url: str, as_json: bool) -> int:
-    """Adopt what Group Replication decides, until Ctrl-C.
+    """Adopt the primaries that Group Replication elects, until Ctrl-C.
 
-    Use it for clusters whose servers are a group of MySQL's Group Replication, in single-primary mode. A group that
-    loses its primary chooses another one by itself. The command asks the members which one that is, and then does what
-    'schemaless topology adopt' does. A group that has no claim yet gets its first one. The command elects nobody.
+    Use it for clusters whose servers form a MySQL Group Replication group in single-primary mode. A group that loses
+    its primary elects another one by itself. The command asks the members which one that is, and then does the same as
+    'schemaless topology adopt'. A group without a claim gets its first one. The command itself does not elect a server.
 
-    It believes a member only if that member is ONLINE and sees a majority of its group, because a primary that was cut
-    off still takes itself for the primary. Before it adopts a server, it commits something there, which the server can
-    do only with the majority.
+    It trusts a member only if that member is ONLINE and sees a majority of its group, because a primary that was cut
+    off still considers itself the primary. Before it adopts a server, it commits a transaction there, which the server
+    can do only with the majority.
 
-    An adoption removes the old primary from the catalog. When that server is in the group again, the same watch adds
-    it again, as a replica. A cluster whose servers are no group is named once, and left as it is.
+    An adoption removes the old primary from the catalog. When that server rejoins the group, the same watch adds it as
+    a replica. A cluster whose servers are not a group is reported once, and ignored.
 
-    The command prints a line for each finding that is new; with --json, a JSON object. Several watches may run at the
-    same time: run them on several hosts, so that one is left when a host fails. You may stop a watch at any moment. The
+    The command prints a line for each new finding, or a JSON object with --json. Several watches can run at the same
+    time: run them on several hosts, so that one remains when a host fails. You can stop a watch at any moment. The
     account needs the role admin.
 
     Exit status with --once: 0 if each cluster is a group whose primary is adopted, else 1.
@@ -60,7 +60,7 @@ def watch(once: bool, interval_s: float, url: str, as_json: bool) -> int:
         _say(findings, as_json=as_json)
         if once:
             return 0 if all(finding.well for finding in findings) else EXIT_FAILED
-        if all(finding.what == "no group" for finding in findings):
+        if all(finding.kind == "no group" for finding in findings):
             raise TopologyError("no cluster of the datastore is a group, so there is nothing to watch")
         if not as_json:
             note("watching, until Ctrl-C")
@@ -89,7 +89,7 @@ def _data(finding: Finding) -> dict[str, Any]:
     return {
         "at": finding.at.isoformat(),
         "cluster": finding.cluster,
-        "finding": finding.what,
+        "finding": finding.kind,
         "message": finding.message,
         "adoption": None if finding.adoption is None else adoption_data(finding.adoption),
     }
