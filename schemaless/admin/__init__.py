@@ -1,1 +1,1 @@
-"""What is done to a datastore as a whole: creating it, its servers, its tables, loading and dumping."""
+"""Operations on a whole datastore: creation, schema upgrades, grants, checks, load and dump."""

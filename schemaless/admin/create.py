@@ -1,4 +1,4 @@
-"""Creating a datastore: its catalog, then its shards in parallel."""
+"""Creates a datastore: its catalog first, then its shards in parallel."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def create(
 ) -> str:
     """Create a datastore on running servers.
 
-    The catalog goes to the first cluster; shards are spread evenly, neighbours together. After an interruption the same
-    call goes on where it stopped.
+    The catalog is created on the first cluster; the shards are spread evenly over all clusters in contiguous ranges.
+    After an interruption, the same call continues.
 
     Args:
-        name: 1 to 48 of ``[a-z0-9_]``, beginning with a letter.
-        shard_count: 1 to 65,536; fixed for ever, so choose many more than there are servers.
-        clusters: the URL of each cluster's primary. They share the account of the first.
-        on_shard: called with each shard's number when it is there.
+        name: 1 to 48 characters of ``[a-z0-9_]``, starting with a letter.
+        shard_count: number of shards, 1 to 65,536. It can never be changed, so choose many more shards than servers.
+        clusters: URL of each cluster's primary. All clusters use the account of the first.
+        on_shard: called with the number of each created shard.
 
     Returns:
-        The datastore's URL for ``connect``, with the password left out.
+        The datastore's URL for ``connect``, without the password.
 
     Raises:
         InvalidInput: an argument cannot be used.
-        DatastoreExists: a datastore of that name, or databases that it would use, are there.
+        DatastoreExists: a datastore of that name, or a database that it would use, already exists.
         ServerError: a server cannot be reached, or refuses.
     """
     given = [Secret(url) for url in clusters]
@@ -59,13 +59,13 @@ def create(
                 write_topology(catalog, topology)
             except DuplicateKey:
                 raise DatastoreExists(
-                    f"somebody else is creating {name!r} on {catalog.node} at this moment; nothing was changed"
+                    f"another process is creating {name!r} on {catalog.node} at this moment; nothing was changed"
                 ) from None
         elif entry.ready:
-            raise DatastoreExists(f"datastore {name!r} exists on {catalog.node}; nothing was changed")
+            raise DatastoreExists(f"datastore {name!r} already exists on {catalog.node}; nothing was changed")
         elif entry.topology != topology:
             raise DatastoreExists(
-                f"an interrupted creation of {name!r} is on {catalog.node}, with {entry.topology.shard_count} shards "
+                f"{catalog.node} has an interrupted creation of {name!r} with {entry.topology.shard_count} shards "
                 f"on {', '.join(str(cluster.primary) for cluster in entry.topology.clusters)}; "
                 "repeat it with the same arguments, or drop its databases"
             )
@@ -84,16 +84,16 @@ def create(
 def _check_urls(urls: Sequence[ServerURL]) -> None:
     for url in urls:
         if url.database is not None:
-            raise InvalidInput(f"a cluster's URL names a server, not a database: {url}; leave {url.database!r} out")
+            raise InvalidInput(f"a cluster's URL names a server, not a database: {url}; omit {url.database!r}")
         if (url.credentials.username, url.credentials.password) != (
             urls[0].credentials.username,
             urls[0].credentials.password,
         ):
-            raise InvalidInput(f"all clusters share one account, {url} names another than {urls[0]}")
+            raise InvalidInput(f"all clusters share one account, but {url} has another one than {urls[0]}")
 
 
 def _catalog_entry(catalog: NodePool, name: str) -> CatalogEntry | None:
-    """Return what an earlier call wrote, or None where there is nothing, or nothing but empty tables."""
+    """Return the catalog of an earlier call; None if there is none, or only empty tables."""
     try:
         return read_catalog(catalog, name)
     except DatastoreNotFound:
@@ -102,7 +102,8 @@ def _catalog_entry(catalog: NodePool, name: str) -> CatalogEntry | None:
         if denied.code != 1142:
             raise
         raise AccessDenied(
-            f"the account may not create {name!r}; 'schemaless grants --role admin --name {name}' prints what it needs",
+            f"the account cannot create {name!r}; 'schemaless grants --role admin --name {name}' prints the privileges "
+            "that it needs",
             node=denied.node,
             code=denied.code,
         ) from denied
@@ -110,24 +111,24 @@ def _catalog_entry(catalog: NodePool, name: str) -> CatalogEntry | None:
 
 def _refuse_existing(pools: Iterable[NodePool], catalog: NodePool, name: str) -> None:
     for pool in pools:
-        there = databases_like(pool, name)
-        if pool is catalog and name in there and tables_of(pool, name) <= catalog_tables():
-            # A creation that was interrupted before it had written anything down.
-            there.remove(name)
-        if there:
+        existing = databases_like(pool, name)
+        if pool is catalog and name in existing and tables_of(pool, name) <= catalog_tables():
+            # Left by a creation that was interrupted before it wrote the topology.
+            existing.remove(name)
+        if existing:
             raise DatastoreExists(
-                f"{pool.node} has databases that a datastore {name!r} would use ({', '.join(there[:3])}"
-                f"{', ...' if len(there) > 3 else ''}), but no catalog that knows them; "
-                "choose another name, or drop them if they are nobody's"
+                f"{pool.node} already has databases that the datastore {name!r} would use ({', '.join(existing[:3])}"
+                f"{', ...' if len(existing) > 3 else ''}), but no catalog for them; "
+                "choose another name, or drop them if they are not needed"
             )
 
 
 def _create_shards(topology: Topology, pools: Mapping[Node, NodePool]) -> Iterator[int]:
-    def one(shard: int) -> int:
+    def create_one(shard: int) -> int:
         identity = Identity(topology.name, shard, topology.shard_count, topology.placement)
         pool = pools[topology.cluster_of(shard).primary]
         create_shard(pool, shard_database(topology.name, shard), identity)
         return shard
 
     shards = ((topology.cluster_of(shard).primary, shard) for shard in range(topology.shard_count))
-    return on_servers(shards, one)
+    return on_servers(shards, create_one)

@@ -1,7 +1,7 @@
-"""Dictionaries taken out of the catalog and of every cluster: only where no cell, no column and no job may need one.
+"""Removes a dictionary from the catalog and every cluster, if no cell, column or job needs it.
 
-It takes two steps, an hour apart. A dictionary is retired first: nothing begins to write with it from then on, and what
-had begun has ended when that hour is over. Then all cells are looked through, by the servers themselves.
+Removal takes two steps, an hour apart. No write that starts after the first step, the retirement, uses the dictionary,
+and earlier writes end within the hour. In the second step, the servers scan all cells for it.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from schemaless.topology.lost_primaries import lost_primaries
 from schemaless.wire.connection import Connection
 
 GRACE_S: Final = 3600
-"""So long lies between the steps; ``columns.REFRESH_S`` and the longest write are far below."""
+"""Minimum time between the two steps, in seconds; far above ``columns.REFRESH_S`` and the longest write."""
 
 MOVE: Final = "move"
-"""This is the kind of a job that moves shards."""
+"""Job kind of a move of shards."""
 
 _BLOCK_ROWS: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """What a first step, or a second one, came to.
+    """Result of a step.
 
     Attributes:
-        removed: whether its content is gone; otherwise it is retired.
-        wait_s: how long until it can be removed.
-        cells: how many were looked at.
+        removed: whether the dictionary was removed; otherwise it is retired.
+        wait_s: time until it can be removed, in seconds.
+        cells: number of scanned cells.
     """
 
     removed: bool
@@ -50,20 +50,22 @@ class Retired:
 
 
 def remove(store: Datastore, dictionary_id: int, *, grace_s: float = GRACE_S, listener: Listener = nobody) -> Retired:
-    """Retire a dictionary, or remove one that was retired an hour ago and that no cell needs. Its number stays taken.
+    """Retire a dictionary, or remove one that was retired an hour ago and that no cell needs.
+
+    The number of a removed dictionary is never used again.
 
     Args:
-        store: the datastore; its account has the role ``admin``.
-        dictionary_id: which one.
-        grace_s: how long it has to be retired first.
-        listener: told each advance, in cells that were looked at.
+        store: the datastore; its account needs the role ``admin``.
+        dictionary_id: number of the dictionary.
+        grace_s: minimum time between retiring and removing it, in seconds.
+        listener: receives each advance, in scanned cells.
 
     Raises:
-        InvalidInput: the catalog does not have it.
-        DictionaryInUse: a column is set to it, an unfinished job writes with it, a cell names it, or shards are being
-            moved, or were and have left tables behind, or a lost primary may have cells that need it.
-        ServerError: a server cannot be reached: whether its cells need it is not known, so nothing is removed. One that
-            is lost only then keeps its copy, which the message says.
+        InvalidInput: the catalog does not have the dictionary.
+        DictionaryInUse: a column, an unfinished job or a cell uses it; or a move is running or has leftovers, or a lost
+            primary is not settled, whose cells may need it.
+        ServerError: a server cannot be reached, so it is unknown whether its cells need the dictionary, and nothing is
+            removed. A server that fails later keeps its copy; the message says so.
     """
     internals = internals_of(store)
 
@@ -89,15 +91,17 @@ def remove(store: Datastore, dictionary_id: int, *, grace_s: float = GRACE_S, li
                 key = CellKey(uuid.UUID(bytes=bytes(row_key)), column_name, int(ref_key))
                 raise DictionaryInUse(
                     f"dictionary {dictionary_id}: cell {key} in shard {shard} needs it; re-encode such cells first, "
-                    f"such as by 'schemaless migrate run --execute --column {column_name} --from msgpack+zstd'"
+                    f"for example with 'schemaless migrate run --execute --column {column_name} --from msgpack+zstd'"
                 )
             cells += rows
             listener(Advanced(rows))
 
     def second_step(connection: Connection) -> None:
-        again, _ = _locked(connection, store.name, dictionary_id)
-        if again != retired[0]:
-            raise DictionaryInUse(f"dictionary {dictionary_id} was taken back meanwhile; nothing was removed")
+        retired_at, _ = _locked(connection, store.name, dictionary_id)
+        if retired_at != retired[0]:
+            raise DictionaryInUse(
+                f"dictionary {dictionary_id} was taken into use again during the scan; nothing was removed"
+            )
         connection.execute(cells_sql.remove_dictionary(store.name, dictionary_id))
 
     internals.catalog.run_once(second_step)
@@ -106,60 +110,61 @@ def remove(store: Datastore, dictionary_id: int, *, grace_s: float = GRACE_S, li
 
 
 def _refuse_moved(dictionary_replicas: DictionaryReplicas, dictionary_id: int) -> None:
-    """Refuse while a table is left that a move of shards has put aside: its cells may be read from again.
+    """Refuse while a move has leftovers, because their cells may be restored.
 
     Raises:
-        DictionaryInUse: one is.
+        DictionaryInUse: a cluster has leftovers.
     """
     statement = select_moved_tables(dictionary_replicas.catalog.datastore)
     for replica in dictionary_replicas.copies:
-        left = replica.pool.run(lambda connection: connection.rows(statement))
-        if left:
+        leftovers = replica.pool.run(lambda connection: connection.rows(statement))
+        if leftovers:
             raise DictionaryInUse(
-                f"dictionary {dictionary_id}: {left[0][0]}.{left[0][1]} on {replica.pool.node} is what a move of "
-                "shards left there, and its cells may need it; drop what was moved first"
+                f"dictionary {dictionary_id}: the cells of {leftovers[0][0]}.{leftovers[0][1]} on {replica.pool.node}, "
+                "which a move of shards left there, may need it; run 'schemaless shards drop-moved' first"
             )
 
 
 def _refuse_lost(dictionary_replicas: DictionaryReplicas, dictionary_id: int) -> None:
-    """Refuse while a former primary may have cells that a failover lost: they are read to be written again.
+    """Refuse while a lost primary is not settled, because its cells may be loaded again.
 
     Raises:
-        DictionaryInUse: one may.
+        DictionaryInUse: a lost primary is not settled.
     """
     for replica in dictionary_replicas.copies:
         for cluster, server in lost_primaries(replica.pool, replica.datastore):
             raise DictionaryInUse(
-                f"dictionary {dictionary_id}: {server}, once the primary of {cluster}, may have cells that a failover "
-                "lost, and they may need it; have 'schemaless topology lost --from URL' list them, load them, and run "
-                "the same command with --settled"
+                f"dictionary {dictionary_id}: {server}, a former primary of {cluster}, may have cells that a failover "
+                "lost, and they may need it; list them with 'schemaless topology lost --from URL', load them, and then "
+                "run that command with --settled"
             )
 
 
 def _locked(connection: Connection, name: str, dictionary_id: int) -> tuple[datetime | None, float]:
-    """Return since when a dictionary is retired, and how long that is, in seconds; nobody else changes it meanwhile.
+    """Lock a dictionary's row, and return when it was retired, and its age since then in seconds.
 
     Raises:
-        InvalidInput: the catalog does not have it.
-        DictionaryInUse: a column is set to it, or an unfinished job writes with it.
+        InvalidInput: the catalog does not have the dictionary.
+        DictionaryInUse: a column or an unfinished job uses it.
     """
     rows = connection.rows(cells_sql.lock_dictionary_times(name, dictionary_id))
     if not rows or rows[0][1] is not None:
-        raise InvalidInput(f"the catalog has no dictionary {dictionary_id}; 'schemaless codec list' shows them")
+        raise InvalidInput(f"the catalog has no dictionary {dictionary_id}; 'schemaless codec list' shows all of them")
     columns = [str(column) for (column,) in connection.rows(cells_sql.select_columns_with(name, dictionary_id))]
     if columns:
         raise DictionaryInUse(
-            f"dictionary {dictionary_id}: new cells of column {', '.join(columns)} are written with it; "
-            f"'schemaless codec set --column {columns[0]}' another codec first"
+            f"dictionary {dictionary_id}: new cells of column {', '.join(columns)} are written with it; set another "
+            f"codec first with 'schemaless codec set --column {columns[0]}'"
         )
     for job_id, kind, spec in connection.rows(select_unfinished_specs(name)):
         if kind == MOVE:
             raise DictionaryInUse(
-                f"dictionary {dictionary_id}: move job {job_id} copies cells that may need it; let it end, or abort it"
+                f"dictionary {dictionary_id}: move job {job_id} copies cells that may need it; let the job finish, or "
+                "abort it"
             )
         if json.loads(spec).get("dictionary") == dictionary_id:
             raise DictionaryInUse(
-                f"dictionary {dictionary_id}: migrate job {job_id} writes with it; let it end, or abort it"
+                f"dictionary {dictionary_id}: migrate job {job_id} writes with it; let the job finish, or abort it"
             )
     retired_at, _, age_s = rows[0]
     return retired_at, float(age_s or 0)

@@ -1,4 +1,4 @@
-"""Where documents have their keys and times: expressions such as ``trip.uuid``, ``uuid5:tail`` or ``@line``."""
+"""Expressions that find keys and times in documents, such as ``trip.uuid``, ``uuid5:tail`` or ``@line``."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from schemaless.keys import row_key_for
 
 
 def field_at(document: Any, path: str) -> Any:
-    """Return the value at a path: ``a.b.0``, or a JSON pointer ``/a/b/0`` where names hold dots.
+    """Return the value at a path: ``a.b.0``, or the JSON pointer ``/a/b/0`` for names with dots.
 
     Raises:
-        InvalidInput: the document has nothing there.
+        InvalidInput: the document has no value there.
     """
     pointer = path.startswith("/")
     steps = [step.replace("~1", "/").replace("~0", "~") for step in path[1:].split("/")] if pointer else path.split(".")
@@ -33,9 +33,9 @@ def field_at(document: Any, path: str) -> Any:
 
 
 def row_key_in(document: Any, expression: str, line: bytes) -> uuid.UUID:
-    """Return a document's row_key by a ``--row-key`` expression.
+    """Evaluate a ``--row-key`` expression for a document.
 
-    ``PATH`` is a UUID's text there, ``uuid5:PATH`` hashes the string or number there, ``@line`` hashes the line itself.
+    ``PATH`` finds a UUID as text, ``uuid5:PATH`` hashes a string or number, and ``@line`` hashes the line itself.
 
     Raises:
         InvalidInput: the document has no such value.
@@ -53,12 +53,12 @@ def row_key_in(document: Any, expression: str, line: bytes) -> uuid.UUID:
     except (ValueError, AttributeError, TypeError):
         raise InvalidInput(
             f"--row-key {expression}: expected a UUID, got {_short(value)}; "
-            f"use uuid5:{expression} to hash it, if it is a name"
+            f"if it is a name, use uuid5:{expression} to hash it"
         ) from None
 
 
 def ref_key_in(document: Any, expression: str, number: int) -> int:
-    """Return a document's ref_key by a ``--ref-key`` expression: ``PATH``, ``=N``, or ``@line`` for its number.
+    """Evaluate a ``--ref-key`` expression for a document: ``PATH``, ``=N``, or ``@line`` for the line's number.
 
     Raises:
         InvalidInput: the document has no integer there.
@@ -67,7 +67,7 @@ def ref_key_in(document: Any, expression: str, number: int) -> int:
         return number
     if expression.startswith("="):
         if not expression[1:].isdecimal():
-            raise InvalidInput(f"--ref-key {expression}: expected a number behind the =")
+            raise InvalidInput(f"--ref-key {expression}: expected a number after the =")
         return int(expression[1:])
     value = field_at(document, expression)
     if type(value) is not int:
@@ -76,9 +76,9 @@ def ref_key_in(document: Any, expression: str, number: int) -> int:
 
 
 def created_at_in(document: Any, path: str) -> datetime:
-    """Return a document's ``created_at`` by a ``--created-at`` path.
+    """Return a document's ``created_at`` at a ``--created-at`` path.
 
-    Text there is an ISO 8601 time, in UTC where it names no offset; a number is seconds since 1970.
+    Text must be an ISO 8601 time, which is UTC without an offset; a number is seconds since 1970.
 
     Raises:
         InvalidInput: the document has no such value there.
@@ -92,7 +92,7 @@ def created_at_in(document: Any, path: str) -> datetime:
             return datetime.fromtimestamp(value, UTC)
     except (ValueError, OverflowError, OSError):
         pass
-    hint = "; milliseconds have to be divided by 1,000" if isinstance(value, int | float) and value > 1e11 else ""
+    hint = "; divide milliseconds by 1,000" if isinstance(value, int | float) and value > 1e11 else ""
     raise InvalidInput(
         f"--created-at {path}: expected a time such as 2016-03-01T12:30:00Z, or seconds since 1970, got "
         f"{_short(value)}{hint}"
@@ -100,17 +100,17 @@ def created_at_in(document: Any, path: str) -> datetime:
 
 
 def check_ref_key_expression(expression: str) -> None:
-    """Raise InvalidInput for a ``--ref-key`` that no document could fulfil."""
+    """Raise InvalidInput for a ``--ref-key`` expression that is wrong for every document."""
     if expression.startswith("="):
         ref_key_in(None, expression, 1)
 
 
 def hashed(name: str) -> uuid.UUID:
-    """Return the row_key that ``row_key_for`` gives a name; InvalidInput where it gives none."""
+    """Return the row_key of a name; raise InvalidInput if UTF-8 cannot encode it."""
     try:
         return row_key_for(name)
     except UnicodeEncodeError:
-        raise InvalidInput(f"a name to hash has to be text that UTF-8 can hold, got {name!r}") from None
+        raise InvalidInput(f"a name to hash must be text that UTF-8 can encode, got {name!r}") from None
 
 
 def _names(fields: dict[str, Any]) -> str:

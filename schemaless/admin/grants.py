@@ -1,9 +1,9 @@
-"""Least privilege: the statements that give an account what its role needs, server by server. None of it is sent here.
+"""Generates the GRANT statements of each role, server by server; they are printed, not executed.
 
-Privileges are on tables (and one column) of each shard by its name: a wildcard would cover datastores whose names
-begin alike, and thousands of grants cost a server little (docs/operations.md). On databases there are those of
-``admin``, since what it is to create has no tables yet, and reading the catalog, which may get new ones. In these, and
-only in these, ``_`` is a wildcard, unless ``partial_revokes`` is on, where a backslash is a part of the name.
+Privileges are granted on the tables (and one column) of each shard by name: a wildcard would include datastores whose
+names start alike, and thousands of grants cost a server little (docs/operations.md). Only ``admin``, which creates
+databases without tables, and readers of the catalog, which may get new tables, get privileges on databases. In database
+names, ``_`` is a wildcard that needs a backslash, unless ``partial_revokes`` is on: then names are literal.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Role = Literal["app", "tail", "follow", "migrate", "move", "measure", "admin"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 _ON_CATALOG: Final = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, INDEX, REFERENCES"
-"""``admin`` needs these on the whole catalog; all other roles read it."""
+"""Privileges of ``admin`` on the whole catalog; all other roles read it."""
 
 _ON_SHARD: Final = "SELECT, INSERT, CREATE, ALTER, INDEX"
-"""``admin`` needs these to make a shard and to upgrade it."""
+"""Privileges of ``admin`` on a shard's database, to create and upgrade it."""
 
 _ON_REVISION: Final = "CREATE, UPDATE"
-"""It needs these to stamp one. With CREATE, MySQL grants on a table that is not there yet."""
+"""Privileges of ``admin`` on ``alembic_version``; with CREATE, MySQL accepts a grant before the table exists."""
 
 _WRITES_CLUSTER: Final = "SELECT, INSERT, UPDATE, DELETE, CREATE"
 _ON_CLUSTER: Final[dict[Role, str]] = {
@@ -41,9 +41,9 @@ _ON_CLUSTER: Final[dict[Role, str]] = {
     "migrate": _WRITES_CLUSTER,
     "move": _WRITES_CLUSTER,
 }
-"""On a cluster's own database, ``admin`` and ``move`` copy dictionaries, ``migrate`` sees how far a replica lags.
+"""Privileges on a cluster's heartbeat database: ``admin`` and ``move`` copy dictionaries, ``migrate`` measures lag.
 
-All other roles read it: a dictionary that the catalog has lost is there, and the claim that a primary has to have.
+All other roles read it, because it has the primary's claim and copies of the dictionaries.
 """
 
 _ON_CELL: Final[dict[Role, str]] = {
@@ -73,7 +73,7 @@ CATALOG_WRITERS: Final[dict[str, tuple[Role, ...]]] = {
     "shard_move": ("admin", "move"),
     "shard_range": ("admin", "move"),
 }
-"""These roles write each table of the catalog; every role reads all of them."""
+"""Roles that write each table of the catalog; every role reads all tables."""
 
 _ON_WRITTEN: Final[dict[Role, str]] = {
     "follow": "INSERT, UPDATE, DELETE",
@@ -81,31 +81,28 @@ _ON_WRITTEN: Final[dict[Role, str]] = {
     "move": "INSERT, UPDATE",
     "measure": "INSERT, DELETE",
 }
-"""A role without the whole catalog gets these on the tables that it writes."""
+"""Privileges of roles other than ``admin`` on the catalog tables that they write."""
 
-_ON_PLACES: Final = {"datastore": "UPDATE (`topology_token`)", "shard_range": "INSERT, DELETE"}
-"""``move`` gets these on the tables that say where a shard is."""
+_ON_ROUTING: Final = {"datastore": "UPDATE (`topology_token`)", "shard_range": "INSERT, DELETE"}
+"""Privileges of ``move`` on the catalog tables that assign shards to clusters."""
 
 _ON_REPLICATION: Final = ("replication_connection_status", "replication_group_members")
-"""``admin`` reads these tables of MySQL's, to see what a server has received and what its group has decided."""
+"""Tables of MySQL's performance_schema that ``admin`` reads, for received transactions and group members."""
 
 _ON_MOVED: Final = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX, REFERENCES, LOCK TABLES"
-"""``move`` needs these on a shard's database, where it is and where it goes; no other role may drop anything."""
+"""Privileges of ``move`` on a shard's database on all servers; no other role can drop tables of cells."""
 
 _ON_ACCOUNTS: Final = ("tables_priv", "db")
-"""``move`` reads these tables of the server's own, to see that nobody is locked out where a shard goes."""
+"""Tables of the database ``mysql`` that ``move`` reads, to check that the target grants accounts the same access."""
 
 _ON_FOLLOWERS: Final[dict[Role, str]] = {"follow": "SELECT, INSERT, UPDATE, DELETE", "measure": "SELECT"}
-"""A role needs these on a shard's ``follower`` and ``parked``."""
+"""Privileges on a shard's ``follower`` and ``parked``."""
 
 _ON_INDEX: Final[dict[Role, str]] = {"app": "SELECT", "follow": "SELECT, INSERT, UPDATE, DELETE", "admin": "DROP"}
-"""A role needs these on the table of each secondary index, which has to be there.
-
-To drop one, ``admin`` deletes its follower's rows besides.
-"""
+"""Privileges on each existing index table; to drop an index, ``admin`` also deletes its follower's rows."""
 
 _SEES_WRITERS: Final[tuple[Role, ...]] = ("tail", "follow", "move")
-"""These roles read the change feed."""
+"""Roles that read the change feed, and therefore metadata locks."""
 
 _SERVER_WIDE: Final[dict[Role, dict[bool, str]]] = {
     "move": {False: "PROCESS", True: "PROCESS"},
@@ -116,13 +113,13 @@ _SERVER_WIDE: Final[dict[Role, dict[bool, str]]] = {
     "measure": {False: "PROCESS", True: "PROCESS"},
     "admin": {False: "PROCESS", True: "PROCESS"},
 }
-"""A role can do without these, by whether the server is MariaDB.
+"""Optional privileges on ``*.*`` by role, for MySQL (False) and MariaDB (True).
 
-They let it see InnoDB's history length and the size of files, count what goes to the binary log, and make that less.
+They show InnoDB's history length and file sizes, and allow measuring and reducing the volume of the binary log.
 """
 
 _LISTENS: Final = "REPLICATION SLAVE"
-"""``follow`` hears of new cells by this, and can do without: it shows the changes of every database of the server."""
+"""Optional privilege of ``follow`` for notifications from the binary log; it exposes changes of all databases."""
 
 _ACCOUNT = re.compile(
     r"""(?P<quote>['"`]?)(?P<name>(?!@)[^'"`\\\x00-\x1f]{1,80}?(?<!@))(?P=quote)
@@ -133,11 +130,12 @@ _ACCOUNT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ServerGrants:
-    """What is to be run on one server.
+    """Statements to run on one server.
 
     Attributes:
-        holds: what it has of the datastore, in words.
-        statements: SQL, without the semicolon.
+        node: the server.
+        holds: description of the server's part of the datastore.
+        statements: SQL statements without semicolons.
     """
 
     node: Node
@@ -146,14 +144,14 @@ class ServerGrants:
 
 
 def parse_account(text: str) -> Account:
-    """Parse an account as MySQL writes it: ``'app'@'10.0.%'``, ``app@localhost``, or ``app`` for any host.
+    """Parse an account in MySQL's notation: ``'app'@'10.0.%'``, ``app@localhost``, or ``app`` for any host.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: the text is not an account.
     """
     account = _ACCOUNT.fullmatch(text)
     if account is None:
-        raise InvalidInput(f"an account is written 'name'@'host', or name alone for any host; got {text!r}")
+        raise InvalidInput(f"an account must have the form 'name'@'host', or name for any host; got {text!r}")
     return Account(account["name"], account["host"] or "%")
 
 
@@ -171,29 +169,30 @@ def grants(
     mariadb: bool = False,
     indexes: Sequence[int] = (),
 ) -> list[ServerGrants]:
-    """Return what an account needs for a role, for each server that it has to be run on.
+    """Return the statements that grant a role to an account, for each server.
 
     Args:
-        role: ``app`` reads and writes cells once, ``tail`` reads cells and metadata locks, ``follow`` does too and
-            keeps followers' locations and indexes' entries, ``migrate`` reads cells, replaces bodies, keeps jobs in
-            the catalog and watches servers, ``move`` moves shards from server to server, and alone may drop their
-            tables, ``measure`` reads cells, the sizes of files and how far followers are, and keeps measurements in
-            the catalog, ``admin`` creates the datastore, upgrades its tables, proves replicas and changes its catalog.
-        account: who gets it.
-        topology: the datastore. All tables have to be there, except for ``admin``.
+        role: ``app`` reads cells and writes new ones; ``tail`` reads cells and metadata locks; ``follow`` does too, and
+            stores followers' locations and index entries; ``migrate`` reads cells, replaces bodies, stores jobs in the
+            catalog and monitors servers; ``move`` moves shards between servers, and is the only role that can drop
+            their tables; ``measure`` reads cells, file sizes and followers' locations, and stores measurements in the
+            catalog; ``admin`` creates the datastore, upgrades its tables, checks replicas and changes its catalog.
+        account: the account.
+        topology: topology of the datastore. Except for ``admin``, all tables must exist.
         catalog: the server of the catalog.
-        create_user: begin with the account itself, locked and without a password.
-        replicas: also for replicas, kept out of their binary logs; for those that do not replicate accounts.
-        partial_revokes: the servers run with ``partial_revokes``, so database names are taken literally.
-        lock_tables: with ``tail`` and ``follow``, for servers that do not show metadata locks: writers are held off.
-        server_wide: for roles that have any, also what is granted on ``*.*`` only, which they can do without.
-        mariadb: the servers are MariaDB, where that has other names.
-        indexes: the numbers of the secondary indexes whose tables are there.
+        create_user: start with CREATE USER; the account is locked and has no password.
+        replicas: include replicas that do not replicate accounts; their statements stay out of the binary log.
+        partial_revokes: whether the servers run with ``partial_revokes``, so that database names are literal.
+        lock_tables: with ``tail`` and ``follow``, grant LOCK TABLES for servers that do not show metadata locks, where
+            the feed blocks writers instead.
+        server_wide: include the role's optional privileges on ``*.*``.
+        mariadb: whether the servers are MariaDB, where these privileges have other names.
+        indexes: numbers of the indexes whose tables exist.
     """
-    made = [create_account(account)] if create_user else []
+    creation = [create_account(account)] if create_user else []
     servers = []
     for node, holds, clusters in _servers(topology, catalog, replicas, with_empty=role in ("admin", "move")):
-        statements = [*made]
+        statements = [*creation]
         if node.role == "replica":
             statements.insert(0, UNLOGGED)
         if _same_server(node, catalog):
@@ -202,7 +201,7 @@ def grants(
             if role in _ON_WRITTEN:
                 written = [table for table, writers in CATALOG_WRITERS.items() if role in writers]
                 for table in written:
-                    privileges = _ON_WRITTEN[role] if role != "move" else _ON_PLACES.get(table, _ON_WRITTEN[role])
+                    privileges = _ON_WRITTEN[role] if role != "move" else _ON_ROUTING.get(table, _ON_WRITTEN[role])
                     statements.append(grant(privileges, f"`{topology.name}`.`{table}`", account))
         if clusters:
             database = _database(heartbeat_database(topology.name), partial_revokes)
@@ -211,9 +210,8 @@ def grants(
                 tables = (f"`performance_schema`.`{table}`" for table in _ON_REPLICATION)
                 statements += [grant("SELECT", table, account) for table in tables]
         for cluster in clusters:
-            # A shard that is to be moved may go to each of the servers.
-            of_all = role == "move"
-            for shard in range(topology.shard_count) if of_all else topology.shards_of(cluster.name):
+            # A move can bring any shard to any server.
+            for shard in range(topology.shard_count) if role == "move" else topology.shards_of(cluster.name):
                 database = shard_database(topology.name, shard)
                 statements += _of_shard(role, database, account, partial_revokes)
                 statements += _of_indexes(role, database, account, indexes)
@@ -257,19 +255,19 @@ def _of_indexes(role: Role, database: str, account: Account, indexes: Sequence[i
 def _servers(
     topology: Topology, catalog: Node, replicas: bool, *, with_empty: bool
 ) -> Iterator[tuple[Node, str, Sequence[Cluster]]]:
-    """Yield each server once, with what it holds and its clusters: the catalog's first, replicas last."""
+    """Yield each server once with a description and its clusters; the catalog's server first, replicas last."""
     clusters = [cluster for cluster in topology.clusters if with_empty or topology.shards_of(cluster.name)]
     own = [cluster for cluster in clusters if _same_server(cluster.primary, catalog)]
-    yield catalog, ", ".join(["the catalog", *(_held(topology, cluster) for cluster in own)]), own
+    yield catalog, ", ".join(["the catalog", *(_description(topology, cluster) for cluster in own)]), own
     for cluster in clusters:
         if cluster not in own:
-            yield cluster.primary, _held(topology, cluster), [cluster]
+            yield cluster.primary, _description(topology, cluster), [cluster]
     for cluster in clusters if replicas else ():
         for replica in cluster.replicas:
-            yield replica, f"a replica of {cluster.primary}, {_held(topology, cluster)}", [cluster]
+            yield replica, f"a replica of {cluster.primary}, {_description(topology, cluster)}", [cluster]
 
 
-def _held(topology: Topology, cluster: Cluster) -> str:
+def _description(topology: Topology, cluster: Cluster) -> str:
     parts = sorted((part.first, part.last) for part in topology.ranges if part.cluster == cluster.name)
     spans = ", ".join(f"{first} to {last}" if first != last else str(first) for first, last in parts)
     return f"{cluster.name} with shards {spans}" if parts else f"{cluster.name} without shards"

@@ -1,7 +1,7 @@
-"""Documents from NDJSON into cells, and cells back out: repeatable, exact, and without burning ids.
+"""Loads documents from NDJSON into cells and dumps cells to NDJSON.
 
-Each line is one document. A line becomes a body by the same rule as a migration makes one, so text that MessagePack
-could not hold, or that parsing would change, is kept as text.
+Each line is one document. Lines are encoded by the same rules as in a migration, so text that MessagePack cannot hold,
+or that parsing would change, is kept as text. A repeated load creates nothing and uses up no ids.
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ _BODY_FIELD: Final = b'"body":'
 _HEAD_VALUES: Final = 32
 
 KeyOf = Callable[[Any, bytes, int], CellKey]
-"""This is a function that takes a document, its line and the line's number, and returns the cell's key."""
+"""Function that returns a cell's key for a document, its line and the line's number."""
 
 
 CreatedAtOf = Callable[[Any], datetime]
-"""This is a function that takes a document and returns when it was first stored, aware."""
+"""Function that returns a document's created_at, as an aware datetime."""
 
 CodecFor = Callable[[str], Codec]
-"""This is a function that takes a column_name and returns what its new bodies are written in."""
+"""Function that returns the codec for new bodies of a column."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchBounds:
-    """How large a batch may be: it makes two statements for each shard, so it grows with their number, within bounds.
+    """Bounds of a batch's size, which grows with the number of shards: a batch needs two statements per shard.
 
     Attributes:
-        cells: the least, for each shard, and the most.
-        body_bytes: likewise, of their bodies.
+        cells: number of cells: minimum, per shard, and maximum.
+        body_bytes: size of their bodies in bytes: minimum, per shard, and maximum.
     """
 
     cells: tuple[int, int, int] = (500, 50, 100_000)
     body_bytes: tuple[int, int, int] = (4 << 20, 64 << 10, 64 << 20)
 
     def of(self, shard_count: int) -> tuple[int, int]:
-        """Return how many cells, and bytes of bodies, a batch may have at most."""
+        """Return the maximum number of cells and of body bytes in a batch."""
         cells, size = (
             max(low, min(high, per_shard * shard_count)) for low, per_shard, high in (self.cells, self.body_bytes)
         )
@@ -73,18 +73,18 @@ class BatchBounds:
 
 
 BATCH_BOUNDS: Final = BatchBounds()
-"""A batch of a load is so large unless the caller says otherwise."""
+"""Default bounds of a load's batches."""
 
 
 @dataclass(slots=True)
 class LoadOutcome:
-    """What became of the lines.
+    """Result of a load.
 
     Attributes:
-        created: cells written.
-        there: cells that were there already, with the same document.
-        body_bytes: what the bodies of the cells written take.
-        failures: ``(line number, message)`` of lines that were passed over.
+        created: number of cells written.
+        there: number of cells that already existed with the same document.
+        body_bytes: size of the written bodies, in bytes.
+        failures: ``(line number, message)`` of skipped lines.
     """
 
     created: int = 0
@@ -94,21 +94,21 @@ class LoadOutcome:
 
 
 class LineConflict(CellConflict):
-    """A line's cell is there with another document; says which line."""
+    """A line's cell exists with another document; the message names the line."""
 
     def __init__(self, conflict: CellConflict, where: str) -> None:
         super().__init__(conflict.stored, conflict.shard)
         self.where = where
 
     def __str__(self) -> str:
-        return f"{self.where}: {super().__str__()}, or pass such lines over with --keep-going"
+        return f"{self.where}: {super().__str__()}, or skip such lines with --keep-going"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (CellConflict(self.stored, self.shard), self.where)
 
 
 class LineDamaged(CorruptBody):
-    """A line's cell is there, and what is stored of it does not decode; says which line."""
+    """A line's cell exists, but its stored body does not decode; the message names the line."""
 
     def __init__(self, damage: CorruptBody, where: str) -> None:
         super().__init__(damage.message)
@@ -119,8 +119,8 @@ class LineDamaged(CorruptBody):
 
     def __str__(self) -> str:
         return (
-            f"{self.where}: stored {super().__str__()}; no document can be compared with it. 'schemaless check' names "
-            "all such cells; pass such lines over with --keep-going"
+            f"{self.where}: stored {super().__str__()}; no document can be compared with it. 'schemaless check' lists "
+            "all such cells; skip such lines with --keep-going"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -132,21 +132,21 @@ class _Line:
     """A line and its cell.
 
     Attributes:
-        again: the numbers of later lines with the same cell and the same body.
+        duplicates: numbers of later lines with the same key and body.
     """
 
     number: int
     cell: EncodedCell
-    again: list[int] = field(default_factory=list)
+    duplicates: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class LinePassedOver(Event):
-    """A line was passed over that is no document, or whose cell cannot be written.
+    """A line was skipped because it is not a document, or its cell cannot be written.
 
     Attributes:
-        number: the line's, from 1 on.
-        message: why.
+        number: the line's number, from 1.
+        message: the reason.
     """
 
     number: int
@@ -165,23 +165,23 @@ def load(
 ) -> LoadOutcome:
     """Write one cell for each line.
 
-    Cells that are there already with the same document are left alone, whatever codec they are in, so an interrupted
-    load is simply run again.
+    Cells that already exist with the same document stay unchanged, whatever their codec, so an interrupted load can be
+    repeated.
 
     Args:
-        lines: with or without their line ends; empty ones are passed over, and one that is cut is refused.
-        to_cell: makes a cell of a line and its number, or None of one that is no cell's; raises for a line that cannot
-            be one.
-        source: the file's name, for errors.
-        keep_going: pass over lines that are no document, or whose cell exists with another body or with one that does
-            not decode; report them.
-        bounds: how much is written at once.
-        listener: told each advance, a line with its bytes, and each ``LinePassedOver``.
+        store: the datastore.
+        lines: lines with or without their line ends; empty lines are ignored, and a truncated one is refused.
+        to_cell: returns the cell for a line and its number, or None if the line has none; raises for a bad line.
+        source: name of the file, for error messages.
+        keep_going: skip and report lines that are not documents, or whose cell exists with another body or one that
+            does not decode.
+        bounds: bounds of a batch's size.
+        listener: receives each advance, in bytes of lines, and each ``LinePassedOver``.
 
     Raises:
         InvalidInput: a line cannot be used; the batches before it are written.
-        CellConflict: a cell is there with another document, likewise.
-        CorruptBody: a cell is there and does not decode, likewise.
+        CellConflict: a cell exists with another document; the batches before it are written.
+        CorruptBody: a cell exists and does not decode; the batches before it are written.
         ServerError: a server failed.
     """
     outcome = LoadOutcome()
@@ -193,15 +193,15 @@ def load(
             if isinstance(error, CorruptBody) and error.key is not None:
                 raise LineDamaged(error, f"{source}, line {number}") from error
             raise InvalidInput(
-                f"{source}, line {number}: {error}. The lines before it are loaded; mend it and run the same command "
-                "again, or pass such lines over with --keep-going"
+                f"{source}, line {number}: {error}. The lines before it are loaded; correct the line and run the same "
+                "command again, or skip such lines with --keep-going"
             ) from error
         damaged = isinstance(error, CorruptBody) and error.key is not None
         message = f"stored {error}" if damaged else str(error)
         outcome.failures.append((number, message))
         listener(LinePassedOver(number, message))
 
-    most_cells, most_bytes = bounds.of(store.shard_count)
+    max_cells, max_bytes = bounds.of(store.shard_count)
     batch: dict[CellKey, _Line] = {}
     batch_bytes = 0
     for number, raw in enumerate(lines, start=1):
@@ -222,9 +222,9 @@ def load(
                     continue
                 first = batch.get(cell.key)
                 if first is not None and first.cell.body == cell.body:
-                    first.again.append(number)
+                    first.duplicates.append(number)
                 else:
-                    if first is not None or len(batch) >= most_cells or batch_bytes + len(cell.body) > most_bytes:
+                    if first is not None or len(batch) >= max_cells or batch_bytes + len(cell.body) > max_bytes:
                         _write(store, batch, outcome, fail)
                         batch, batch_bytes = {}, 0
                     batch[cell.key] = _Line(number, cell)
@@ -257,23 +257,23 @@ def _write(
                 outcome.body_bytes += len(line.cell.body)
             else:
                 outcome.there += 1
-            outcome.there += len(line.again)
-        # A shard that refuses one cell has written none: leave that one out, and try the others again, by halves.
+            outcome.there += len(line.duplicates)
+        # A shard that refuses one cell writes none of its cells: drop that one, and retry the others in halves.
         refused: list[tuple[int, SchemalessError]] = []
         for shard, cause in causes.items():
-            left = [line for line in pending.values() if store.shard_of(line.cell.key.row_key) == shard]
-            culprit = left[0].cell.key if len(left) == 1 else _culprit(cause)
+            unwritten = [line for line in pending.values() if store.shard_of(line.cell.key.row_key) == shard]
+            culprit = unwritten[0].cell.key if len(unwritten) == 1 else _culprit(cause)
             if culprit is not None:
-                refused += [(number, cause) for number in (pending[culprit].number, *pending[culprit].again)]
-            left = [line for line in left if line.cell.key != culprit]
-            middle = len(left) // 2
-            parts += [half for half in (left[:middle], left[middle:]) if half]
+                refused += [(number, cause) for number in (pending[culprit].number, *pending[culprit].duplicates)]
+            unwritten = [line for line in unwritten if line.cell.key != culprit]
+            middle = len(unwritten) // 2
+            parts += [half for half in (unwritten[:middle], unwritten[middle:]) if half]
         for number, cause in sorted(refused, key=lambda pair: pair[0]):
             fail(number, cause)
 
 
 def _culprit(cause: SchemalessError) -> CellKey | None:
-    """Return the key of the cell that stopped a shard, where the error says it."""
+    """Return the key of the refused cell, or None if the error does not name it."""
     if isinstance(cause, CellConflict):
         return cause.stored.key
     return cause.key if isinstance(cause, CorruptBody) else None
@@ -285,9 +285,10 @@ def document_reader(
     """Return a ``to_cell`` for lines that are plain documents.
 
     Args:
-        key_of: finds the key in the document.
-        codec: what bodies are stored in, or what tells it by the column_name; ``LEGACY`` stores each line's very bytes.
-        created_at_of: finds in the document when it was first stored; the server's clock unless given.
+        key_of: returns the key of a document.
+        codec: codec of the stored bodies, or a function of the column_name; ``LEGACY`` stores the exact bytes of each
+            line.
+        created_at_of: returns a document's created_at; by default, the server's clock is used.
     """
 
     def to_cell(line: bytes, number: int) -> NewStoredCell:
@@ -302,14 +303,14 @@ def document_reader(
 
 
 class DumpDictionaries:
-    """The dictionaries that a dump brings along, and what they are called here."""
+    """Dictionaries in a dump, and their numbers in the datastore that is loaded."""
 
     def __init__(self, here: Dictionaries, bring: Callable[[Dictionary, dict[str, Any]], Dictionary]) -> None:
-        """Take a datastore's.
+        """Create it without dictionaries from the dump.
 
         Args:
-            here: those that the datastore has.
-            bring: gives it one more, and returns that under the id that it has there.
+            here: dictionaries of the datastore.
+            bring: adds a dictionary to the datastore, and returns it with its number there.
         """
         self._here = here
         self._bring = bring
@@ -317,18 +318,18 @@ class DumpDictionaries:
         self._numbers: dict[int, int] = {}
 
     def take(self, fields: dict[str, Any]) -> None:
-        """Take a dictionary's line; bodies that follow and name it may be given to ``renumbered``."""
+        """Add the dictionary of a dump's line, so that ``renumbered`` accepts bodies that name it."""
         dictionary, source = parse_dictionary_line(fields)
         kept = self._bring(dictionary, source)
         self._of_dump[dictionary.id] = dictionary
         self._numbers[dictionary.id] = kept.id
 
     def get(self, dictionary_id: int) -> Dictionary:
-        """Return the dictionary that bodies of the dump name, as ``Dictionaries`` has it."""
+        """Return a dictionary by its number in the dump, or else in the datastore."""
         return self._of_dump.get(dictionary_id) or self._here.get(dictionary_id)
 
     def renumbered(self, body: bytes) -> bytes:
-        """Return a sound body of the dump as it is to be stored: it names a dictionary as that is called here."""
+        """Return a valid body of the dump with its dictionary's number replaced by the one in the datastore."""
         named = dictionary_of(body)
         number = None if named is None else self._numbers.get(named, named)
         return body if number is None or number == named else renumbered_body(body, number)
@@ -344,15 +345,15 @@ def dump_reader(
     """Return a ``to_cell`` for the lines that ``dump_line`` and ``dump_lines`` write.
 
     Args:
-        codec: what bodies are stored in; None keeps stored bytes as they are, and documents go to ``codec_for``.
-        created_at_of: finds in the line when its cell was first stored; the server's clock unless given.
-        codec_for: tells by the column_name.
-        dictionaries: takes those of the dump, and has them; None refuses bodies that name one.
+        codec: codec of the stored bodies; None keeps stored bytes, and uses ``codec_for`` for documents.
+        created_at_of: returns the created_at of a line's cell; by default, the server's clock is used.
+        codec_for: returns the codec of a column.
+        dictionaries: collects the dump's dictionaries; None refuses bodies that name one.
     """
     known: Dictionaries = NO_DICTIONARIES if dictionaries is None else dictionaries
 
     def to_cell(line: bytes, number: int) -> NewStoredCell | None:
-        # The line adds a level to its body, and a few values.
+        # The line adds one level and a few values around the body.
         fields = read_json(line, MAX_DEPTH + 1, MAX_VALUES + _HEAD_VALUES).value
         if dictionaries is not None and is_dictionary_line(fields):
             dictionaries.take(fields)
@@ -366,23 +367,23 @@ def dump_reader(
             try:
                 body = base64.b64decode(fields["stored"], validate=True)
             except (ValueError, TypeError):
-                raise InvalidInput("stored is no base64") from None
+                raise InvalidInput("stored is not base64") from None
             if codec is None:
                 decode_body(body, dictionaries=known)
                 body = body if dictionaries is None else dictionaries.renumbered(body)
             else:
                 body = recode(body, codec, dictionaries=known).body
         else:
-            # The dump's last field: taken as it stands, since parsing it could lose what only its text has.
+            # The body is the last field; its text is kept, because parsing could lose details of it.
             _, marker, rest = line.partition(_BODY_FIELD)
             if not marker:
-                raise InvalidInput('"body": has to be written like this, and to be the last field, as dump writes it')
+                raise InvalidInput('"body": must be written exactly like this, and be the last field, as in a dump')
             text = rest[: rest.rindex(b"}")].strip()
             body = recode(text, codec or codec_for(str(fields["column_name"]))).body
         try:
             row_key = uuid.UUID(fields["row_key"])
         except (ValueError, AttributeError, TypeError):
-            raise InvalidInput(f"row_key is no UUID: {fields['row_key']!r}") from None
+            raise InvalidInput(f"row_key is not a UUID: {fields['row_key']!r}") from None
         at = None if created_at_of is None else created_at_of(fields)
         return NewStoredCell(row_key, fields["column_name"], fields["ref_key"], body, at)
 
@@ -390,17 +391,17 @@ def dump_reader(
 
 
 def dump_lines(store: Datastore, cells: Iterable[StoredCell], *, stored: bool) -> Iterator[tuple[StoredCell, bytes]]:
-    """Yield cells with their lines; with ``stored``, a dictionary stands before the first that needs it.
+    """Yield cells with their lines; with ``stored``, each dictionary's line precedes the first cell that needs it.
 
     Raises:
-        CorruptBody: as ``dump_line``; with ``stored``, only where a body's dictionary cannot be had.
-        ServerError: the catalog's server cannot be reached, and a body names a dictionary.
+        CorruptBody: as ``dump_line``; with ``stored``, only if a body's dictionary is not available.
+        ServerError: a body names a dictionary, and the catalog's server cannot be reached.
     """
     internals = internals_of(store)
     written: set[int] = set()
     for cell in cells:
         lines = [dump_line(cell, stored=stored, dictionaries=internals.dictionaries), b""]
-        number = _named(cell) if stored else None
+        number = _dictionary_of(cell) if stored else None
         if number is not None and number not in written:
             try:
                 dictionary = internals.dictionaries.get(number)
@@ -411,8 +412,8 @@ def dump_lines(store: Datastore, cells: Iterable[StoredCell], *, stored: bool) -
         yield cell, b"\n".join(lines)
 
 
-def _named(cell: StoredCell) -> int | None:
-    """Return the dictionary that a body names; None too for one that is damaged, which is dumped as it is."""
+def _dictionary_of(cell: StoredCell) -> int | None:
+    """Return the dictionary that a body names; None if there is none, or the body is damaged."""
     try:
         return dictionary_of(cell.body)
     except CorruptBody:
@@ -420,18 +421,18 @@ def _named(cell: StoredCell) -> int | None:
 
 
 def dump_line(cell: StoredCell, *, stored: bool, dictionaries: Dictionaries = NO_DICTIONARIES) -> bytes:
-    """Return a cell as one line of JSON, without its line end.
+    """Return a cell as one line of JSON, without a line end.
 
-    An object of ``row_key``, ``column_name``, ``ref_key``, ``added_id``, ``created_at`` and, last, ``body``, which is
-    the JSON text that the body means; or, instead of it, ``stored``: its stored bytes in base64.
+    The fields are ``row_key``, ``column_name``, ``ref_key``, ``added_id``, ``created_at`` and, last, either ``body``,
+    the document as JSON text, or ``stored``, the stored bytes in base64.
 
     Args:
-        cell: as it was read.
+        cell: the cell.
         stored: write the stored bytes instead of the document.
-        dictionaries: those that bodies name.
+        dictionaries: dictionaries that bodies may name.
 
     Raises:
-        CorruptBody: the body does not decode; with ``stored``, it need not.
+        CorruptBody: the body does not decode; never raised with ``stored``.
     """
     head = json.dumps(
         {
@@ -449,12 +450,12 @@ def dump_line(cell: StoredCell, *, stored: bool, dictionaries: Dictionaries = NO
     except CorruptBody as error:
         raise error.at(cell.key, cell.shard) from error.__cause__
     if b"\n" in text or b"\r" in text:
-        # Between tokens they may be spaces; inside strings JSON has none of them.
+        # Line breaks occur only between tokens, where spaces are equivalent; JSON strings cannot contain them.
         text = text.replace(b"\r", b" ").replace(b"\n", b" ")
     return head + b", " + _BODY_FIELD + b" " + text + b"}"
 
 
 def iter_dump(store: Datastore, shards: Iterable[int], column_name: str | None) -> Iterator[StoredCell]:
-    """Yield the cells of shards, of one column or of all, in ``added_id`` order within a shard."""
+    """Yield the cells of shards, of one column or all columns, in ``added_id`` order within each shard."""
     for shard in shards:
         yield from store.scan_shard(shard, column_name=column_name)

@@ -1,4 +1,4 @@
-"""What an administrator is told to run about accounts: printed, and not sent, so these alone are text."""
+"""SQL for administration. Statements about accounts are printed for the administrator, so they are ``str``."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Final
 from schemaless.wire.sql.parts import table
 
 UNLOGGED: Final = "SET SESSION sql_log_bin = 0"
-"""This keeps what follows out of the binary log."""
+"""Keeps the statements that follow out of the binary log."""
 
 
 def create_account(account: object) -> str:
-    """Create an account, locked and without a password, unless it is there."""
+    """Create an account, locked and without a password, unless it exists."""
     return f"CREATE USER IF NOT EXISTS {account} ACCOUNT LOCK"
 
 
 def select_unfinished_specs(catalog: str) -> bytes:
-    """Select job_id, kind and spec of every job that has not ended."""
+    """Select job_id, kind and spec of all unfinished jobs."""
     return b"SELECT job_id, kind, spec FROM %b WHERE state IN ('running','paused')" % table(catalog, b"job")

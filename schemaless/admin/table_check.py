@@ -1,8 +1,8 @@
-"""Whether a shard's tables beside its cells are as the catalog has them: followers, parked cells, and indexes.
+"""Checks each shard's followers, parked cells and index tables against the catalog.
 
-By what the server says of its tables and by the rows of followers, so it costs little. What is found is looked at a
-second time, behind another reading of the catalog: followers and indexes come and go meanwhile. What entries say is
-compared with rows by ``feed/index_check.py``.
+The check reads table definitions and follower rows, so it is cheap. Every fault is verified a second time after the
+catalog was read again, because followers and indexes may be created or removed during the check. ``indexes/check.py``
+compares index entries with rows.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DatabaseMissing
 
 _CLOCKS_DIFFER_S: Final = 60.0
-"""A row may have been made by the clock of another server, from which its shard was moved."""
+"""Tolerated clock difference, in seconds: a row may have been created by another server, before a move."""
 
 _WIDTH: Final = re.compile(r"(int)\(\d+\)", re.IGNORECASE)
-"""MariaDB says how wide a number is printed, and MySQL does no more."""
+"""Display width of integer types, which MariaDB reports and current MySQL versions do not."""
 
-_SEEN_BY_FEW: Final = "alembic_version"
-"""Who may see this table may see all of a shard's."""
+_MARKER_TABLE: Final = "alembic_version"
+"""An account that sees this table sees all tables of a shard."""
 
 UNKNOWN_TABLES: Final = "index_*"
-"""It stands for tables of indexes that no definition has, where those may not be seen."""
+"""Stands for index tables without a definition, if the account cannot see them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableFault(Event):
-    """A table that is not as the catalog has it, or something in it.
+    """A table or row that contradicts the catalog.
 
     Attributes:
-        kind: ``LocationLost``, ``SchemaMismatch`` and others that calls raise, or a name of its own.
-        shard: its number; None where it is about the catalog.
-        server: the one that the shard is on.
-        table: what it is called.
-        name: of the follower or the index that it is about, as the catalog or the table has it.
+        kind: name of an error class such as ``LocationLost`` or ``SchemaMismatch``, or another name.
+        shard: number of the shard; None for the catalog.
+        server: address of the shard's server.
+        table: name of the table.
+        name: name of the follower or index, as in the catalog or the table.
         message: what is wrong, and what to do next.
-        key: the parked cell; None where it is about none.
-        added_id: of the parked cell.
+        key: key of the parked cell, or None.
+        added_id: added_id of the parked cell, or None.
     """
 
     kind: str
@@ -72,18 +72,19 @@ class TableFault(Event):
 
     @property
     def about(self) -> tuple[object, ...]:
-        """What tells it from others of its shard."""
+        """Identity of the fault within its shard."""
         return self.kind, self.table, self.name, self.added_id
 
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """Tables that the account may not see.
+    """A table that the account cannot read.
 
     Attributes:
-        table: what they are called; ``index_*`` for those of indexes that no definition has.
-        shards: in how many shards.
-        message: why, and what to do about it.
+        server: address of the server.
+        table: name of the table; ``index_*`` stands for index tables without a definition.
+        shards: number of shards concerned.
+        message: the reason, and what to do about it.
     """
 
     server: str
@@ -94,16 +95,17 @@ class Unseen:
 
 @dataclass(slots=True)
 class TableProof:
-    """What was looked at, and found.
+    """Result of a check.
 
     Attributes:
-        followers: how many the catalog has.
-        indexes: how many the catalog has.
-        locations: rows of followers.
-        parked_cells: those that were looked for in their shard.
-        index_tables: those that were compared with their definition.
-        unseen: what the account may not see.
-        faults: how many of each kind.
+        followers: number of followers in the catalog.
+        indexes: number of indexes in the catalog.
+        shards: number of checked shards.
+        locations: number of checked follower rows.
+        parked_cells: number of parked cells that were looked up in their shard.
+        index_tables: number of index tables that were compared with their definition.
+        unseen: tables that the account cannot read.
+        faults: number of faults by kind.
     """
 
     followers: int = 0
@@ -117,20 +119,20 @@ class TableProof:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """What the catalog has."""
+class _CatalogState:
+    """Followers and indexes in the catalog."""
 
     followers: Mapping[str, Setting]
     indexes: Mapping[int, IndexEntry]
 
     @property
     def kept(self) -> list[IndexEntry]:
-        """The indexes whose tables are complete in every shard."""
+        """Indexes that have a table in every shard."""
         return [entry for entry in self.indexes.values() if entry.state in (BACKFILLING, READY)]
 
     @property
     def placed(self) -> set[str]:
-        """The followers that have a row in every shard."""
+        """Followers that have a row in every shard."""
         kept = {entry.follower for entry in self.kept}
         return {
             name
@@ -140,7 +142,7 @@ class _Known:
 
 
 @dataclass(slots=True)
-class _Look:
+class _ShardResult:
     faults: list[TableFault] = field(default_factory=list)
     unseen: dict[tuple[str, str], str] = field(default_factory=dict)
     locations: int = 0
@@ -149,70 +151,70 @@ class _Look:
 
 
 class TableCheck:
-    """A check of a datastore's tables; changes nothing.
+    """Read-only check of a datastore's follower and index tables.
 
     Args:
-        store: open with any account; what it may not see is told in the result.
+        store: the datastore, with any account; the result lists tables that the account cannot read.
     """
 
     def __init__(self, store: Datastore) -> None:
         self._store = store
         self._internals = internals_of(store)
         self._shards = self._internals.shards
-        self._known = self._read()
+        self._catalog = self._read()
 
     def run(self, shards: Sequence[int], listener: Listener = nobody) -> TableProof:
-        """Hold the tables of followers and indexes of some shards against the catalog.
+        """Check the follower and index tables of some shards against the catalog.
 
         Args:
-            shards: their numbers.
-            listener: told each ``TableFault``, and each shard.
+            shards: numbers of the shards.
+            listener: receives the total, each ``TableFault`` and each advance, in shards.
 
         Raises:
             ServerError: a server cannot be reached.
         """
-        proof = TableProof(len(self._known.followers), len(self._known.indexes), len(shards))
+        proof = TableProof(len(self._catalog.followers), len(self._catalog.indexes), len(shards))
         unseen: Counter[tuple[str, str]] = Counter()
-        why: dict[tuple[str, str], str] = {}
+        reasons: dict[tuple[str, str], str] = {}
         listener(Total(len(shards)))
 
-        def tell(faults: Iterable[TableFault]) -> None:
+        def report(faults: Iterable[TableFault]) -> None:
             for fault in faults:
                 proof.faults[fault.kind] += 1
                 listener(fault)
 
-        tell(self._twice(self._unkept))
+        report(self._confirmed(self._indexes_without_follower))
         for shard in shards:
-            look = _Look()
+            result = _ShardResult()
 
-            def again(shard: int = shard) -> list[TableFault]:
-                nonlocal look
-                look = self._look(shard)
-                return look.faults
+            def check(shard: int = shard) -> list[TableFault]:
+                nonlocal result
+                result = self._check(shard)
+                return result.faults
 
-            tell(self._twice(again))
-            proof.locations += look.locations
-            proof.parked_cells += look.parked_cells
-            proof.index_tables += look.index_tables
-            unseen.update(look.unseen.keys())
-            why = look.unseen | why
+            report(self._confirmed(check))
+            proof.locations += result.locations
+            proof.parked_cells += result.parked_cells
+            proof.index_tables += result.index_tables
+            unseen.update(result.unseen.keys())
+            reasons = result.unseen | reasons
             listener(Advanced(1))
-        proof.unseen = [Unseen(*place, count, why[place]) for place, count in sorted(unseen.items())]
+        proof.unseen = [Unseen(*place, count, reasons[place]) for place, count in sorted(unseen.items())]
         return proof
 
-    def _read(self) -> _Known:
+    def _read(self) -> _CatalogState:
         followers = Settings(self._store).all()
-        return _Known(followers, {entry.number: entry for entry in self._internals.registry.read()})
+        return _CatalogState(followers, {entry.number: entry for entry in self._internals.registry.read()})
 
-    def _twice(self, look: Callable[[], Sequence[TableFault]]) -> list[TableFault]:
-        """Return the faults that are there again once the catalog was read anew."""
-        first = {fault.about for fault in look()}
+    def _confirmed(self, check: Callable[[], Sequence[TableFault]]) -> list[TableFault]:
+        """Return the faults that a second check finds again after the catalog was read again."""
+        first = {fault.about for fault in check()}
         if not first:
             return []
-        self._known = self._read()
-        return [fault for fault in look() if fault.about in first]
+        self._catalog = self._read()
+        return [fault for fault in check() if fault.about in first]
 
-    def _unkept(self) -> list[TableFault]:
+    def _indexes_without_follower(self) -> list[TableFault]:
         server = str(self._internals.catalog.node)
         return [
             TableFault(
@@ -221,57 +223,59 @@ class TableCheck:
                 server,
                 "follower_setting",
                 entry.follower,
-                f"the catalog has no follower {entry.follower} for index {entry.name}, so no worker keeps it; "
+                f"the catalog has no follower {entry.follower} for index {entry.name}, so no worker updates it; run "
                 + _drop_and_create(entry),
             )
-            for entry in self._known.kept
-            if entry.follower not in self._known.followers
+            for entry in self._catalog.kept
+            if entry.follower not in self._catalog.followers
         ]
 
-    def _look(self, shard: int) -> _Look:
+    def _check(self, shard: int) -> _ShardResult:
         database = self._shards.database(shard)
-        there = select_nothing(database)
+        probe = select_nothing(database)
 
-        def look(connection: Connection) -> _Look:
-            # Before and behind: what is not here may be on its way elsewhere.
-            connection.execute(there)
-            looked = _Shard(self._known, shard, database, connection).look()
-            connection.execute(there)
-            return looked
+        def check(connection: Connection) -> _ShardResult:
+            # The probe before and after fails if the shard is being moved, whose missing tables are no faults.
+            connection.execute(probe)
+            result = _ShardCheck(self._catalog, shard, database, connection).run()
+            connection.execute(probe)
+            return result
 
         try:
-            return self._shards.run(shard, look)
+            return self._shards.run(shard, check)
         except (ShardIdentityMismatch, ShardMoving, DatabaseMissing) as error:
             server = str(self._shards.node_of(shard))
-            return _Look([TableFault(type(error).__name__, shard, server, "cell", database, str(error))])
+            return _ShardResult([TableFault(type(error).__name__, shard, server, "cell", database, str(error))])
 
 
-class _Shard:
-    """One look at one shard."""
+class _ShardCheck:
+    """One check of one shard."""
 
-    def __init__(self, known: _Known, shard: int, database: str, connection: Connection) -> None:
-        self._known = known
+    def __init__(self, catalog: _CatalogState, shard: int, database: str, connection: Connection) -> None:
+        self._catalog = catalog
         self._shard = shard
         self._database = database
         self._connection = connection
-        self._looked = _Look()
+        self._result = _ShardResult()
 
-    def look(self) -> _Look:
+    def run(self) -> _ShardResult:
         self._locations()
         self._parked()
         self._indexes()
-        return self._looked
+        return self._result
 
     def _locations(self) -> None:
         rows = self._rows("follower", followers_sql.select_every_location(self._database, _CLOCKS_DIFFER_S))
         if rows is None:
             return
-        self._looked.locations = len(rows)
-        for name in sorted(self._known.placed - {str(row[0]) for row in rows}):
-            self._fault("FollowerMissing", "follower", name, f"{self._called(name)} has no row here, {_remade(name)}")
+        self._result.locations = len(rows)
+        for name in sorted(self._catalog.placed - {str(row[0]) for row in rows}):
+            self._fault(
+                "FollowerMissing", "follower", name, f"{self._described(name)} has no row here, {_recreation(name)}"
+            )
         for name, location, top, early in rows:
-            called = self._called(str(name))
-            if name not in self._known.followers:
+            described = self._described(str(name))
+            if name not in self._catalog.followers:
                 self._unknown("follower", str(name))
                 continue
             if int(location) > int(top or 0):
@@ -279,37 +283,38 @@ class _Shard:
                     "LocationLost",
                     "follower",
                     str(name),
-                    f"{called} is at {location}, and the shard's last added_id is {top or 0}: were cells lost by a "
-                    f"failover, or is it a backup's? {self._set_back(str(name), int(top or 0))}",
+                    f"the location of {described} is {location}, but the shard's last added_id is {top or 0}: did a "
+                    "failover lose cells, or was the shard restored from a backup? "
+                    + self._rewinding(str(name), int(top or 0)),
                 )
             if early:
                 self._fault(
                     "EpochAhead",
                     "follower",
                     str(name),
-                    f"the epoch of {called} is ahead of this server's clock, so a row made anew could be behind a "
-                    "worker that was given up; set the clock right, or, with no worker running, remove the follower "
-                    "and make it again",
+                    f"the epoch of {described} is ahead of this server's clock, so the epoch of a new row could be "
+                    "below that of a worker that lost its lease; correct the clock, or remove the follower and create "
+                    "it again while no worker is running",
                 )
 
     def _parked(self) -> None:
         rows = self._rows("parked", followers_sql.select_every_parked(self._database))
         if rows is None:
             return
-        self._looked.parked_cells = len(rows)
-        for name in sorted({str(row[0]) for row in rows} - self._known.followers.keys()):
+        self._result.parked_cells = len(rows)
+        for name in sorted({str(row[0]) for row in rows} - self._catalog.followers.keys()):
             self._unknown("parked", name)
         for name, added_id, row_key, column_name, ref_key, there in rows:
-            if there or name not in self._known.followers:
+            if there or name not in self._catalog.followers:
                 continue
             trigger = trigger_name(str(name)) if is_trigger(str(name)) else str(name)
             self._fault(
                 "ParkedCellMissing",
                 "parked",
                 str(name),
-                f"it is parked for {self._called(str(name))} as added_id {added_id}, and the shard has no such cell: "
-                f"did a failover lose it? 'schemaless trigger skip {trigger} --shards {self._shard} --added-id "
-                f"{added_id} --execute' forgets it",
+                f"it is parked for {self._described(str(name))} as added_id {added_id}, but the shard has no such "
+                f"cell: did a failover lose it? Remove it with 'schemaless trigger skip {trigger} --shards "
+                f"{self._shard} --added-id {added_id} --execute'",
                 CellKey(uuid.UUID(bytes=bytes(row_key)), str(column_name), int(ref_key)),
                 int(added_id),
             )
@@ -324,36 +329,36 @@ class _Shard:
         keys: dict[str, dict[str, list[str]]] = {}
         for table, key, column in self._connection.rows(sql.select_index_keys(self._database)):
             keys.setdefault(str(table), {}).setdefault(str(key), []).append(str(column))
-        for entry in self._known.kept:
+        for entry in self._catalog.kept:
             table = entry.layout.table
             if table not in comments:
                 self._missing(entry)
                 continue
-            self._looked.index_tables += 1
+            self._result.index_tables += 1
             differs = list(_differences(entry, comments[table], columns.get(table, []), keys.get(table, {})))
             if differs:
                 self._fault(
                     "SchemaMismatch",
                     table,
                     entry.follower,
-                    f"it is not what the definition of index {entry.name} makes: {'; '.join(differs)}. "
+                    f"it does not match the definition of index {entry.name}: {'; '.join(differs)}. Run "
                     + _drop_and_create(entry),
                 )
         for table in sorted(comments):
             number = sql.INDEX_TABLE.fullmatch(table)
-            if number is not None and int(number[1]) not in self._known.indexes:
+            if number is not None and int(number[1]) not in self._catalog.indexes:
                 self._fault(
                     "IndexTableUnknown",
                     table,
                     f"index:{number[1]}",
-                    "the catalog has no such index, so nobody keeps or reads this table; if nobody needs it, DROP "
-                    f"TABLE `{self._database}`.{table}",
+                    "the catalog has no such index, so this table is neither updated nor read; if it is not needed, "
+                    f"DROP TABLE `{self._database}`.{table}",
                 )
-        if _SEEN_BY_FEW not in comments:
+        if _MARKER_TABLE not in comments:
             self._unseen(
                 UNKNOWN_TABLES,
-                "the account sees only tables that it has privileges on, so none that nobody knows; an account with "
-                "the role admin sees all",
+                "the account sees only tables that it has privileges on, and therefore no unknown index tables; an "
+                "account with the role admin sees all tables",
             )
 
     def _missing(self, entry: IndexEntry) -> None:
@@ -363,11 +368,11 @@ class _Shard:
         except AccessDenied as error:
             self._unseen(table, error.message)
         except DatabaseMissing:
-            message = f"the table of index {entry.name} is not there; {_drop_and_create(entry)}"
+            message = f"the table of index {entry.name} is missing; run {_drop_and_create(entry)}"
             self._fault("IndexTableMissing", table, entry.follower, message)
 
     def _rows(self, table: str, statement: bytes) -> Any:
-        """Return rows of a table that every shard has; None where it is not to be read."""
+        """Return rows of a table that every shard has; record a fault and return None if it cannot be read."""
         try:
             return self._connection.rows(statement)
         except AccessDenied as error:
@@ -377,7 +382,8 @@ class _Shard:
                 "DatabaseMissing",
                 table,
                 self._database,
-                f"{error.message}; restore the table from a backup: no worker and no move can use the shard until then",
+                f"{error.message}; restore the table from a backup: until then, neither workers nor moves can use the "
+                "shard",
             )
         return None
 
@@ -386,39 +392,40 @@ class _Shard:
             "FollowerUnknown",
             table,
             name,
-            f"it has rows of {self._called(name)}, which the catalog does not have: was it restored from an earlier "
-            f"backup? If nobody needs them, delete the rows with the name {name!r} from `{self._database}`.{table}",
+            f"it has rows of {self._described(name)}, which is not in the catalog: was the catalog restored from an "
+            f"older backup? If they are not needed, delete the rows with the name {name!r} from "
+            f"`{self._database}`.{table}",
         )
 
-    def _called(self, name: str) -> str:
+    def _described(self, name: str) -> str:
         if is_trigger(name):
             return f"trigger {trigger_name(name)}"
-        for entry in self._known.indexes.values():
+        for entry in self._catalog.indexes.values():
             if entry.follower == name:
                 return f"index {entry.name} ({entry.number})"
         return f"follower {name}"
 
-    def _set_back(self, name: str, top: int) -> str:
+    def _rewinding(self, name: str, top: int) -> str:
         if is_trigger(name):
             return (
                 f"'schemaless trigger reset {trigger_name(name)} --shards {self._shard} --location {top} --execute' "
-                "has it continue there, and a lower location has it called again for cells"
+                "lets it continue there; with a lower location, it is called again for cells"
             )
-        entry = next((other for other in self._known.indexes.values() if other.follower == name), None)
+        entry = next((other for other in self._catalog.indexes.values() if other.follower == name), None)
         index = name if entry is None else entry.name
         return (
-            f"With no worker running, delete the row with the name {name!r} from `{self._database}`.follower; "
-            f"'schemaless index create' with the fields of {index} makes it anew, workers go over the shard again, and "
-            f"'schemaless index check {index}' finds what is left"
+            f"While no worker is running, delete the row with the name {name!r} from `{self._database}`.follower, and "
+            f"run 'schemaless index create' with the fields of {index} to create it again. Workers then process the "
+            f"whole shard again, and 'schemaless index check {index}' finds entries that are still wrong"
         )
 
     def _unseen(self, table: str, message: str) -> None:
-        self._looked.unseen[self._connection.node, table] = message
+        self._result.unseen[self._connection.node, table] = message
 
     def _fault(
         self, kind: str, table: str, name: str, message: str, key: CellKey | None = None, added_id: int | None = None
     ) -> None:
-        self._looked.faults.append(
+        self._result.faults.append(
             TableFault(kind, self._shard, self._connection.node, table, name, message, key, added_id)
         )
 
@@ -432,22 +439,22 @@ def _differences(
     if list(columns) != wanted:
         shown = ", ".join(" ".join(column[:2]) for column in columns if column not in wanted)
         lacks = ", ".join(" ".join(column[:2]) for column in wanted if column not in columns)
-        yield f"columns that it should not have: {shown or 'none'}, and that it lacks: {lacks or 'none'}"
+        yield f"unexpected columns: {shown or 'none'}, missing columns: {lacks or 'none'}"
     for key, names in sql.keys_of(entry.layout).items():
         if keys.get(key) != names:
-            yield f"its key {key} is of {', '.join(keys.get(key, ())) or 'no column'}, not of {', '.join(names)}"
+            yield f"its key {key} has the columns {', '.join(keys.get(key, ())) or 'none'}, not {', '.join(names)}"
 
 
-def _remade(name: str) -> str:
+def _recreation(name: str) -> str:
     if is_trigger(name):
         trigger = trigger_name(name)
         return (
-            f"so it is not called for the shard's cells; 'schemaless trigger remove {trigger} --execute', then "
-            "'schemaless trigger run' make it anew"
+            f"so it is not called for the shard's cells; run 'schemaless trigger remove {trigger} --execute', then "
+            "'schemaless trigger run' to create the row"
         )
     return (
-        "so nobody keeps the entries of the shard's rows; 'schemaless index create' with the same fields makes one, "
-        "and workers go over the shard again"
+        "so index entries of the shard's rows are not updated; run 'schemaless index create' with the same fields to "
+        "create the row, and workers process the whole shard again"
     )
 
 

@@ -1,4 +1,4 @@
-"""Schema status and upgrades over a whole datastore: the catalog first, then its shards, many at once."""
+"""Schema status and upgrades of a whole datastore: the catalog first, then its shards in parallel."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ from schemaless.wire.urls import ServerURL
 R = TypeVar("R")
 
 _STATEMENT_S: Final = 24 * 3600.0
-"""A change of a table may take so long, unless the URL's read_timeout says less."""
+"""Read timeout for ALTER TABLE, in seconds; the URL's read_timeout can lower it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseState:
-    """One database's revision.
+    """Schema revision of one database.
 
     Attributes:
-        server: where it is, or should be.
+        database: name of the database.
+        server: address of its server.
         branch: "catalog" or "shard".
-        revision: None where it has none, is not there, or could not be asked.
-        current: whether it is this version's newest.
-        error: why it could not be asked, or None.
+        revision: its revision; None if it has none, does not exist, or could not be read.
+        current: whether that is the newest revision of this version.
+        error: why the revision could not be read, or None.
     """
 
     database: str
@@ -50,12 +51,12 @@ class DatabaseState:
 
 @dataclass(slots=True)
 class UpgradeOutcome:
-    """What an upgrade did.
+    """Result of an upgrade.
 
     Attributes:
-        upgraded: databases that it changed, in their order.
-        current: how many needed nothing.
-        failed: database to message, in their order.
+        upgraded: names of the upgraded databases, in order.
+        current: number of databases that were already current.
+        failed: error messages by database name, in order.
     """
 
     upgraded: list[str] = field(default_factory=list)
@@ -76,14 +77,17 @@ class _Database:
 
 
 def schema_status(url: ServerURL, *, listener: Listener = nobody) -> list[DatabaseState]:
-    """Return the revision of the catalog and of every shard, in their order.
+    """Return the schema revisions of the catalog and of every shard, in order.
 
-    A server that cannot be reached does not keep the others from being asked. ``listener`` is told the total and each
-    advance, in databases.
+    A server that cannot be reached is reported in the result, and the others are still read.
+
+    Args:
+        url: the datastore's URL.
+        listener: receives the total and each advance, in databases.
 
     Raises:
-        DatastoreNotFound: there is no such datastore.
-        SchemaMismatch: its catalog is older or newer than this version, so its shards are not known.
+        DatastoreNotFound: the datastore does not exist.
+        SchemaMismatch: its catalog is older or newer than this version, so its shards are unknown.
         ServerError: the catalog cannot be read.
     """
 
@@ -92,7 +96,7 @@ def schema_status(url: ServerURL, *, listener: Listener = nobody) -> list[Databa
         try:
             revision = unreachable.ask(database.node, lambda: version_of(database.pool, database.name))
         except DatabaseMissing:
-            message = "there is no such database"
+            message = "the database does not exist"
         except ServerError as error:
             message = str(error)
         current = revision == head(database.branch)
@@ -109,19 +113,20 @@ def schema_status(url: ServerURL, *, listener: Listener = nobody) -> list[Databa
 
 
 def upgrade_schema(url: ServerURL, *, at_once: int = AT_ONCE, listener: Listener = nobody) -> UpgradeOutcome:
-    """Run the revisions that the catalog and the shards lack; a shard that fails does not stop the others.
+    """Run the schema revisions that the catalog and the shards lack; a failing shard does not stop the others.
 
-    Dictionaries are copied to each cluster that lacks one, and brought back into a catalog that does.
+    Dictionaries are copied to each cluster that lacks one, and restored in a catalog that lost one.
 
-    Interrupted, even by kill -9 of this process or of a server, the same call goes on where it stopped.
+    After an interruption, even by kill -9 of this process or a server, the same call continues.
 
     Args:
-        at_once: how many databases of each server are worked on at a time.
-        listener: told the total and each advance, in databases.
+        url: the datastore's URL.
+        at_once: number of databases to upgrade at a time on each server.
+        listener: receives the total and each advance, in databases.
 
     Raises:
         InvalidInput: ``at_once`` is below 1.
-        DatastoreNotFound: there is no such datastore.
+        DatastoreNotFound: the datastore does not exist.
         SchemalessError: the catalog cannot be upgraded; no shard was changed.
     """
     if at_once < 1:
@@ -160,24 +165,24 @@ def upgrade_schema(url: ServerURL, *, at_once: int = AT_ONCE, listener: Listener
 
 
 class _Unreachable:
-    """The servers that could not be reached, so that each of their shards need not wait out the same timeout."""
+    """Remembers unreachable servers, so that their other shards fail at once instead of waiting for a timeout."""
 
     def __init__(self) -> None:
         self._errors: dict[Node, ServerUnavailable] = {}
 
     def ask(self, node: Node, call: Callable[[], R]) -> R:
-        """Return what ``call`` gives.
+        """Return the result of ``call``.
 
         Raises:
-            ServerUnavailable: the server could not be reached, now or before.
+            ServerUnavailable: the server cannot be reached, or could not be reached before.
         """
-        met = self._errors.get(node)
-        if met is not None:
-            raise type(met)(met.message, node=met.node, code=met.code)
+        earlier = self._errors.get(node)
+        if earlier is not None:
+            raise type(earlier)(earlier.message, node=earlier.node, code=earlier.code)
         try:
             return call()
         except ConnectionLost:
-            # It may be there again.
+            # The server may accept new connections.
             raise
         except ServerUnavailable as error:
             self._errors[node] = error
@@ -188,10 +193,7 @@ class _Unreachable:
 def _databases(
     url: ServerURL, options: PoolOptions, upgrade_catalog: UpgradeOutcome | None = None
 ) -> Iterator[tuple[list[_Database], DictionaryReplicas]]:
-    """Give the catalog and every shard, and where dictionaries are.
-
-    The catalog is upgraded before it is read where that is asked for.
-    """
+    """Open the catalog, the shards and the dictionary replicas; with ``upgrade_catalog``, upgrade the catalog first."""
     name = check_datastore_name(url.database or "")
     pools = Pools(url.credentials, options)
     try:

@@ -1,4 +1,4 @@
-"""``schemaless create``: a new datastore."""
+"""``schemaless create``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from schemaless.terminal.output import json_option, note, out, print_json, progr
     "--shards",
     type=int,
     required=True,
-    help="How many shards, 1 to 65,536. The number is fixed for ever, so take many more than servers.",
+    help="Number of shards, 1 to 65,536. It can never be changed, so choose many more than servers.",
 )
 @click.option(
     "--cluster",
@@ -23,15 +23,15 @@ from schemaless.terminal.output import json_option, note, out, print_json, progr
     multiple=True,
     required=True,
     metavar="URL",
-    help="The primary of a cluster, such as mysql://root@db-1:3306/. Give it once for each cluster.",
+    help="The primary of a cluster, such as mysql://root@db-1:3306/. Repeat the option for each cluster.",
 )
 @json_option
 def create(name: str, shards: int, clusters: tuple[str, ...], as_json: bool) -> None:
     """Create a datastore.
 
-    The command makes a catalog on the first cluster, spreads empty shards evenly over all clusters, and prints the
-    datastore's URL. If it is interrupted, the same command continues where it stopped. 'schemaless config add' gives
-    the URL a name, and 'schemaless grants' prints the SQL for the accounts of applications.
+    The command creates the catalog on the first cluster and the empty shards evenly on all clusters, and prints the
+    datastore's URL. After an interruption, run the same command again. 'schemaless config add' gives the URL a name,
+    and 'schemaless grants' prints the SQL for the accounts of applications.
 
     \b
     Examples:

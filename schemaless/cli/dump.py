@@ -1,4 +1,4 @@
-"""``schemaless dump``: cells as NDJSON."""
+"""``schemaless dump``."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from schemaless.terminal.output import data_sink, progress
 def dump(url: str, column: str | None, shards_text: str | None, stored: bool, output: Path | None) -> None:
     """Write cells as NDJSON.
 
-    Each line is one cell: row_key, column_name, ref_key, added_id, created_at and its body. Cells come in the order of
-    their added_id within each shard. 'schemaless load --from-dump' reads the lines. A body that does not decode ends
-    the dump with an error that names the cell; with --stored, bodies are not decoded. A file that --output names
-    appears only when the dump is complete.
+    Each line is one cell: row_key, column_name, ref_key, added_id, created_at and body. Within each shard, cells are
+    in the order of their added_id. 'schemaless load --from-dump' reads the lines. A body that does not decode ends the
+    dump with an error that names the cell; with --stored, bodies are not decoded. A file given with --output appears
+    only when the dump is complete.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""``schemaless grants``: the SQL that gives an account what it needs, and no more."""
+"""``schemaless grants``."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.pools import Pools
 from schemaless.wire.urls import parse_url
 
-_MEANS: dict[Role, str] = {
-    "app": "reads cells and writes new ones; can change or delete none",
-    "tail": "reads cells, and sees who is writing, for the change feed",
+_DESCRIPTIONS: dict[Role, str] = {
+    "app": "reads cells and writes new ones; cannot change or delete any",
+    "tail": "reads cells and metadata locks, for the change feed",
     "follow": "reads the change feed, and runs triggers and indexes",
-    "migrate": "reads cells, replaces bodies and nothing else of a cell, keeps jobs",
-    "move": "moves shards from server to server; it alone may drop tables",
-    "measure": "reads cells and the sizes of files, keeps measurements",
-    "admin": "creates the datastore, upgrades its tables, writes its catalog",
+    "migrate": "reads cells, replaces only their bodies, and stores jobs",
+    "move": "moves shards between servers; the only role that can drop tables",
+    "measure": "reads cells and file sizes, and stores measurements",
+    "admin": "creates the datastore, upgrades its tables, and writes its catalog",
 }
 
 
@@ -42,17 +42,17 @@ _MEANS: dict[Role, str] = {
 )
 @datastore_option(required=False)
 @click.option(
-    "--name", metavar="NAME", help="Instead of --url: the name of a datastore that will be created; for admin only."
+    "--name", metavar="NAME", help="Instead of --url: name of a datastore to be created; for the role admin only."
 )
 @click.option("--shards", type=int, metavar="N", help="With --name: the number of shards, as for create.")
 @click.option("--cluster", "clusters", multiple=True, metavar="URL", help="With --name: the clusters, as for create.")
-@click.option("--create-user", is_flag=True, help="Begin with CREATE USER; the account is locked and has no password.")
+@click.option("--create-user", is_flag=True, help="Start with CREATE USER; the account is locked and has no password.")
 @click.option("--server", metavar="SERVER", help="Print only the SQL for this server, such as db-1:3306.")
 @click.option(
-    "--replicas", is_flag=True, help="Also print SQL for replicas, which usually get accounts from their primary."
+    "--replicas", is_flag=True, help="Also print SQL for replicas, which usually replicate accounts from their primary."
 )
 @click.option(
-    "--lock-tables", is_flag=True, help="With tail and follow: add what servers need that do not show metadata locks."
+    "--lock-tables", is_flag=True, help="With tail and follow: grant LOCK TABLES, for servers without metadata locks."
 )
 @click.option(
     "--no-server-wide",
@@ -79,17 +79,17 @@ def grants(
     """Print the SQL that gives an account a role.
 
     \b
-      app      reads cells and writes new ones; can change or delete none
-      tail     reads cells, and sees who is writing, for the change feed
+      app      reads cells and writes new ones; cannot change or delete any
+      tail     reads cells and metadata locks, for the change feed
       follow   reads the change feed, and runs triggers and indexes
-      migrate  reads cells, replaces bodies and nothing else of a cell, keeps jobs
-      move     moves shards from server to server; it alone may drop tables
-      measure  reads cells and the sizes of files, keeps measurements
-      admin    creates the datastore, upgrades its tables, writes its catalog
+      migrate  reads cells, replaces only their bodies, and stores jobs
+      move     moves shards between servers; the only role that can drop tables
+      measure  reads cells and file sizes, and stores measurements
+      admin    creates the datastore, upgrades its tables, and writes its catalog
 
-    The command runs none of the SQL. Paste it into mysql on each server that it names, as an account that may grant.
-    You may run all of it again, and have to after shards or indexes were added. The tables must exist before a role is
-    granted on them, except for admin.
+    The command does not run the SQL. Run it with mysql on each server that it names, as an account with GRANT OPTION.
+    You can run all of it again, and must do so after shards or indexes were added. Except for admin, the tables must
+    exist.
 
     \b
     Examples:
@@ -98,7 +98,7 @@ def grants(
       schemaless grants --role app --server db-1:3306 | mysql -h db-1 -u root -p
     """
     if name is not None:
-        mariadb = False  # for admin alone, who gets the same on both
+        mariadb = False  # makes no difference for admin, the only role here
         topology, catalog = _planned(role, name, shards, clusters)
         indexes: tuple[int, ...] = ()
     else:
@@ -125,25 +125,27 @@ def grants(
     if as_json:
         print_json({"datastore": topology.name, "role": role, "account": str(who), "servers": _json(parts)})
         return
-    click.echo(f"-- Role {role} of datastore {topology.name} for {who}: {_MEANS[role]}.")
+    click.echo(f"-- Role {role} of datastore {topology.name} for {who}: {_DESCRIPTIONS[role]}.")
     if any("\\_" in statement for part in parts for statement in part.statements):
-        click.echo("-- If SELECT @@partial_revokes says 1, use what --partial-revokes prints instead.")
+        click.echo("-- If SELECT @@partial_revokes is 1, use the SQL that --partial-revokes prints instead.")
     if any(" ON *.* " in statement for part in parts for statement in part.statements):
-        click.echo("-- Grants on *.* are optional: --no-server-wide leaves them out.")
+        click.echo("-- Grants on *.* are optional: --no-server-wide omits them.")
     for part in parts:
         click.echo(f"\n-- {_printable(str(part.node))}: {_printable(part.holds)}")
         for statement in part.statements:
             click.echo(f"{statement};")
     if create_user:
-        click.echo("\n-- The account is locked and has no password. On each server, with one of your own:")
+        click.echo("\n-- The account is locked and has no password. Run on each server, with your own password:")
         click.echo(f"--   ALTER USER {who} IDENTIFIED BY '...' ACCOUNT UNLOCK;")
 
 
 def _planned(role: Role, name: str, shards: int | None, clusters: tuple[str, ...]) -> tuple[Topology, Node]:
     if role != "admin":
-        raise InvalidInput(f"--role {role} is granted on tables, and {name!r} has none yet; create it, then use --url")
+        raise InvalidInput(
+            f"--role {role} is granted on tables, but {name!r} has none yet; create the datastore, then use --url"
+        )
     if shards is None or not clusters:
-        raise InvalidInput("--name needs --shards and --cluster, as they will be given to create")
+        raise InvalidInput("--name needs --shards and --cluster, with the same values as for create")
     nodes = [parse_url(url).node for url in clusters]
     return new_topology(name, shards, nodes), nodes[0]
 
@@ -152,9 +154,9 @@ def _existing(
     url: str | None, shards: int | None, clusters: tuple[str, ...]
 ) -> tuple[Topology, Node, bool, tuple[int, ...]]:
     if url is None:
-        raise InvalidInput("name the datastore by --url or SCHEMALESS_URL, or one to be created by --name")
+        raise InvalidInput("give a datastore with --url or SCHEMALESS_URL, or one to be created with --name")
     if shards is not None or clusters:
-        raise InvalidInput("--shards and --cluster go with --name; an existing datastore's are in its catalog")
+        raise InvalidInput("--shards and --cluster go with --name; for an existing datastore, they are in its catalog")
     parsed, name = datastore_url(url)
     with closing(Pools(parsed.credentials, PoolOptions())) as pools:
         node = find_catalog(parsed, name, pools.pool_for).node
@@ -164,7 +166,7 @@ def _existing(
 
 
 def _indexes(pool: NodePool, name: str) -> tuple[int, ...]:
-    """Return the numbers of the indexes whose tables are there; none where the catalog is still to be upgraded."""
+    """Return the numbers of the indexes that have tables; none if the catalog must still be upgraded."""
     try:
         entries = Registry(lambda: pool, name).read()
     except DatabaseMissing:
@@ -180,5 +182,5 @@ def _json(parts: list[ServerGrants]) -> list[dict[str, Any]]:
 
 
 def _printable(text: str) -> str:
-    """Return text that cannot end a comment: it comes from the catalog, and is run by root."""
+    """Replace unprintable characters: text from the catalog must not end a comment in SQL that root runs."""
     return "".join(character if character.isprintable() else "?" for character in text)

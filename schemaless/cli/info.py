@@ -1,4 +1,4 @@
-"""``schemaless info``: a datastore's topology and cell counts."""
+"""``schemaless info``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BLOCK_ROWS = 10_000
 @click.command()
 @url_option
 @click.option(
-    "--count", is_flag=True, help="Count cells exactly; without it, InnoDB's estimate is shown, which may be far off."
+    "--count", is_flag=True, help="Count cells exactly; by default, InnoDB's estimate is shown, which may be far off."
 )
 @json_option
 def info(url: str, count: bool, as_json: bool) -> None:

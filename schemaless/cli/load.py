@@ -1,4 +1,4 @@
-"""``schemaless load``: documents from NDJSON."""
+"""``schemaless load``."""
 
 from __future__ import annotations
 
@@ -37,19 +37,18 @@ from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, not
 @click.option(
     "--created-at",
     metavar="PATH",
-    help="Where a document has the time at which it was first stored: ISO 8601 (UTC unless it says otherwise), "
-    "or seconds since 1970.  "
+    help="Where a document has its creation time: ISO 8601 (UTC without an offset) or seconds since 1970.  "
     "[default: the server's clock]",
 )
 @codec_option(
     "--as",
     legacy=True,
     default=None,
-    help_text="The codec to store bodies in; legacy keeps the exact bytes of each line.  [default: the column's codec, "
-    "msgpack+zlib for most; stored bytes of 'dump --stored' stay as they are]",
+    help_text="The codec of stored bodies; legacy keeps the exact bytes of each line.  [default: the column's codec, "
+    "usually msgpack+zlib; the stored bytes of 'dump --stored' are kept]",
 )
-@click.option("--from-dump", is_flag=True, help="The lines were written by 'schemaless dump', and name their cells.")
-@click.option("--keep-going", is_flag=True, help="Skip lines that cannot be loaded, and name them.")
+@click.option("--from-dump", is_flag=True, help="The lines are those of 'schemaless dump', which contain their keys.")
+@click.option("--keep-going", is_flag=True, help="Skip and report lines that cannot be loaded.")
 @json_option
 def load(
     files: tuple[str, ...],
@@ -65,17 +64,17 @@ def load(
 ) -> int:
     """Load documents from an NDJSON file.
 
-    The file has one JSON document a line. FILE may be gzipped, a pipe, or - for standard input. Cells that exist
-    already with the same document are left alone, so after a crash simply run the same command again.
+    The file has one JSON document per line. FILE may be gzipped, a pipe, or - for standard input. Cells that already
+    exist with the same document stay unchanged, so after a crash you can run the same command again.
 
-    Loaded documents count as new on the day of the load, and a capacity report would take them for growth. Give
-    --created-at to keep the time that each document has. A cell that exists already keeps its own time.
+    Without --created-at, loaded documents count as new on the day of the load, and capacity reports show them as
+    growth. With it, each cell gets the time in its document. A cell that already exists keeps its time.
 
     \b
     A row_key is one of
       PATH         a field that holds a UUID, such as trip.id or /trip/id
       uuid5:PATH   a field that holds a name or number, hashed (uuid5)
-      @line        the line itself, hashed: the same document is the same row
+      @line        the line itself, hashed: equal lines get the same row_key
     A ref_key is one of
       PATH         a field that holds an integer
       =N           the same number for all
@@ -90,15 +89,15 @@ def load(
       zcat old.gz | schemaless load - --column BASE --row-key @line
       schemaless dump | schemaless load - --from-dump --url mysql://root@db-9/copy
 
-    Exit status: 0 all loaded; 1 some lines were passed over, or the load stopped at a cell that exists with another
-    document or is damaged; 2 the load stopped at a line that cannot be loaded.
+    Exit status: 0 if all lines were loaded; 1 if lines were skipped, or the load stopped at a cell that exists with
+    another document or is damaged; 2 if the load stopped at a line that cannot be loaded.
     """
     chosen = None if codec is None else codec_named(codec)
     created_at_of = None if created_at is None else functools.partial(created_at_in, path=created_at)
     key_of: loading.KeyOf | None = None
     if from_dump:
         if column is not None or row_key is not None:
-            raise InvalidInput("--from-dump takes the key from each line; leave --column and --row-key out")
+            raise InvalidInput("--from-dump takes the key from each line; omit --column and --row-key")
     else:
         if column is None or row_key is None:
             raise InvalidInput("give --column NAME and --row-key EXPR, or --from-dump")
@@ -106,7 +105,7 @@ def load(
         check_ref_key_expression(ref_key)
         key_of = _key_of(column, row_key, ref_key)
     total = loading.LoadOutcome()
-    passed_over: list[dict[str, Any]] = []
+    skipped: list[dict[str, Any]] = []
     with open_store(url) as store:
         for name in files:
             to_cell = _reader(store, key_of, chosen, created_at_of)
@@ -124,22 +123,23 @@ def load(
             total.created += outcome.created
             total.there += outcome.there
             total.body_bytes += outcome.body_bytes
-            passed_over += [{"file": name, "line": number, "why": message} for number, message in outcome.failures]
+            skipped += [{"file": name, "line": number, "why": message} for number, message in outcome.failures]
     if as_json:
         counts = {"created": total.created, "there_already": total.there, "body_bytes": total.body_bytes}
-        print_json({**counts, "passed_over": passed_over})
+        print_json({**counts, "passed_over": skipped})
     else:
         out().print(
-            f"{total.created:,} cells created, {total.there:,} were there already, "
-            f"{len(passed_over):,} lines passed over; {bytes_text(total.body_bytes)} of new bodies"
+            f"{total.created:,} cells created, {total.there:,} existed already, "
+            f"{len(skipped):,} lines skipped; {bytes_text(total.body_bytes)} of new bodies"
         )
-    return EXIT_FAILED if passed_over else 0
+    return EXIT_FAILED if skipped else 0
 
 
 def _listener(name: str, shown: Listener, position: Callable[[], int] | None) -> Listener:
-    """Return a listener that shows how far a file is, and notes each line that is passed over.
+    """Return a listener that shows the progress of a file and reports each skipped line.
 
-    ``position`` says how far it is read, which counts where it is compressed; without it, lines are counted.
+    ``position`` returns the file position, which is the measure for compressed files; without it, the bytes of lines
+    are counted.
     """
     done = 0
 
@@ -151,7 +151,7 @@ def _listener(name: str, shown: Listener, position: Callable[[], int] | None) ->
                 shown(Advanced(now - done))
                 done = now
             case loading.LinePassedOver(number, message):
-                note(f"passed over {name}, line {number}: {message}")
+                note(f"skipped {name}, line {number}: {message}")
             case _:
                 shown(event)
 
@@ -166,14 +166,14 @@ def _key_of(column: str, row_key: str, ref_key: str) -> loading.KeyOf:
 
 
 def _open(name: str, stack: ExitStack) -> tuple[Iterator[bytes], int | None, Callable[[], int] | None]:
-    """Open a file or standard input; give its lines, and, for progress, its size and how far it has been read."""
+    """Open a file or standard input; return its lines and, if it is seekable, its size and a position function."""
     if name == "-":
         return open_lines(sys.stdin.buffer, name, cut=True), None, None
     path = Path(name)
     try:
         raw = stack.enter_context(path.open("rb"))
         if not raw.seekable():
-            # A named pipe, or the shell's <(...).
+            # A named pipe, or the shell's process substitution, <(...).
             return open_lines(raw, name, cut=True), None, None
         size = path.stat().st_size
     except OSError as error:
@@ -184,7 +184,7 @@ def _open(name: str, stack: ExitStack) -> tuple[Iterator[bytes], int | None, Cal
 def _reader(
     store: Datastore, key_of: loading.KeyOf | None, codec: Codec | None, created_at_of: loading.CreatedAtOf | None
 ) -> Callable[[bytes, int], NewStoredCell | None]:
-    """Return what makes cells of a file's lines; without ``key_of``, of a dump's."""
+    """Return the ``to_cell`` for a file of documents, or, without ``key_of``, for a dump."""
     internals = internals_of(store)
     if key_of is not None:
         return loading.document_reader(key_of, codec or store.codec_for, created_at_of)

@@ -1,1 +1,1 @@
-"""What a datastore holds, from samples: codecs tried on sampled cells, sizes, advice."""
+"""Sampling a datastore: estimates of cells and sizes, codec trials on sampled cells, and codec advice."""

@@ -1,7 +1,7 @@
-"""Advice: what each column should be written in, by trying every codec that the store has on its own cells.
+"""Recommends a codec for each column by trying every codec on the column's own sampled cells.
 
-Whatever is tried is tried on the same cells, of rows that no dictionary was trained on, so that a dictionary is not
-flattered. Which of them is worth it is decided by ``choice.choose``, as everywhere.
+All codecs are tried on the same cells, from rows that no dictionary was trained on, so that the comparison does not
+favour dictionaries. ``recommendation.choose`` makes the decision.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from schemaless.datastore import Datastore
 from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.events import Listener, Step, nobody
 from schemaless.numbers import Interval
-from schemaless.survey.column_trials import LEAST_CELLS, CellSample, ColumnTrial, column_size, sample_cells, try_codec
+from schemaless.survey.column_trials import MIN_CELLS, CellSample, ColumnTrial, column_size, sample_cells, try_codec
 from schemaless.survey.recommendation import LEAST_GAIN, MOST_CPU, Choice, Option, choose, share_text
 from schemaless.survey.sampling import Bounds
 
 _BOUNDS: Final = Bounds(windows=200, window_rows=16, sample_bytes=24 << 20, whole_rows=3_200)
-"""The sample of all columns together is as large: so much is held in memory, too."""
+"""Bounds of the sample of all columns together, which is kept in memory."""
 
 _ZLIB_LEVELS: Final = (1, 6, 9)
 _ZSTD_LEVELS: Final = (1, 3, 6, 12, 19)
 _DICTIONARY_LEVELS: Final = (1, 3, 6, 12)
-_JUDGED_OF: Final = 5
-"""One row of so many is compared on."""
+_COMPARED_ONE_IN: Final = 5
+"""One row in this number is set aside for comparing codecs, the others train dictionaries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A codec, and what a column would take in it after a migration.
+    """A codec, and the size of a column after a migration to it.
 
     Attributes:
-        codec: with a dictionary that is not in the catalog yet, where it has one.
-        trial: on the cells that were compared.
-        body_share: what bodies take, over what they take now.
-        share: the same of the pages that they fill.
-        body_bytes: of all the column's cells.
-        allocated_bytes: pages that they fill.
-        cpu_s: encoding and decoding one cell, in seconds of this machine.
+        codec: the codec; its dictionary, if it has one, is not in the catalog yet.
+        trial: trial of the codec on the compared cells.
+        body_share: size of the bodies relative to their present size.
+        share: pages they fill relative to the present number.
+        body_bytes: size of the bodies of all the column's cells.
+        allocated_bytes: size of the pages that they fill.
+        cpu_s: processor time for encoding and decoding one cell on this machine, in seconds.
     """
 
     codec: Codec
@@ -60,7 +60,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """In words: ``msgpack+zstd level 3, trained dictionary of 110 KiB``."""
+        """Description, such as ``msgpack+zstd level 3, trained dictionary of 112,640 bytes``."""
         level = "" if self.codec.level is None else f" level {self.codec.level}"
         size = None if self.codec.dictionary is None else len(self.codec.dictionary.content)
         return f"{self.codec.name}{level}" + ("" if size is None else f", trained dictionary of {size:,} bytes")
@@ -68,23 +68,25 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class ColumnAdvice:
-    """What to do with a column.
+    """Codec advice for a column.
 
     Attributes:
-        cells: how many it has.
-        stored: how many of the sampled cells are in which codec.
-        body_bytes: what its bodies take now.
-        allocated_bytes: what pages they fill, once the table is rebuilt.
-        setting: what its new cells are written in now.
-        candidates: all that were tried, the smallest first; none where too few cells were met to tell.
-        default: the store's default among them.
-        choice: what was decided, and why; None without candidates.
-        chosen: what to use; None where nothing is worth a rewrite.
-        trainings: the dictionaries, one for each serializer, as far as one could be trained.
-        notes: what is worth knowing, in sentences.
-        seed: of the sample: ``codec train`` with it trains the same dictionary.
-        compared: how many cells were compared.
-        whole: whether these are all rows, since too few for a split; no dictionary was tried then.
+        column_name: name of the column.
+        cells: number of its cells.
+        stored: number of sampled cells by codec.
+        body_bytes: present size of its bodies.
+        allocated_bytes: size of the pages that they fill once the table is rebuilt.
+        setting: present codec of new cells.
+        candidates: all candidates, smallest first; empty if too few cells were sampled.
+        default: the candidate with the default codec.
+        choice: the decision with its reason; None without candidates.
+        chosen: the recommended candidate; None if no rewrite is worthwhile.
+        trainings: trained dictionaries, at most one per serializer.
+        notes: remarks, as sentences.
+        seed: seed of the sample; ``codec train`` with it trains the same dictionary.
+        compared: number of compared cells.
+        whole: whether all sampled rows were compared, because there were too few for a split; no dictionary was tried
+            then.
     """
 
     column_name: str
@@ -107,10 +109,10 @@ class ColumnAdvice:
 def train_column(
     store: Datastore, column_name: str, codec: Codec, *, seed: int | None = None, listener: Listener = nobody
 ) -> tuple[Training, dict[str, Any]]:
-    """Train a dictionary on sampled cells of a column; return it, and what the catalog is to say of it.
+    """Train a dictionary on sampled cells of a column; return it with the source description for the catalog.
 
     Raises:
-        InvalidInput: the codec takes none, or there are too few cells or rows.
+        InvalidInput: the codec does not use dictionaries, or there are too few cells or rows.
         ServerError: a server cannot be reached.
     """
     cells = sample_cells(store, columns=[column_name], seed=seed, bounds=_BOUNDS, listener=listener)
@@ -145,18 +147,19 @@ def advise(
     seed: int | None = None,
     listener: Listener = nobody,
 ) -> list[ColumnAdvice]:
-    """Say what each column should be written in. Changes nothing.
+    """Recommend a codec for each column, without changing anything.
 
     Args:
-        columns: only these; all that are met unless given.
-        shards: numbers of the shards; all unless given.
-        most_cpu: how many times the time of the default codec encoding and decoding may take.
-        least_gain: what a rewrite has to save of the pages, 0 to 1.
-        seed: of the sample; the clock's unless given.
-        listener: told the total and each advance, in windows; then a step for each codec that is tried.
+        store: the datastore.
+        columns: names of the columns; by default all columns in the sample.
+        shards: numbers of the shards; by default all.
+        most_cpu: maximum time for encoding and decoding, as a multiple of the default codec's.
+        least_gain: minimum share of pages that a rewrite must save, 0 to 1.
+        seed: seed of the sample; by default derived from the clock.
+        listener: receives the total and each advance, in windows, then a step for each codec.
 
     Raises:
-        InvalidInput: there is no such shard, or a server's pages are not of InnoDB's default size.
+        InvalidInput: a shard does not exist, or a server's pages do not have InnoDB's default size.
         ServerError: a server cannot be reached.
     """
     drawn = time.time_ns() % 1_000_000 if seed is None else seed
@@ -174,10 +177,10 @@ def _advise(
         try:
             trainings.append(_trained(cells, column_name, Codec(serializer, ZSTD, ZSTD.level)))
         except InvalidInput as refusal:
-            notes = [f"no dictionary: {refusal}."]
-    unseen = _unseen(cells)
-    whole = not trainings and not unseen.carries(column_name)
-    compared = cells if whole else unseen
+            notes = [f"no dictionary could be trained: {refusal}."]
+    held_out = _held_out(cells)
+    whole = not trainings and not held_out.carries(column_name)
+    compared = cells if whole else held_out
     now = column_size(cells, column_name, _lengths(cells, column_name))
     candidates: list[Candidate] = []
     for codec in _codecs(trainings) if compared.carries(column_name) else ():
@@ -196,7 +199,9 @@ def _advise(
     chosen = next((candidate for candidate in candidates if candidate.name == wanted), None)
     count = len(compared.of_column(column_name))
     if default is None:
-        notes.append(f"only {count} of its cells were met, and {LEAST_CELLS} at least, well apart, carry an interval.")
+        notes.append(
+            f"only {count} of its cells were sampled; an estimate needs at least {MIN_CELLS}, from different places."
+        )
     else:
         notes += _notes(compared, candidates, default, trainings)
     if chosen is not None and chosen.codec.serializer is PACKED:
@@ -224,16 +229,16 @@ def _is_tried(serializer: type[Serializer]) -> bool:
     return worth_trying(Codec(serializer, NONE))
 
 
-def _unseen(cells: CellSample) -> CellSample:
-    """Return the cells of rows that training sees neither for itself nor for choosing a size: one row of five.
+def _held_out(cells: CellSample) -> CellSample:
+    """Return the cells of the one row in five that dictionary training does not use, not even to choose a size.
 
-    It is a sample also where all cells were read, and its figures have intervals.
+    This is a sample even if all cells were read, so its figures have intervals.
     """
     windows = [[cell for cell in window if part_of(cell.row_key) == "judge"] for window in cells.windows]
     taken = replace(
         cells.taken,
-        windows=[window._replace(tiles=_JUDGED_OF * window.tiles) for window in cells.taken.windows],
-        tiles=_JUDGED_OF * cells.taken.tiles,
+        windows=[window._replace(tiles=_COMPARED_ONE_IN * window.tiles) for window in cells.taken.windows],
+        tiles=_COMPARED_ONE_IN * cells.taken.tiles,
     )
     return replace(cells, taken=taken, windows=windows)
 
@@ -243,17 +248,17 @@ def _lengths(cells: CellSample, column_name: str) -> list[list[int]]:
 
 
 def _codecs(trainings: Iterable[Training]) -> list[Codec]:
-    """Return every codec that new cells may be written in, at several levels."""
+    """Return every codec for new cells, with several compression levels and with the trained dictionaries."""
     names = set(codec_names())
-    tried = []
+    codecs = []
     for serializer in filter(_is_tried, SERIALIZERS):
         of_serializer = [Codec(serializer, NONE)]
         of_serializer += [Codec(serializer, ZLIB, level) for level in _ZLIB_LEVELS]
         of_serializer += [Codec(serializer, ZSTD, level) for level in _ZSTD_LEVELS]
-        tried += [codec for codec in of_serializer if codec.name in names]
+        codecs += [codec for codec in of_serializer if codec.name in names]
     for training in trainings:
-        tried += [replace(training.codec, level=level) for level in _DICTIONARY_LEVELS]
-    return tried
+        codecs += [replace(training.codec, level=level) for level in _DICTIONARY_LEVELS]
+    return codecs
 
 
 def _candidate(trial: ColumnTrial, codec: Codec, body_bytes: Interval, allocated_bytes: Interval) -> Candidate:
@@ -271,7 +276,7 @@ def _candidate(trial: ColumnTrial, codec: Codec, body_bytes: Interval, allocated
 
 
 def _product(one: Interval, other: Interval) -> Interval:
-    """Return the product of two figures that were estimated apart: relative errors add up in squares."""
+    """Return the product of two independent estimates; their relative errors add in quadrature."""
     mid = one.mid * other.mid
     below, above = (
         math.hypot((getattr(one, end) - one.mid) * other.mid, (getattr(other, end) - other.mid) * one.mid)
@@ -287,14 +292,14 @@ def _notes(
     text = next(candidate for candidate in candidates if candidate.codec == Codec(JSON, ZLIB, ZLIB.level))
     over, under = ([float(sum(window)) for window in candidate.trial.migrated_bytes] for candidate in (default, text))
     ratio = compared.ratio(over, under) or Interval.of(1.0)
-    takes = f"the default, {default.codec.name}, takes {share_text(ratio, digits=0)} of {text.codec.name} here"
+    comparison = f"the default, {default.codec.name}, takes {share_text(ratio, digits=0)} of {text.codec.name} here"
     if ratio.mid > 1.01:
-        notes.append(f"{takes}: short decimals are shorter and more alike as text than as 9 bytes of MessagePack.")
+        notes.append(f"{comparison}: short decimals compress better as text than as 9 bytes of MessagePack.")
     elif ratio.mid < 0.99:
-        notes.append(f"{takes}.")
+        notes.append(f"{comparison}.")
     if trainings and not any(training.helps for training in trainings):
         share = trainings[0].share
-        notes.append(f"a dictionary does not help: unseen rows take {share:.1%} of what they take without it.")
+        notes.append(f"a dictionary does not help: with it, unseen rows take {share:.1%} of their size without it.")
     if not _is_tried(PACKED):
         notes.append(NOT_TRIED)
     return notes

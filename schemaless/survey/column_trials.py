@@ -1,6 +1,6 @@
-"""Codecs tried on sampled cells of a live datastore: body bytes, allocated bytes and time, with intervals.
+"""Codec trials on sampled cells of a live datastore: body bytes, allocated bytes and time, with intervals.
 
-The cells are read once; each codec is then tried on the same ones.
+The cells are read once, and every codec is tried on the same cells.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from schemaless.survey.sampling import Bounds, Sample, Window, WindowFigures, sa
 from schemaless.survey.table_sizes import layout_of
 
 BOUNDS: Final = Bounds(windows=100, window_rows=16, sample_bytes=16 << 20, whole_rows=1_600)
-"""The sample of all columns together is as large: so much is held in memory, too."""
+"""Bounds of the sample of all columns together, which is kept in memory."""
 
-LEAST_CELLS: Final = 20
-"""A column has so many cells in a sample at least: fewer carry no interval that one could believe."""
+MIN_CELLS: Final = 20
+"""Minimum number of sampled cells of a column; with fewer, an interval is not meaningful."""
 
-_LEAST_WINDOWS: Final = 8
-"""They lie in so many windows at least: an interval is of the differences between windows."""
+_MIN_WINDOWS: Final = 8
+"""Minimum number of windows with cells of a column; intervals are derived from differences between windows."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampledCell:
-    """A cell as it is stored."""
+    """A sampled cell with its stored body."""
 
     row_key: bytes
     column_name: str
@@ -48,10 +48,10 @@ class CellSample:
     """Sampled cells, by window.
 
     Attributes:
-        taken: the sample, with ``("cells", column_name)`` and ``("bytes", column_name)``.
-        windows: the cells of each window of ``taken``, in their order.
-        layouts: how the server of each window lays pages out.
-        dictionaries: those that the bodies name.
+        taken: the sample, with values for ``("cells", column_name)`` and ``("bytes", column_name)``.
+        windows: cells of each window of ``taken``, in order.
+        layouts: page layout of each window's server.
+        dictionaries: dictionaries that the bodies name.
     """
 
     taken: Sample
@@ -60,7 +60,7 @@ class CellSample:
     dictionaries: Dictionaries = NO_DICTIONARIES
 
     def column_names(self) -> list[str]:
-        """Return the columns that were met, in their order."""
+        """Return the names of the sampled columns, sorted."""
         return [name for _, name in self.taken.keys_of("cells")]
 
     def of_column(self, column_name: str) -> list[SampledCell]:
@@ -68,18 +68,18 @@ class CellSample:
         return [cell for window in self.windows for cell in window if cell.column_name == column_name]
 
     def carries(self, column_name: str) -> bool:
-        """Whether its cells of a column carry an interval: all were read, or enough, in enough windows."""
+        """Whether the sample has enough cells of a column, in enough windows, for meaningful intervals."""
         if self.taken.exact:
             return True
         counts = [sum(cell.column_name == column_name for cell in window) for window in self.windows]
-        return sum(counts) >= LEAST_CELLS and sum(map(bool, counts)) >= _LEAST_WINDOWS
+        return sum(counts) >= MIN_CELLS and sum(map(bool, counts)) >= _MIN_WINDOWS
 
     def estimate(self, values: Sequence[float]) -> Interval:
-        """Return the total over the datastore of something that has one value for each window."""
+        """Estimate a total over the datastore from one value per window."""
         return self._with(("value",), values).total(("value",))
 
     def ratio(self, over: Sequence[float], under: Sequence[float]) -> Interval | None:
-        """Return the ratio of two such totals; None where the second one is 0."""
+        """Estimate the ratio of two totals; None if the second one is 0."""
         both = [WindowFigures({("over",): a, ("under",): b}, 0, 0) for a, b in zip(over, under, strict=True)]
         return replace(self.taken, figures=both).ratio([("over",)], [("under",)])
 
@@ -89,12 +89,12 @@ class CellSample:
 
 @dataclass(frozen=True, slots=True)
 class ColumnSize:
-    """What the cells of a column take.
+    """Size of a column.
 
     Attributes:
-        body_bytes: their bodies.
-        allocated_bytes: the pages that they fill, in part or whole, right after a rebuild; without what a file keeps
-            free.
+        body_bytes: size of its bodies.
+        allocated_bytes: size of the pages that it fills, partly or completely, right after a rebuild; without free
+            pages of the file.
     """
 
     body_bytes: Interval
@@ -103,22 +103,24 @@ class ColumnSize:
 
 @dataclass(frozen=True, slots=True)
 class ColumnTrial:
-    """A codec tried on the sampled cells of a column.
+    """Result of trying a codec on the sampled cells of a column.
 
     Attributes:
-        codec: what was tried.
-        cells: how many cells the column has.
-        sampled: how many were tried.
-        now: what the column takes.
-        new: what it would take, had it been written in this codec.
-        migrated: what it would take after a migration, which leaves cells that count as being in the codec.
-        share: ``new.body_bytes`` over ``now.body_bytes``, known better than either; None without any body.
-        migrated_share: the same of ``migrated``.
-        encode_s: for one cell, in seconds of this machine's processor time.
-        decode_s: likewise.
-        left: sampled cells that cannot be had in this codec, by reason; they count as they are.
-        migrated_bytes: the lengths of the sampled bodies after a migration, window by window.
-        carried: whether so many cells carry an interval; otherwise no figure of these is to be shown.
+        column_name: name of the column.
+        codec: the codec.
+        cells: number of cells in the column.
+        sampled: number of tried cells.
+        now: present size of the column.
+        new: size if all cells had been written with this codec.
+        migrated: size after a migration, which skips cells that already count as being in the codec.
+        share: ``new.body_bytes`` relative to ``now.body_bytes``, which is more precise than either; None without
+            bodies.
+        migrated_share: the same for ``migrated``.
+        encode_s: processor time for encoding one cell on this machine, in seconds.
+        decode_s: processor time for decoding one cell on this machine, in seconds.
+        left: number of sampled cells that this codec cannot encode, by reason; they count with their present size.
+        migrated_bytes: body lengths after a migration, by window.
+        carried: whether there are enough cells for meaningful figures; otherwise none of them should be shown.
     """
 
     column_name: str
@@ -138,16 +140,16 @@ class ColumnTrial:
 
     @property
     def pages_share(self) -> Interval | None:
-        """The pages that it would fill, had it been written in this codec, over those now; None without any."""
+        """Pages that the column would fill with this codec, relative to now; None without pages."""
         return self._pages(self.share, self.new)
 
     @property
     def migrated_pages_share(self) -> Interval | None:
-        """The same after a migration."""
+        """Pages that the column would fill after a migration, relative to now; None without pages."""
         return self._pages(self.migrated_share, self.migrated)
 
     def _pages(self, share: Interval | None, space: ColumnSize) -> Interval | None:
-        """Return a share of pages; it is known as well as that of the bodies, in proportion."""
+        """Return a share of pages, with the relative precision of the share of body bytes."""
         if share is None or not self.now.allocated_bytes.mid:
             return None
         mid = space.allocated_bytes.mid / self.now.allocated_bytes.mid
@@ -163,18 +165,19 @@ def sample_cells(
     bounds: Bounds = BOUNDS,
     listener: Listener = nobody,
 ) -> CellSample:
-    """Read a sample of the cells, bodies too. Changes nothing.
+    """Read a sample of cells with their bodies.
 
     Args:
-        columns: only these; the others are read past.
-        shards: numbers of the shards; all unless given.
-        seed: of what is drawn; the clock's unless given.
-        bounds: how much is read.
-        listener: told the total and each advance, in windows.
+        store: the datastore.
+        columns: names of the columns to keep; by default all.
+        shards: numbers of the shards; by default all.
+        seed: seed of the sample; by default derived from the clock.
+        bounds: bounds of the sample.
+        listener: receives the total and each advance, in windows.
 
     Raises:
-        InvalidInput: there is no such shard, or a server's pages are not of InnoDB's default size.
-        InvalidCell: no column may have this name.
+        InvalidInput: a shard does not exist, or a server's pages do not have InnoDB's default size.
+        InvalidCell: a column name is invalid.
         ServerError: a server cannot be reached.
     """
     internals = internals_of(store)
@@ -212,11 +215,12 @@ def sample_cells(
 
 
 def try_codec(cells: CellSample, column_name: str, codec: Codec) -> ColumnTrial:
-    """Try a codec on the sampled cells of a column. Asks no server.
+    """Try a codec on the sampled cells of a column, without contacting a server.
 
     Args:
-        cells: what ``sample_cells`` gave; has cells of this column.
-        codec: its level counts.
+        cells: result of ``sample_cells`` with cells of this column.
+        column_name: name of the column.
+        codec: the codec; its compression level is used.
     """
     windows = [[cell.body for cell in window if cell.column_name == column_name] for window in cells.windows]
     tried = trial.try_codec((body for window in windows for body in window), codec, dictionaries=cells.dictionaries)
@@ -225,11 +229,11 @@ def try_codec(cells: CellSample, column_name: str, codec: Codec) -> ColumnTrial:
     migrated: list[list[int]] = []
     position = 0
     for window in windows:
-        behind = position + len(window)
-        lengths = zip(tried.new_bytes[position:behind], window, strict=True)
+        end = position + len(window)
+        lengths = zip(tried.new_bytes[position:end], window, strict=True)
         new.append([len(body) if length is None else length for length, body in lengths])
-        migrated.append(tried.migrated_bytes[position:behind])
-        position = behind
+        migrated.append(tried.migrated_bytes[position:end])
+        position = end
     before = [float(sum(window)) for window in now]
     return ColumnTrial(
         column_name=column_name,
@@ -250,7 +254,7 @@ def try_codec(cells: CellSample, column_name: str, codec: Codec) -> ColumnTrial:
 
 
 def column_size(cells: CellSample, column_name: str, lengths: Sequence[Sequence[int]]) -> ColumnSize:
-    """Return what bodies of these lengths would take, window by window of a sample."""
+    """Estimate the size of a column from body lengths by window of a sample."""
     pages: list[float] = []
     for window, layout in zip(lengths, cells.layouts, strict=True):
         packer = Packer(layout)

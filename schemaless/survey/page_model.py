@@ -1,17 +1,17 @@
-"""How large the file of a ``cell`` table is once the table has been rebuilt: worked out from stored lengths, pure.
+"""Model of InnoDB's page allocation: the file size of a rebuilt ``cell`` table, computed from stored lengths.
 
-What InnoDB does, for ROW_FORMAT=DYNAMIC and pages of 16 KiB:
+InnoDB's rules for ROW_FORMAT=DYNAMIC and pages of 16 KiB:
 
-- A row whose record is shorter than half a page, 8,126 bytes, is in a leaf page of the primary key. Otherwise
-  its body is in overflow pages of its own, and 20 bytes stay in the record.
-- Leaf pages are filled in the order of added_id up to 15/16 (``innodb_fill_factor`` 100), two records at least.
-- Pages are given to a segment one by one up to 32, then by extents of 64. A leaf page takes another extent where less
-  than an eighth of the segment is free; MariaDB is content with four free extents. Overflow pages take what is free.
-- The file grows by a page, then by one extent, beyond 32 of them by four.
+- A record shorter than half a page, 8,126 bytes, is stored in a leaf page of the primary key. Otherwise its body is
+  stored in separate overflow pages, and 20 bytes remain in the record.
+- Leaf pages are filled in the order of added_id to 15/16 (``innodb_fill_factor`` 100), with at least two records.
+- A segment gets its first 32 pages one by one, then extents of 64 pages. A leaf page allocates another extent if less
+  than an eighth of the segment is free; on MariaDB, four free extents suffice. Overflow pages use free pages.
+- The file grows by single pages, then by one extent, and beyond 32 extents by four.
 
 Source: storage/innobase of both servers (``page0size``, ``btr0load``/``btr0bulk``, ``lob0lob``/``btr0cur``,
-``fsp0fsp``); the number of pages that a new table has besides, ``spare_pages``, is measured. benchmarks/page_model.py
-holds all of it against what ``ALTER TABLE ... FORCE`` gives.
+``fsp0fsp``); the number of additional pages of a new table, ``spare_pages``, is measured. benchmarks/page_model.py
+compares the model with the results of ``ALTER TABLE ... FORCE``.
 """
 
 from __future__ import annotations
@@ -28,34 +28,35 @@ _SMALL_EXTENTS: Final = 32
 _GROWTH_EXTENTS: Final = 4
 
 _EMPTY_PAGE_BYTES: Final = 16_252
-"""Records and their directory may take so much of a page."""
+"""Space for records and their directory in a page, in bytes."""
 
 _LONGEST_RECORD_BYTES: Final = _EMPTY_PAGE_BYTES // 2
 _SLOT_BYTES: Final = 0.5
-"""Each record takes so much of the page's directory."""
+"""Space of a record in the page's directory, in bytes."""
 
 _POINTER_BYTES: Final = 20
 _RECORD_BYTES: Final = 5 + 1 + 8 + 6 + 7 + 16 + 8 + 8
-"""A record has a header, the length of column_name, added_id, transaction, undo, row_key, ref_key and created_at."""
+"""Record without column_name and body: header, length of column_name, added_id, transaction, undo, row_key, ref_key
+and created_at, in bytes."""
 
 _ENTRY_BYTES: Final = 5 + 1 + 16 + 8 + 8
-"""An entry of cell_key has, besides column_name, a header, its length, row_key, ref_key and added_id."""
+"""Entry of cell_key without column_name: header, length of column_name, row_key, ref_key and added_id, in bytes."""
 
 _NODE_BYTES: Final = 17
-"""An inner page of the primary key has so much for each page below."""
+"""Entry of a child page in an inner page of the primary key, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where servers differ.
+    """Parameters in which servers differ.
 
     Attributes:
-        first_overflow_bytes: of a body, in its first overflow page.
-        overflow_bytes: in each further one.
-        most_reserve_pages: a segment's free pages that satisfy a leaf page, however large the segment is.
-        small_pages: of a file whose segments have single pages only, in no index.
-        spare_pages: of a larger one.
-        spare_share: of the file's extents, kept free besides.
+        first_overflow_bytes: body bytes in the first overflow page.
+        overflow_bytes: body bytes in each further overflow page.
+        most_reserve_pages: maximum number of free pages that a segment reserves for leaf pages.
+        small_pages: pages outside of indexes in a file whose segments have only single pages.
+        spare_pages: pages outside of indexes in a larger file.
+        spare_share: share of the file's extents that is kept free in addition.
         fill_factor: ``innodb_fill_factor``, 10 to 100.
     """
 
@@ -74,12 +75,12 @@ MARIADB: Final = Layout(16_330, 16_330, 4 * _EXTENT_PAGES, 4, 8)
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What some rows take; contents add up, and scale.
+    """Pages that rows fill; contents can be added and scaled.
 
     Attributes:
-        rows: how many.
-        leaf_pages: of the primary key, the last one in part.
-        overflow_pages: of bodies.
+        rows: number of rows.
+        leaf_pages: leaf pages of the primary key, the last one as a fraction.
+        overflow_pages: overflow pages of bodies.
         key_pages: leaf pages of cell_key.
     """
 
@@ -89,12 +90,12 @@ class Content:
     key_pages: float = 0.0
 
     def times(self, factor: float) -> Content:
-        """Return what ``factor`` times these rows take."""
+        """Return the content of ``factor`` times as many rows."""
         return Content(*(factor * value for value in (self.rows, self.leaf_pages, self.overflow_pages, self.key_pages)))
 
 
 class Packer:
-    """Packs rows into pages as a rebuild does."""
+    """Packs rows into pages like a rebuild."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -118,16 +119,16 @@ class Packer:
         self._key_bytes += entry_bytes(column_name)
 
     def content(self) -> Content:
-        """Return what the rows take that were added."""
-        begun = min(1.0, self._page_bytes / self._filled_bytes)
-        return Content(self._rows, self._full_pages + begun, self._overflow_pages, self._key_bytes / _EMPTY_PAGE_BYTES)
+        """Return the content of the added rows."""
+        last = min(1.0, self._page_bytes / self._filled_bytes)
+        return Content(self._rows, self._full_pages + last, self._overflow_pages, self._key_bytes / _EMPTY_PAGE_BYTES)
 
 
 def new_pages(column_name: str, before_bytes: int, after_bytes: int, layout: Layout) -> float:
-    """Return how many pages a body's replacement takes before those of the old one are free; an upper bound.
+    """Return an upper bound of the pages that a replaced body needs before the pages of the old one are free.
 
-    A body that is shorter and stays in its leaf page takes none. One that comes into a leaf page, or grows there,
-    splits pages, which are half empty then. One in overflow pages gets new ones, and the old ones are free once purged.
+    A shorter body that stays in its leaf page needs none. A body that moves into a leaf page, or grows there, splits
+    pages, which are then half empty. A body in overflow pages gets new ones; the old ones are free after the purge.
     """
     (before, _), (after, overflow_pages) = (
         placed(column_name, length, layout) for length in (before_bytes, after_bytes)
@@ -136,7 +137,7 @@ def new_pages(column_name: str, before_bytes: int, after_bytes: int, layout: Lay
 
 
 def placed(column_name: str, body_bytes: int, layout: Layout) -> tuple[int, int]:
-    """Return the bytes of a row's record, and how many overflow pages its body has."""
+    """Return the size of a row's record in bytes, and the number of its overflow pages."""
     record = _RECORD_BYTES + len(column_name) + (2 if body_bytes > 127 else 1) + body_bytes
     if record < _LONGEST_RECORD_BYTES:
         return record, 0
@@ -145,9 +146,9 @@ def placed(column_name: str, body_bytes: int, layout: Layout) -> tuple[int, int]
 
 
 def rebuilt_file_bytes(content: Content, layout: Layout) -> int:
-    """Return how long the file of a table with this content is, right after it was rebuilt.
+    """Return the file size of a table with this content right after ``ALTER TABLE ... FORCE``, in bytes.
 
-    By ``ALTER TABLE ... FORCE``: a small table may take some MB more then than it did when it was new.
+    A small table may be some MB larger after a rebuild than when it was new.
     """
     leaf, overflow = max(1, math.ceil(content.leaf_pages)), math.ceil(content.overflow_pages)
     key = max(1, math.ceil(content.key_pages))
@@ -166,14 +167,14 @@ def _segment_pages(leaf: int, overflow: int, layout: Layout) -> int:
     used = leaf + overflow
     if used <= _SINGLE_PAGES:
         return used
-    # A leaf page takes one extent at a time; the overflow pages between two of them use that up again.
-    often = overflow < (_EXTENT_PAGES - 8) * leaf
-    reserve = min(used / 7, layout.most_reserve_pages) if often else 0.0
+    # A leaf page allocates an extent at a time. If overflow pages use up each of them, no reserve builds up.
+    builds_up = overflow < (_EXTENT_PAGES - 8) * leaf
+    reserve = min(used / 7, layout.most_reserve_pages) if builds_up else 0.0
     return _SINGLE_PAGES + math.ceil((used + reserve - _SINGLE_PAGES) / _EXTENT_PAGES) * _EXTENT_PAGES
 
 
 def entry_bytes(column_name: str) -> float:
-    """Return what a row takes of cell_key."""
+    """Return the size of a row's entry in cell_key, in bytes."""
     return _ENTRY_BYTES + len(column_name) + _SLOT_BYTES
 
 

@@ -1,14 +1,14 @@
-"""Samples of a datastore's cells: windows of added_ids all over its shards, and estimates of totals with intervals.
+"""Stratified random samples of a datastore's cells, and estimates of totals with intervals.
 
-The added_ids of all shards, laid end to end, are cut into tiles of a width, the tiles into strata of about the same
-number, and one tile of each stratum is read, drawn at random. A tile has the same chance wherever it lies and whatever
-is in it, so totals are unbiased however large the gaps are, and where sizes go with gaps too. The next rows from a
-random id on would not do: rows behind large gaps are met more often. One tile of each stratum, and not every k-th one,
-since what is stored may have a period of its own.
+The added_ids of all shards, laid end to end, are divided into tiles of equal width and the tiles into strata of about
+the same number; one random tile of each stratum is read. All tiles have the same probability, so totals are unbiased
+however large the gaps between ids are, even if sizes correlate with gaps. Reading the next rows after a random id would
+be biased towards rows after large gaps. A random tile is used instead of every k-th, because stored data may be
+periodic.
 
-How many windows there are, and how much is read, does not depend on the size of the datastore. Large holes in the
-added_ids are found by probing and left out first; of a tile with far more rows than expected only a part is read, drawn
-at random too. What is small enough is read as a whole; the figures are exact then, and say so.
+The number of windows and the amount of data read do not depend on the size of the datastore. Large holes in the
+added_ids are found by probing and excluded first; of a tile with far more rows than expected, only a random part is
+read. A small datastore is read completely, and the figures are then marked as exact.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ from schemaless.topology.shards import ReadFrom, Shards
 from schemaless.wire.parallel import on_servers
 
 Key = tuple[str, ...]
-"""Whoever looks at a window calls a value by such a key, as ``("cells", "BASE")``."""
+"""Name of a value measured in a window, such as ``("cells", "BASE")``."""
 
 _PROBE_ROUNDS: Final = 20
-_MOST_TIMES: Final = 8
-"""A window of so many times the rows that it should have is not read as a whole."""
+_MAX_ROWS_FACTOR: Final = 8
+"""Maximum rows of a window as a multiple of the expected number; of a fuller window, only a part is read."""
 
-_FEWEST_WINDOWS: Final = 16
-"""Of fewer windows, a t interval says little; so few windows are read together, whatever they hold."""
+_MIN_WINDOWS: Final = 16
+"""Minimum number of windows; with fewer, a t interval is of little value."""
 
 _FEW: Final = 30
-"""Where so few were seen, an interval by the windows' differences may be too narrow."""
+"""Number of occurrences up to which intervals from differences between windows may be too narrow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much a sample reads, at most.
+    """Bounds of a sample.
 
     Attributes:
-        windows: how many windows, 16 at least.
-        window_rows: how many rows a window should have; fewer where bodies are long.
-        sample_bytes: body bytes; a sample that has read as much ends with the round of windows that it is in.
-        whole_rows: as many rows, if their bodies have ``sample_bytes`` at most, are read as a whole.
-        pages: pages of tables, by the same rule as ``sample_bytes``; None does not count them. A body that is touched,
-            even for its length, is read with all its overflow pages.
-        round_windows: of a round, about; it takes several to end early.
-        probes: places that are looked at first, to learn where rows are, and how long.
-        probe_rows: rows at each of them.
+        windows: maximum number of windows, at least 16.
+        window_rows: target number of rows per window; fewer if bodies are long.
+        sample_bytes: limit of body bytes; a sample that reaches it ends after the current round of windows.
+        whole_rows: maximum number of rows to read completely, if their bodies do not exceed ``sample_bytes``.
+        pages: limit of table pages, with the same rule as ``sample_bytes``; None for no limit. Reading even the length
+            of a body reads all its overflow pages.
+        round_windows: approximate number of windows per round; a sample must have several rounds to end early.
+        probes: number of places that are probed first for the density and size of rows.
+        probe_rows: number of rows per probe.
     """
 
     windows: int = 200
@@ -72,15 +72,15 @@ class Bounds:
     probe_rows: int = 8
 
     def __post_init__(self) -> None:
-        if self.windows < _FEWEST_WINDOWS or self.window_rows < 1 or self.sample_bytes < 1 or self.whole_rows < 0:
-            raise InvalidInput(f"a sample takes {_FEWEST_WINDOWS} windows at least, of 1 row at least; got {self}")
+        if self.windows < _MIN_WINDOWS or self.window_rows < 1 or self.sample_bytes < 1 or self.whole_rows < 0:
+            raise InvalidInput(f"a sample needs at least {_MIN_WINDOWS} windows of at least 1 row; got {self}")
 
 
 BOUNDS: Final = Bounds()
 
 
 class Span(NamedTuple):
-    """The added_ids of a shard, from its first to its last."""
+    """A range of a shard's added_ids, with both ends."""
 
     shard: int
     low: int
@@ -88,7 +88,7 @@ class Span(NamedTuple):
 
 
 class Window(NamedTuple):
-    """What is read of a stratum: ``after < added_id <= up_to``, one of ``parts`` of one of its ``tiles``."""
+    """The range ``after < added_id <= up_to`` read from a stratum: one of ``parts`` of one of its ``tiles``."""
 
     shard: int
     after: int
@@ -98,18 +98,18 @@ class Window(NamedTuple):
 
     @property
     def weight(self) -> float:
-        """How many times what is found in it stands for."""
+        """Factor by which its values count in totals."""
         return self.tiles * self.parts
 
 
 class WindowFigures(NamedTuple):
-    """What was found in a window.
+    """Values measured in a window.
 
     Attributes:
-        values: what is to be estimated; a key that is absent is 0.
-        rows: how many rows were read.
-        body_bytes: their bodies' bytes.
-        pages: what they take of the table, for ``Bounds.pages``.
+        values: values to estimate totals of; a missing key counts as 0.
+        rows: number of rows read.
+        body_bytes: size of their bodies, in bytes.
+        pages: table pages read, for ``Bounds.pages``.
     """
 
     values: Mapping[Key, float]
@@ -120,15 +120,16 @@ class WindowFigures(NamedTuple):
 
 @dataclass(slots=True)
 class Sample:
-    """The windows that were read, in the order of their strata, and what is estimated from them.
+    """The windows that were read, in the order of their strata, with estimates of totals.
 
     Attributes:
-        windows: one of each stratum.
-        figures: what was found, window by window.
-        tiles: how many tiles there are in all.
-        ids: how many added_ids they are.
-        seed: draws the same windows again, of the same datastore.
-        spans: where those added_ids are; large holes are left out.
+        windows: one window per stratum.
+        figures: measured values of each window.
+        tiles: total number of tiles.
+        ids: total number of added_ids in them.
+        seed: seed of the sample; it draws the same windows again from the same datastore.
+        level: confidence level of the intervals, 0 to 1.
+        spans: sampled ranges of added_ids, without large holes.
     """
 
     windows: list[Window]
@@ -141,31 +142,31 @@ class Sample:
 
     @property
     def exact(self) -> bool:
-        """Whether everything was read."""
+        """Whether all rows were read."""
         return len(self.windows) == self.tiles and all(window.parts == 1 for window in self.windows)
 
     @property
     def rows(self) -> int:
-        """How many rows were read."""
+        """Number of rows read."""
         return sum(figures.rows for figures in self.figures)
 
     @property
     def body_bytes(self) -> int:
-        """Bytes of the bodies that were read."""
+        """Size of the bodies read, in bytes."""
         return sum(figures.body_bytes for figures in self.figures)
 
     def keys_of(self, first: str) -> list[Key]:
-        """Return every key that begins with ``first`` and that a window has, in their order."""
+        """Return all keys of the windows that start with ``first``, sorted."""
         return sorted({key for figures in self.figures for key in figures.values if key[0] == first})
 
     def seen(self, *keys: Key) -> float:
-        """Return the sum of some values over the windows that were read."""
+        """Return the sum of the values for these keys over the windows read."""
         return sum(figures.values.get(key, 0) for figures in self.figures for key in keys)
 
     def total(self, *keys: Key) -> Interval:
-        """Return the sum of some values over the whole datastore, with its interval.
+        """Estimate the sum of the values for these keys over the whole datastore, with an interval.
 
-        By the ratio to the added_ids of a window, whose sum is known: tiles differ by one or so.
+        This is a ratio estimate relative to the number of added_ids, because the widths of tiles differ slightly.
 
         Source: stratified sampling with one unit of each stratum; the variance within a stratum is taken from the
         differences between neighbouring ones, which errs to the wider side (Wolter, Introduction to Variance
@@ -177,14 +178,14 @@ class Sample:
         if not self.exact:
             mid *= self.ids / self._weighted(widths)
         half = self._half([value - mid / self.ids * width for value, width in zip(values, widths, strict=True)])
-        # What was seen is there.
+        # The true total cannot be below what was read.
         return Interval(max(mid - half, math.fsum(values)), mid, mid + half)
 
     def count(self, *keys: Key) -> Interval:
-        """Return how many of something there are, as ``total`` does, for what may be rare.
+        """Estimate a number of possibly rare occurrences, like ``total``.
 
-        Where few or none were seen, windows that differ little say nothing about those that were not read: the bounds
-        are at least as wide as if each had been met on its own (Poisson's).
+        If there are few or none in the sample, the differences between windows say little about the rest. The interval
+        is then at least as wide as that of a Poisson distribution.
         """
         estimate = self.total(*keys)
         seen = self.seen(*keys)
@@ -197,9 +198,9 @@ class Sample:
         )
 
     def ratio(self, over: Sequence[Key], under: Sequence[Key]) -> Interval | None:
-        """Return the ratio of two sums, with its interval; None where the second one is 0.
+        """Estimate the ratio of two sums, with an interval; None if the second one is 0.
 
-        Windows with much of the one have much of the other, so it is known better than either.
+        If the two correlate across windows, the ratio is more precise than either sum.
         """
         above = [sum(figures.values.get(key, 0) for key in over) for figures in self.figures]
         below = [sum(figures.values.get(key, 0) for key in under) for figures in self.figures]
@@ -214,29 +215,29 @@ class Sample:
         return math.fsum(window.weight * value for window, value in zip(self.windows, values, strict=True))
 
     def _half(self, values: Sequence[float]) -> float:
-        """Return half the width of the interval of a total."""
+        """Return half the width of a total's interval."""
         if self.exact or len(values) < 2:
             return 0.0
         tiles = [window.parts * value for window, value in zip(self.windows, values, strict=True)]
         steps = [(one - other) ** 2 / 2 for one, other in pairwise(tiles)]
         spreads = [steps[0], *(fmean(pair) for pair in pairwise(steps)), steps[-1]]
-        # For a window that is a whole tile: tiles * (tiles - 1) * spread.
+        # For a window that is a complete tile, the term is tiles * (tiles - 1) * spread.
         variance = math.fsum(
             window.tiles * (window.tiles - 1 / window.parts) * spread
             for window, spread in zip(self.windows, spreads, strict=True)
         )
-        # Differences of neighbours share a term: n - 1 of them tell as much as two thirds of that.
+        # Neighbouring differences share a term: n - 1 of them have about two thirds as many degrees of freedom.
         return student_t((1 + self.level) / 2, 2 * (len(values) - 1) / 3) * math.sqrt(variance)
 
 
 def draw(spans: Sequence[Span], width: int, most: int, seed: int) -> list[Window]:
-    """Return the windows of a sample, in the order of their strata.
+    """Draw the windows of a sample, in the order of their strata.
 
     Args:
-        spans: of the shards.
-        width: added_ids of a tile, about.
-        most: how many windows at most; all tiles where there are no more.
-        seed: of what is drawn.
+        spans: ranges of added_ids of the shards.
+        width: approximate number of added_ids per tile.
+        most: maximum number of windows; all tiles are drawn if there are no more.
+        seed: seed of the random choice.
     """
     ends = list(accumulate(_tiles(span, width) for span in spans))
     tiles = ends[-1] if ends else 0
@@ -244,24 +245,24 @@ def draw(spans: Sequence[Span], width: int, most: int, seed: int) -> list[Window
     drawn = random.Random(seed)  # noqa: S311 - nothing secret
     windows = []
     for number in range(count):
-        first, behind = number * tiles // count, (number + 1) * tiles // count
-        tile = drawn.randrange(first, behind)
+        first, end = number * tiles // count, (number + 1) * tiles // count
+        tile = drawn.randrange(first, end)
         position = bisect_right(ends, tile)
         span = spans[position]
         parts, ids = _tiles(span, width), span.high - span.low + 1
         part = tile - (ends[position] - parts)
         after, up_to = (span.low - 1 + ids * edge // parts for edge in (part, part + 1))
-        windows.append(Window(span.shard, after, up_to, float(behind - first)))
+        windows.append(Window(span.shard, after, up_to, float(end - first)))
     return windows
 
 
 def tile_count(spans: Sequence[Span], width: int) -> int:
-    """Return how many tiles of about ``width`` added_ids spans have; those of a shard are of one width, if not all."""
+    """Return the number of tiles of about ``width`` added_ids; tiles of one span have the same width."""
     return sum(_tiles(span, width) for span in spans)
 
 
 def _tiles(span: Span, width: int) -> int:
-    # A last tile that is narrower would be unlike the others, and too rare to show in an interval.
+    # A narrower last tile would differ from the others, and be too rare to show up in an interval.
     return max(1, round((span.high - span.low + 1) / width))
 
 
@@ -275,16 +276,16 @@ def sample(
     read_from: ReadFrom = "primary",
     listener: Listener = nobody,
 ) -> Sample:
-    """Read windows of some shards.
+    """Read a sample of windows of some shards.
 
     Args:
-        shards: the datastore's.
-        numbers: which of them.
-        look: says what is in a window; ``window_rows`` reads it.
-        seed: of what is drawn.
-        bounds: how much is read.
-        read_from: where first and last added_ids, and how close they lie, are asked for.
-        listener: told the total and each advance, in windows.
+        shards: the datastore's shards.
+        numbers: numbers of the shards to sample.
+        look: measures a window; ``window_rows`` reads its rows.
+        seed: seed of the random choice.
+        bounds: bounds of the sample.
+        read_from: server role for reading the ranges and densities of added_ids.
+        listener: receives the total and each advance, in windows.
 
     Raises:
         ServerError: a server cannot be reached.
@@ -294,25 +295,25 @@ def sample(
     width, most, cap = _layout(spans, rows_per_id, bytes_per_id, bounds)
     windows = draw(spans, width, most, seed)
     tiles = tile_count(spans, width)
-    # In rounds, each of which goes over everything: whichever is the last one, what was read is a sample of the whole.
+    # Each round covers all shards, so the windows read are a sample of everything, whichever round is the last.
     rounds = max(1, len(windows) // bounds.round_windows)
-    looked: dict[int, tuple[Window, WindowFigures]] = {}
+    measured: dict[int, tuple[Window, WindowFigures]] = {}
     listener(Total(len(windows)))
     read_bytes = 0
     read_pages = 0.0
     for first in range(rounds):
         for number in range(first, len(windows), rounds):
             window = reader.part(windows[number], cap)
-            looked[number] = window, look(window)
-            read_bytes += looked[number][1].body_bytes
-            read_pages += looked[number][1].pages
+            measured[number] = window, look(window)
+            read_bytes += measured[number][1].body_bytes
+            read_pages += measured[number][1].pages
             listener(Advanced())
         if read_bytes >= bounds.sample_bytes or (bounds.pages is not None and read_pages >= bounds.pages):
             break
-    chosen = [looked[number] for number in sorted(looked)]
-    stands_for = tiles / sum(window.tiles for window, _ in chosen) if chosen else 1.0
+    chosen = [measured[number] for number in sorted(measured)]
+    scale = tiles / sum(window.tiles for window, _ in chosen) if chosen else 1.0
     return Sample(
-        [window._replace(tiles=window.tiles * stands_for) for window, _ in chosen],
+        [window._replace(tiles=window.tiles * scale) for window, _ in chosen],
         [figures for _, figures in chosen],
         tiles,
         _id_count(spans),
@@ -322,7 +323,7 @@ def sample(
 
 
 def id_spans(shards: Shards, numbers: Sequence[int], *, read_from: ReadFrom = "primary") -> list[Span]:
-    """Return the first and last added_id of each shard that has cells, many servers at once."""
+    """Return the first and last added_id of each shard that has cells, querying servers in parallel."""
 
     def ask(shard: int) -> Span | None:
         sql = select_id_span(shards.database(shard))
@@ -334,7 +335,7 @@ def id_spans(shards: Shards, numbers: Sequence[int], *, read_from: ReadFrom = "p
 
 
 def window_rows(shards: Shards, window: Window, size: PageSize, *, read_from: ReadFrom = "primary") -> Iterator[Row]:
-    """Yield the rows of a window, bodies too, in pages that fit into memory."""
+    """Yield the rows of a window with their bodies, read in pages that fit into memory."""
     return every_row(
         lambda sql, check: shards.rows(window.shard, sql, read_from=read_from, check=check),
         size,
@@ -347,10 +348,10 @@ def window_rows(shards: Shards, window: Window, size: PageSize, *, read_from: Re
 def _layout(
     spans: Sequence[Span], rows_per_id: float, bytes_per_id: float, bounds: Bounds
 ) -> tuple[int, int, int | None]:
-    """Return the width of a tile, how many windows to read at most, and how many rows of one."""
+    """Return the width of a tile, and the maximum numbers of windows and of rows per window."""
     ids = _id_count(spans)
     if not rows_per_id:
-        return -(-ids // bounds.windows) or 1, bounds.windows, bounds.window_rows * _MOST_TIMES
+        return -(-ids // bounds.windows) or 1, bounds.windows, bounds.window_rows * _MAX_ROWS_FACTOR
     rows, body_bytes = rows_per_id * ids, bytes_per_id * ids
     row_pages = _row_pages(body_bytes / rows)
     most_pages = math.inf if bounds.pages is None else bounds.pages
@@ -359,11 +360,11 @@ def _layout(
         return width, tile_count(spans, width), bounds.whole_rows or None
     afforded = min(bounds.sample_bytes / max(1.0, body_bytes / rows), most_pages / row_pages) / bounds.windows
     window_rows = max(1.0, min(bounds.window_rows, afforded))
-    return max(1, round(window_rows / rows_per_id)), bounds.windows, math.ceil(window_rows * _MOST_TIMES)
+    return max(1, round(window_rows / rows_per_id)), bounds.windows, math.ceil(window_rows * _MAX_ROWS_FACTOR)
 
 
 def _row_pages(body_bytes: float) -> float:
-    """Return how many pages a row with such a body has, about."""
+    """Return the approximate number of pages of a row with a body of this size."""
     return body_bytes / PAGE_BYTES + (1.0 if body_bytes > PAGE_BYTES / 2 else 0.01)
 
 
@@ -372,19 +373,19 @@ def _id_count(spans: Sequence[Span]) -> int:
 
 
 class _Reader:
-    """Asks where rows lie; reads added_ids, and of a few rows the sizes."""
+    """Reads the density of added_ids, and the sizes of a few rows."""
 
     def __init__(self, shards: Shards, bounds: Bounds, seed: int, read_from: ReadFrom) -> None:
         self._shards = shards
         self._bounds = bounds
         self._read_from = read_from
-        # Not what windows are drawn by.
+        # Independent of the random choice of windows.
         self._random = random.Random(~seed)  # noqa: S311 - nothing secret
 
     def dense(self, spans: list[Span]) -> tuple[list[Span], float, float]:
-        """Return the spans without their large holes, and about how many rows and body bytes an added_id has.
+        """Return the spans without large holes, and the approximate rows and body bytes per added_id.
 
-        A random id is in a hole as often as that is large, and tells where it begins and ends.
+        The probability that a random id hits a hole is proportional to its size, and the probe returns both its ends.
         """
         rows_per_id = bytes_per_id = 0.0
         for _ in range(_PROBE_ROUNDS):
@@ -415,17 +416,17 @@ class _Reader:
         return rows, sizes, holes
 
     def part(self, window: Window, cap: int | None) -> Window:
-        """Return a window, or a random part of it that has about ``cap`` rows at most; None means all."""
+        """Return the window, or a random part of it with at most ``cap`` rows; None means no limit."""
         while cap is not None and window.up_to - window.after > cap:
             sql = select_block_end(self._shards.database(window.shard), window.after, cap + 1, window.up_to)
             if self._ask(window.shard, sql)[1] <= cap:
                 break
-            # Each part as likely as its weight says, however the rows lie in it.
+            # Parts have equal probability, however the rows are distributed, and the window's weight accounts for it.
             parts = 2 if window.up_to - window.after < 16 * cap else 8
             part = self._random.randrange(parts)
             ids = window.up_to - window.after
-            first, behind = (window.after + ids * edge // parts for edge in (part, part + 1))
-            window = window._replace(after=first, up_to=behind, parts=window.parts * parts)
+            after, up_to = (window.after + ids * edge // parts for edge in (part, part + 1))
+            window = window._replace(after=after, up_to=up_to, parts=window.parts * parts)
         return window
 
     def _ask(self, shard: int, sql: bytes) -> tuple[int, ...]:
@@ -434,13 +435,13 @@ class _Reader:
 
 
 def _without(spans: Sequence[Span], holes: Collection[Span]) -> list[Span]:
-    left: list[Span] = []
+    remaining: list[Span] = []
     for span in spans:
         low = span.low
         for hole in sorted(hole for hole in holes if hole.shard == span.shard and span.low <= hole.low <= span.high):
             if low < hole.low:
-                left.append(Span(span.shard, low, hole.low - 1))
+                remaining.append(Span(span.shard, low, hole.low - 1))
             low = hole.high + 1
         if low <= span.high:
-            left.append(Span(span.shard, low, span.high))
-    return left
+            remaining.append(Span(span.shard, low, span.high))
+    return remaining

@@ -1,4 +1,4 @@
-"""How large a shard's file would be after a rebuild, from a sample of its bodies' lengths."""
+"""Predicts the file size of rebuilt shards from samples of body lengths."""
 
 from __future__ import annotations
 
@@ -21,24 +21,26 @@ from schemaless.survey.sql import select_lengths
 from schemaless.topology.shards import ReadFrom
 
 BOUNDS: Final = Bounds(windows=64, window_rows=24, sample_bytes=16 << 20, whole_rows=2_000)
-"""The sample of one shard is as large."""
+"""Bounds of the sample of one shard."""
 
 
 _POINTS: Final = tuple(NormalDist().inv_cdf((number + 0.5) / 9) for number in range(9))
 _95: Final = 1.96
 _MODEL_ERROR: Final = 0.02
+"""Standard error of the page model, relative to the number of pages."""
+
 _MODEL_PAGES: Final = 0.25
-"""The page model is off by so much where all lengths are known: a part of the pages, and some of each file."""
+"""Standard error of the page model per file, in pages."""
 
 
 @dataclass(frozen=True, slots=True)
 class PredictedSize:
-    """What a shard's table would take, were it rebuilt now.
+    """Predicted size of a shard's table after a rebuild.
 
     Attributes:
-        cells: how many it has.
-        body_bytes: what their bodies take.
-        file_bytes: how long its file would be.
+        cells: number of cells.
+        body_bytes: size of their bodies.
+        file_bytes: size of the file.
     """
 
     cells: Interval
@@ -56,14 +58,16 @@ def predict(
     read_from: ReadFrom = "primary",
     bounds: Bounds = BOUNDS,
 ) -> PredictedSize:
-    """Predict a shard's size after a rebuild. Reads a bounded number of rows, and of these lengths only.
+    """Predict a shard's size after a rebuild from the body lengths of a bounded number of rows.
 
     Args:
-        layout: how its server lays pages out.
-        seed: of the sample.
-        codec: what its cells are migrated to before; bodies are read then, and re-encoded here.
-        read_from: where.
-        bounds: how much is read.
+        store: the datastore.
+        shard: number of the shard.
+        layout: page layout of its server.
+        seed: seed of the sample.
+        codec: codec that its cells are migrated to before the rebuild; bodies are then read, and re-encoded here.
+        read_from: server role to read from.
+        bounds: bounds of the sample.
 
     Raises:
         ServerError: its server cannot be reached.
@@ -82,7 +86,7 @@ def predict(
 
     taken = sample(internals_of(store).shards, [shard], look, seed=seed, bounds=bounds, read_from=read_from)
     if taken.exact:
-        # All of it, in its order: no page is begun with each window.
+        # Pack all rows in order, without starting a new page for each window.
         packer = Packer(layout)
         for after in sorted(rows_of):
             for column_name, length in rows_of[after]:
@@ -94,7 +98,7 @@ def predict(
 
 
 def _lengths(store: Datastore, window: Window, codec: Codec | None, read_from: ReadFrom) -> Iterable[tuple[str, int]]:
-    """Return each row's column, and the length of its body, after a migration where there is a codec."""
+    """Return each row's column and body length; with a codec, the length after a migration."""
     internals = internals_of(store)
     if codec is None:
         sql = select_lengths(internals.shards.database(window.shard), window.after, window.up_to)
@@ -108,18 +112,21 @@ def _lengths(store: Datastore, window: Window, codec: Codec | None, read_from: R
 
 
 def content_values(content: Content, *name: str) -> dict[Key, float]:
-    """Return a content as values of a window, under keys that end with ``name``."""
+    """Return a content as values of a window, with keys that end with ``name``."""
     return {(part, *name): pages for part, pages in asdict(content).items()}
 
 
 def rebuilt_files(taken: Sample, name: Key, layout: Layout, shards: int) -> Interval:
-    """Return the bytes of the files of so many rebuilt shards from such values; where all was read, shard by shard."""
+    """Estimate the total file size of rebuilt shards from values of ``content_values``, in bytes.
+
+    If all rows were read, the file of each shard is computed separately.
+    """
     if taken.exact:
         by_shard: defaultdict[int, list[float]] = defaultdict(lambda: [0.0] * len(fields(Content)))
         for window, figures in zip(taken.windows, taken.figures, strict=True):
             for place, part in enumerate(fields(Content)):
                 by_shard[window.shard][place] += figures.values.get((part.name, *name), 0.0)
-        # Of several kinds of servers, a shard has values of its own kind only.
+        # If there are several kinds of servers, a shard has only values of its own kind.
         known = [Content(*parts) for parts in by_shard.values() if any(parts)]
         known += [Content()] * max(0, shards - len(known))
         return Interval.of(float(sum(rebuilt_file_bytes(content, layout) for content in known)))
@@ -128,7 +135,7 @@ def rebuilt_files(taken: Sample, name: Key, layout: Layout, shards: int) -> Inte
         Content(**{part: getattr(pages, bound) / shards for part, pages in parts.items()})
         for bound in ("low", "mid", "high")
     )
-    own = _apart(taken, name, mid.rows) if shards > 1 else 0.0
+    own = _spread_between_shards(taken, name, mid.rows) if shards > 1 else 0.0
     common = (_pages(high) - _pages(low)) / (2 * _95 * _pages(mid)) if _pages(mid) else 0.0
     middle = shards * expected_file_bytes(mid, layout, math.hypot(common, own))[0]
     ends = [shards * expected_file_bytes(content, layout, own)[0] for content in (low, high)]
@@ -136,15 +143,15 @@ def rebuilt_files(taken: Sample, name: Key, layout: Layout, shards: int) -> Inte
 
 
 def expected_file_bytes(content: Content, layout: Layout, error: float) -> tuple[float, float]:
-    """Return how long a file is on average, and its standard deviation, where its content is known with an error.
+    """Return the mean and standard deviation of a file's size if its content is known with an error, in bytes.
 
-    A file grows in steps, a small one in large: on MySQL a table of 31 pages takes some 36, and one of 33 pages 448. So
-    what is not known is averaged over, and close to a step the middle is between its two ends. Everything that
-    foretells the length of a rebuilt file asks this function.
+    A file grows in steps, which are large for small files: on MySQL, a table of 31 pages has a file of about 36 pages,
+    and one of 33 pages has 448. The size is therefore averaged over the error, and near a step it lies between both
+    values. All predictions of rebuilt files use this function.
 
     Args:
-        content: most likely.
-        error: standard error of it, as a part of it.
+        content: most likely content.
+        error: relative standard error of the content.
     """
     if not error:
         return float(rebuilt_file_bytes(content, layout)), 0.0
@@ -153,19 +160,19 @@ def expected_file_bytes(content: Content, layout: Layout, error: float) -> tuple
 
 
 def modelled(content: Content, layout: Layout) -> Interval:
-    """Return how long a file is whose rows are all known: by the page model, with an interval of its own error."""
+    """Return the file size for completely known rows, with an interval from the page model's error."""
     error = model_error(content)
     ends = (rebuilt_file_bytes(content.times(1 + sign * _95 * error), layout) for sign in (-1, 0, 1))
     return Interval(*(float(end) for end in ends))
 
 
 def model_error(content: Content) -> float:
-    """Return the page model's own standard error, as a part of the pages."""
+    """Return the page model's relative standard error."""
     return math.hypot(_MODEL_ERROR, _MODEL_PAGES / max(1.0, _pages(content)))
 
 
-def _apart(taken: Sample, name: Key, rows: float) -> float:
-    """Return by how much shards of so many rows differ in what they take, as a part of it, if chance decides."""
+def _spread_between_shards(taken: Sample, name: Key, rows: float) -> float:
+    """Return the relative standard deviation of the pages of shards with this many randomly distributed rows."""
     known = [
         (figures.values.get(("rows", *name), 0.0), _pages_of(figures, name))
         for figures in taken.figures
@@ -175,7 +182,7 @@ def _apart(taken: Sample, name: Key, rows: float) -> float:
     if not total_rows or not total_pages or not rows:
         return 0.0
     mean = total_pages / total_rows
-    # Of a row: that of the windows, each divided by its rows.
+    # Variance per row: that of the windows, each divided by its number of rows.
     variance = fmean([(pages - mean * count) ** 2 / count for count, pages in known if count])
     return math.hypot(math.sqrt(variance) / mean, 1.0) / math.sqrt(rows)
 

@@ -1,4 +1,4 @@
-"""Statements that say how many cells there are, how long and how old, and fetch no body that is not needed for it."""
+"""SQL statements for the number, lengths and ages of cells and the sizes of tables; none fetches a body."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from schemaless.wire.sql.sessions import set_session
 
 
 def select_probe(database: str, low: int, after: int, up_to: int, rows: int) -> bytes:
-    """Select what lies about an added_id: the one up to it and the next one, NULL where there is none.
+    """Select the added_ids around an id: the last one up to it and the next one after it, or NULL.
 
-    Of the next ``rows`` rows also the last one's, their number, and their bodies' bytes.
+    Also selects the last added_id of the next ``rows`` rows, their number, and the size of their bodies in bytes.
     """
     table = by_id(database)
     return (
@@ -24,7 +24,7 @@ def select_probe(database: str, low: int, after: int, up_to: int, rows: int) -> 
 
 
 def select_lengths(database: str, after: int, up_to: int) -> bytes:
-    """Select column_name and body length of the rows with ``after < added_id <= up_to``, in their order."""
+    """Select column_name and body length of the rows with ``after < added_id <= up_to``, in order."""
     return b"SELECT column_name, LENGTH(body) FROM %b WHERE %b ORDER BY added_id" % (
         by_id(database),
         id_range(after, up_to),
@@ -32,17 +32,17 @@ def select_lengths(database: str, after: int, up_to: int) -> bytes:
 
 
 def select_data_lengths(databases: Iterable[str]) -> bytes:
-    """Select the length of each shard's ``cell`` table as InnoDB's statistics have it, in bytes."""
+    """Select the data length of each shard's ``cell`` table from InnoDB's statistics, in bytes."""
     return _of_tables(b"DATA_LENGTH", databases)
 
 
 def select_table_lengths(databases: Iterable[str]) -> bytes:
-    """Select what each shard's ``cell`` table has on disk as InnoDB's statistics have it, in bytes."""
+    """Select the size on disk of each shard's ``cell`` table from InnoDB's statistics, in bytes."""
     return _of_tables(b"DATA_LENGTH+INDEX_LENGTH+DATA_FREE", databases)
 
 
 def estimate_cells(databases: Iterable[str]) -> bytes:
-    """Select how many cells some shards of one server have together, as InnoDB's statistics have it."""
+    """Select the total number of cells of shards on one server, as estimated by InnoDB's statistics."""
     return (
         b"SELECT COALESCE(SUM(TABLE_ROWS),0) FROM information_schema.TABLES WHERE TABLE_NAME='cell' "
         b"AND TABLE_SCHEMA IN (%b)" % texts(databases)
@@ -66,11 +66,11 @@ SELECT_REBUILD_LOG_BYTES: Final = b"SELECT @@innodb_online_alter_log_max_size"
 
 
 FRESH_STATISTICS: Final = set_session({"information_schema_stats_expiry": 0})
-"""It lets information_schema.TABLES say what is so now; MySQL only, MariaDB keeps nothing back."""
+"""Disables cached table statistics; needed on MySQL only, because MariaDB does not cache them."""
 
 
 def select_tablespaces(databases: Iterable[str], *, mariadb: bool) -> bytes:
-    """Select name, length and allocated bytes of the file of each shard's ``cell`` table."""
+    """Select name, size and allocated bytes of the file of each shard's ``cell`` table."""
     view = b"INNODB_SYS_TABLESPACES" if mariadb else b"INNODB_TABLESPACES"
     return b"SELECT NAME, FILE_SIZE, ALLOCATED_SIZE FROM information_schema.%b WHERE NAME IN (%b)" % (
         view,
@@ -79,7 +79,7 @@ def select_tablespaces(databases: Iterable[str], *, mariadb: bool) -> bytes:
 
 
 def select_other_tablespaces(databases: Iterable[str], *, mariadb: bool) -> bytes:
-    """Select name, and the files' length and allocated bytes, of the tables beside ``cell``: of all shards together."""
+    """Select name, file size and allocated bytes of tables other than ``cell``, summed over all shards."""
     view = b"INNODB_SYS_TABLESPACES" if mariadb else b"INNODB_TABLESPACES"
     return (
         b"SELECT SUBSTRING_INDEX(NAME,'/',-1) AS table_name, SUM(FILE_SIZE), SUM(ALLOCATED_SIZE) "

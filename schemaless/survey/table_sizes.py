@@ -1,4 +1,4 @@
-"""What tables take on disk, as InnoDB says, and what it lays pages out by."""
+"""Sizes of tables on disk, free disk space, and page layouts, as reported by the servers."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True)
 class TableSize:
-    """A table's tablespace.
+    """Size of a table's tablespace.
 
     Attributes:
-        file_bytes: the apparent length of its file.
-        allocated_bytes: what the file system has set aside for it.
-        measured: False where the account may not see this: then both are what InnoDB's statistics add up to, which
-            leave some MB out and may be old.
+        file_bytes: apparent size of its file.
+        allocated_bytes: space that the file system has allocated for it.
+        measured: False if the account cannot read these: then both are sums of InnoDB's statistics, which omit some MB
+            and may be outdated.
     """
 
     file_bytes: int
@@ -56,26 +56,26 @@ def cell_table_sizes(pool: NodePool, databases: Sequence[str]) -> dict[str, Tabl
     """Return the size of each shard database's ``cell`` table.
 
     Args:
-        pool: the server that they are on.
-        databases: their names; those that are not there are absent from the answer.
+        pool: pool of the databases' server.
+        databases: names of the databases; the result omits those that do not exist.
 
     Raises:
-        AccessDenied: the account lacks the PROCESS privilege, which InnoDB wants for this.
+        AccessDenied: the account lacks the PROCESS privilege, which InnoDB requires for this.
     """
     return _by_database(pool, databases, _tablespaces)
 
 
 def other_table_sizes(pool: NodePool, databases: Sequence[str]) -> dict[str, TableSize]:
-    """Return the size of each table beside ``cell``, by its name, of all these shards together.
+    """Return the sizes of all tables other than ``cell`` by name, summed over these shards.
 
-    Whatever is there: followers' tables, indexes, and what a move has left behind.
+    They include followers' tables, index tables and leftovers of moves.
 
     Args:
-        pool: the server that they are on.
-        databases: the shards' names.
+        pool: pool of the databases' server.
+        databases: names of the shards' databases.
 
     Raises:
-        AccessDenied: the account lacks the PROCESS privilege, which InnoDB wants for this.
+        AccessDenied: the account lacks the PROCESS privilege, which InnoDB requires for this.
     """
     sizes: dict[str, TableSize] = {}
 
@@ -89,7 +89,7 @@ def other_table_sizes(pool: NodePool, databases: Sequence[str]) -> dict[str, Tab
 
 
 def known_table_sizes(pool: NodePool, databases: Sequence[str]) -> dict[str, TableSize]:
-    """Return what ``cell_table_sizes`` does or, for an account that may not see that, what the statistics say."""
+    """Return the result of ``cell_table_sizes`` or, if the account lacks the privilege, sizes from statistics."""
     try:
         return cell_table_sizes(pool, databases)
     except AccessDenied:
@@ -97,7 +97,7 @@ def known_table_sizes(pool: NodePool, databases: Sequence[str]) -> dict[str, Tab
 
 
 def data_lengths(pool: NodePool, databases: Sequence[str]) -> dict[str, int]:
-    """Return how long the rows and bodies of each ``cell`` table are together, as InnoDB's statistics have it."""
+    """Return the data length of each ``cell`` table from InnoDB's statistics, in bytes."""
 
     def ask(connection: Connection, databases: Sequence[str]) -> dict[str, int]:
         return {name: int(length or 0) for name, length in _statistics(connection, select_data_lengths(databases))}
@@ -125,25 +125,25 @@ def _table_lengths(connection: Connection, databases: Sequence[str]) -> dict[str
 
 
 def _statistics(connection: Connection, sql: bytes) -> list[tuple[str, Any]]:
-    """Return figures by database as they are now: MySQL would answer with what it noted up to a day ago."""
+    """Return current figures by database; by default, MySQL's are cached for up to a day."""
     if not connection.is_mariadb:
         connection.ensure(FRESH_STATISTICS)
     return [(str(name), figure) for name, figure in connection.rows(sql)]
 
 
 def layout_of(pool: NodePool) -> Layout:
-    """Return how a server lays pages out.
+    """Return a server's page layout.
 
     Raises:
-        InvalidInput: its pages are not of InnoDB's default size.
+        InvalidInput: its pages do not have InnoDB's default size.
     """
 
     def operation(connection: Connection) -> Layout:
         page_bytes, fill_factor = connection.rows(SELECT_PAGE_LAYOUT)[0]
         if int(page_bytes) != PAGE_BYTES:
             raise InvalidInput(
-                f"{connection.node} has pages of {page_bytes} bytes (innodb_page_size), and sizes are predicted for "
-                f"pages of {PAGE_BYTES} bytes only"
+                f"{connection.node} has pages of {page_bytes} bytes (innodb_page_size), but sizes can be predicted "
+                f"only for pages of {PAGE_BYTES} bytes"
             )
         return replace(MARIADB if connection.is_mariadb else MYSQL, fill_factor=int(fill_factor))
 
@@ -155,8 +155,8 @@ class DiskSpace:
     """The file system of a server's data folder.
 
     Attributes:
-        total_bytes: of the file system.
-        free_bytes: what an ordinary user may still take of it.
+        total_bytes: size of the file system.
+        free_bytes: free space for unprivileged users.
     """
 
     total_bytes: int
@@ -164,10 +164,10 @@ class DiskSpace:
 
 
 def disk_space_of(pool: NodePool, database: str) -> DiskSpace | None:
-    """Return the space where a server keeps a database; None where this process cannot see it.
+    """Return the disk space of a server's database, or None if this process cannot read it.
 
-    A server on this machine, by its socket, whose data folder this user may look into. Nothing else tells: a folder of
-    that name may be there on any machine.
+    Requires a server on this machine, connected through its socket, with a readable data folder. The folder's path
+    alone proves nothing, because the same path may exist on any machine.
     """
     if pool.node.socket is None:
         return None
@@ -183,5 +183,5 @@ def disk_space_of(pool: NodePool, database: str) -> DiskSpace | None:
 
 
 def rebuild_log_bytes(pool: NodePool) -> int:
-    """Return how much a server may keep of what is written to a table while it is rebuilt."""
+    """Return the maximum size of a server's log of writes to a table that is being rebuilt, in bytes."""
     return pool.run(lambda connection: int(connection.rows(SELECT_REBUILD_LOG_BYTES)[0][0]))

@@ -1,4 +1,4 @@
-"""What tests of load and dump share: lines that are hard to keep, and keys for them."""
+"""Shared by the tests of load and dump: difficult lines, and keys for them."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ LINES = PLAIN + KEPT_AS_TEXT
 
 
 def by_field(document: Any, line: bytes, number: int) -> CellKey:
-    """Take a document's own "id" for its row_key."""
+    """Use the "id" of a document as its row_key."""
     return CellKey(row_key_for(document["id"]), "DOC", document.get("ref_key", 1))
 
 
 def numbered(first: int, count: int, text: str = "some text") -> list[bytes]:
-    """Return lines that ``by_field`` takes."""
+    """Return lines with ids for ``by_field``."""
     return [json.dumps({"id": f"n{number}", "text": text}).encode() for number in range(first, first + count)]
 
 
 def bodies(store: Datastore) -> dict[CellKey, bytes]:
-    """Return every cell's stored bytes by its key."""
+    """Return the stored bytes of all cells by key."""
     return {cell.key: cell.body for cell in everything(store)}
 
 
@@ -58,7 +58,7 @@ def ids(store: Datastore, shard: int) -> list[int]:
 
 
 def put_raw(store: Datastore, shards: Shards, row: uuid.UUID, body: bytes) -> None:
-    """Store bytes that the library would refuse."""
+    """Store bytes that the library would reject."""
     shard = store.shard_of(row)
     shards.execute(
         shard,

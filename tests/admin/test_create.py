@@ -1,4 +1,4 @@
-"""Creating: over several servers, repeatable after an interruption, and never over what is there."""
+"""Creation of datastores: over several servers, repeatable after an interruption, never over existing databases."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def databases(url: str, name: str) -> list[str]:
 
 @pytest.mark.mysql
 def test_create_spreads_shards_over_both_servers(server_urls, new_name, admin_urls):
-    """Half of the shards each, and the catalog on the first."""
-    seen = []
-    url = schemaless.create(new_name, 5, admin_urls, on_shard=seen.append)
+    """Each server gets half of the shards, and the first one the catalog."""
+    created = []
+    url = schemaless.create(new_name, 5, admin_urls, on_shard=created.append)
 
     endings = [["", "_0000", "_0001", "_heartbeat"], ["_0002", "_0003", "_0004", "_heartbeat"]]
     assert [databases(url, new_name) for url in server_urls] == [[new_name + each for each in of] for of in endings]
-    assert sorted(seen) == [0, 1, 2, 3, 4]
+    assert sorted(created) == [0, 1, 2, 3, 4]
     with schemaless.connect(url) as store:
         assert store.shard_count == 5
         assert store.name == new_name
@@ -41,7 +41,7 @@ def test_create_spreads_shards_over_both_servers(server_urls, new_name, admin_ur
 
 @pytest.mark.mysql
 def test_create_twice_is_refused_and_changes_nothing(new_name, row, admin_urls):
-    """A second create, with the same or other numbers, touches no cell."""
+    """A second create, with the same or another number of shards, changes no cell."""
     url = schemaless.create(new_name, 4, admin_urls)
     with schemaless.connect(url) as store:
         store.put_cell(row, "BASE", 1, "mine")
@@ -54,16 +54,18 @@ def test_create_twice_is_refused_and_changes_nothing(new_name, row, admin_urls):
 
 @pytest.mark.mysql
 @pytest.mark.parametrize("after", [0, 1, 3])
-def test_create_interrupted_goes_on_when_repeated(server_urls, new_name, monkeypatch, after, admin_urls, accounts):
-    """Whatever was made before is kept, the rest is made, and until then nobody can connect."""
-    made = 0
+def test_an_interrupted_creation_continues_when_repeated(
+    server_urls, new_name, monkeypatch, after, admin_urls, accounts
+):
+    """Created shards are kept and the others are created; until then, connections are refused."""
+    created = 0
     original = creation.create_shard
 
     def breaks(*arguments: object) -> None:
-        nonlocal made
-        if made >= after:
+        nonlocal created
+        if created >= after:
             raise KeyboardInterrupt
-        made += 1
+        created += 1
         original(*arguments)
 
     monkeypatch.setattr(creation, "create_shard", breaks)
@@ -81,8 +83,8 @@ def test_create_interrupted_goes_on_when_repeated(server_urls, new_name, monkeyp
 
 
 @pytest.mark.mysql
-def test_two_creations_at_once_of_one_name_make_one_datastore(new_name, monkeypatch, admin_urls):
-    """Both find nothing there; one writes the catalog, the other is told, and has changed nothing."""
+def test_two_concurrent_creations_of_one_name_create_one_datastore(new_name, monkeypatch, admin_urls):
+    """Both find no database; one writes the catalog, and the other fails without a change."""
     both = threading.Barrier(2)
     original = creation.write_topology
 
@@ -102,7 +104,7 @@ def test_two_creations_at_once_of_one_name_make_one_datastore(new_name, monkeypa
 
     [(shards, url)] = [(shards, outcome) for shards, outcome in outcomes.items() if isinstance(outcome, str)]
     [refused] = [str(outcome) for outcome in outcomes.values() if isinstance(outcome, DatastoreExists)]
-    assert f"somebody else is creating '{new_name}'" in refused
+    assert f"another process is creating '{new_name}'" in refused
     assert "nothing was changed" in refused
     assert sum(len(databases(server, new_name)) for server in admin_urls) == 1 + 2 + shards
     with schemaless.connect(url) as store:
@@ -110,8 +112,8 @@ def test_two_creations_at_once_of_one_name_make_one_datastore(new_name, monkeypa
 
 
 @pytest.mark.mysql
-def test_create_over_somebodys_databases_is_refused(server_urls, new_name, admin_urls):
-    """A database that looks like a shard, but that no catalog knows, is not taken over."""
+def test_create_over_existing_databases_is_refused(server_urls, new_name, admin_urls):
+    """A database with a shard's name, but without a catalog, is not used."""
     parsed = parse_url(server_urls[1])
     pool = NodePool(parsed.node, parsed.credentials, PoolOptions())
     pool.run(lambda connection: connection.execute(f"CREATE DATABASE {new_name}_0002".encode()))
@@ -123,8 +125,8 @@ def test_create_over_somebodys_databases_is_refused(server_urls, new_name, admin
 
 
 @pytest.mark.mysql
-def test_create_beside_a_longer_name_is_fine(server_urls, new_name, admin_urls, accounts):
-    """'trips' and 'trips_eu' do not meet."""
+def test_create_beside_a_datastore_with_a_longer_name(server_urls, new_name, admin_urls, accounts):
+    """'trips' and 'trips_eu' do not conflict."""
     accounts.allow_admin_anywhere(f"{new_name}_eu", 2)
     schemaless.create(f"{new_name}_eu", 2, admin_urls)
     schemaless.create(new_name, 2, admin_urls)
@@ -134,7 +136,7 @@ def test_create_beside_a_longer_name_is_fine(server_urls, new_name, admin_urls, 
 
 @pytest.mark.mysql
 def test_shards_swapped_between_servers_are_refused(server_urls, new_name, row, admin_urls):
-    """A catalog that points to the wrong server is found out before a read finds nothing."""
+    """A catalog that points to the wrong server is detected before a read finds nothing."""
     url = schemaless.create(new_name, 2, admin_urls)
     parsed = parse_url(server_urls[0])
     pool = NodePool(parsed.node, parsed.credentials, PoolOptions())
@@ -160,6 +162,6 @@ def test_shards_swapped_between_servers_are_refused(server_urls, new_name, row, 
     ],
 )
 def test_create_with_unusable_arguments_is_refused_before_any_io(arguments, complaint):
-    """db-1 does not exist: nothing tried to reach it."""
+    """The server db-1 does not exist, so an attempt to reach it would fail differently."""
     with pytest.raises(InvalidInput, match=complaint):
         schemaless.create(*arguments)

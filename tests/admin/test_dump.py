@@ -1,4 +1,4 @@
-"""dump, and load of what it wrote: the same documents, or the same bytes."""
+"""Dump and reload: the same documents, or the same bytes."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def mixed(fresh_store, new_row):
 
 @pytest.fixture
 def other_store(accounts, new_name) -> Iterator[Datastore]:
-    """A second datastore, of another number of shards."""
+    """A second datastore with another number of shards."""
     with schemaless.connect(accounts.create(new_name, 3)) as opened:
         yield opened
 
 
 @pytest.mark.parametrize("name", ["legacy", "msgpack+zlib", "json+zstd"])
 def test_dump_then_load_gives_the_same_documents(mixed, other_store, name):
-    """Into another datastore and another codec: newlines, NaN, duplicate keys, lone surrogates, depth and all."""
+    """Into another datastore and codec, with newlines, NaN, duplicate keys, lone surrogates and deep nesting."""
     lines = [loading.dump_line(cell, stored=False) for cell in everything(mixed)]
     report = loading.load(other_store, lines, loading.dump_reader(codec_named(name)), source="x")
 
@@ -70,7 +70,7 @@ def test_dump_then_load_gives_the_same_documents(mixed, other_store, name):
 
 
 def test_dump_stored_then_load_gives_the_same_bytes(mixed, other_store):
-    """--stored is an exact copy, in every format at once, unless another codec is asked for."""
+    """--stored is an exact copy of every format, unless another codec is requested."""
     lines = [loading.dump_line(cell, stored=True) for cell in everything(mixed)]
     loading.load(other_store, lines, loading.dump_reader(None), source="x")
 
@@ -79,8 +79,8 @@ def test_dump_stored_then_load_gives_the_same_bytes(mixed, other_store):
     assert {describe_body(cell.body).name for cell in recoded} == {"json+zlib", "json+none"}
 
 
-def test_dump_without_a_codec_takes_documents_to_the_default(store, row):
-    """A dump of documents has no bytes to keep."""
+def test_load_of_dumped_documents_without_a_codec_uses_the_default(store, row):
+    """A dump of documents contains no stored bytes to keep."""
     line = b'{"row_key": "%b", "column_name": "A", "ref_key": 1, "body": [%b1]}' % (str(row).encode(), b"1, " * 100)
     cell = loading.dump_reader(None)(line, 1)
 
@@ -88,7 +88,7 @@ def test_dump_without_a_codec_takes_documents_to_the_default(store, row):
 
 
 def test_dump_line_is_json_with_the_body_last(fresh_store, row):
-    """What jq reads: the key, added_id, created_at, body."""
+    """The fields are the key, added_id, created_at and body, as jq reads them."""
     fresh_store.put_cell(row, "BASE", 7, {"fare": 1.5})
     [cell] = everything(fresh_store)
     fields = json.loads(loading.dump_line(cell, stored=False))
@@ -102,7 +102,7 @@ def test_dump_line_is_json_with_the_body_last(fresh_store, row):
 
 
 def test_dump_of_a_corrupt_body_names_the_cell(fresh_store, by_hand, row):
-    """It cannot be shown as a document; --stored copies its bytes, and load then refuses them by line."""
+    """It cannot be dumped as a document; --stored copies its bytes, and load then rejects the line."""
     damaged = bytearray(encode_body({"text": "long enough to be compressed " * 9}))
     damaged[10] ^= 1
     put_raw(fresh_store, by_hand(fresh_store), row, bytes(damaged))
@@ -127,22 +127,22 @@ HEAD = b'{"row_key": "71f0c4d2-2918-44cc-a2df-000000000001", "column_name": "A",
         (b"[]", "not a line of 'schemaless dump'"),
         (b'{"row_key": 1, "column_name": "A", "ref_key": 1}', "not a line of 'schemaless dump'"),
         (HEAD + b'"body": ]}', "not JSON text"),
-        (HEAD + b'"body" : 1}', "has to be written like this"),
+        (HEAD + b'"body" : 1}', "must be written exactly like this"),
         (b'{"body": 1, ' + HEAD[1:-2] + b"}", "not JSON text"),
-        (HEAD + b'"stored": "x"}', "stored is no base64"),
-        (HEAD + b'"stored": "ew==\\n"}', "stored is no base64"),
-        (HEAD + b'"stored": "\xc3\xa9"}', "stored is no base64"),
-        (HEAD + b'"stored": 7}', "stored is no base64"),
+        (HEAD + b'"stored": "x"}', "stored is not base64"),
+        (HEAD + b'"stored": "ew==\\n"}', "stored is not base64"),
+        (HEAD + b'"stored": "\xc3\xa9"}', "stored is not base64"),
+        (HEAD + b'"stored": 7}', "stored is not base64"),
         (HEAD + b'"stored": "ew=="}', "not JSON text"),
         (HEAD + b'"body": ' + b"[" * 513 + b"]" * 513 + b"}", "more than 51[23] levels"),
-        (HEAD.replace(b"71f0", b"71f") + b'"body": 1}', "row_key is no UUID: '71fc4d2"),
+        (HEAD.replace(b"71f0", b"71f") + b'"body": 1}', "row_key is not a UUID: '71fc4d2"),
         (HEAD.replace(b'"A"', b'"a b"') + b'"body": 1}', "column_name must be"),
         (HEAD.replace(b'"A"', b"3") + b'"body": 1}', "column_name must be"),
         (HEAD.replace(b": 1, ", b": true, ") + b'"body": 1}', "ref_key must be an int"),
     ],
 )
-def test_load_from_dump_line_that_is_none_is_refused(store, line, complaint):
-    """A line that no dump wrote is named, never half understood."""
+def test_load_refuses_lines_that_no_dump_wrote(store, line, complaint):
+    """The error names the line, which is never loaded in part."""
     for codec in (None, LEGACY, DEFAULT):
         with pytest.raises(InvalidInput, match=f"x, line 1: .*{complaint}"):
             loading.load(store, [line], loading.dump_reader(codec), source="x")

@@ -1,4 +1,4 @@
-"""Grants: exact statements, and what each role's account may and may not do with them."""
+"""Grants: exact statements, and the privileges of each role's account on a server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOPOLOGY = Topology(
 
 
 def test_app_gets_tables_by_name_on_the_servers_that_have_them():
-    """The catalog's server first; shards on their own primary; nothing for a cluster without shards, or a replica."""
+    """The catalog's server first, then each primary with shards; none for empty clusters and replicas."""
     catalog, other = grants("app", APP, TOPOLOGY, CATALOG)
 
     assert (str(catalog.node), catalog.holds) == ("db-0:3306", "the catalog, b with shards 2")
@@ -54,8 +54,8 @@ def test_app_gets_tables_by_name_on_the_servers_that_have_them():
     ]
 
 
-def test_every_option_adds_what_it_says():
-    """The account, replicas kept out of the binary log, names without escapes, locks for a tail."""
+def test_options_of_grants():
+    """CREATE USER, replicas without binary logging, literal names, LOCK TABLES for a tail."""
     parts = grants("tail", APP, TOPOLOGY, CATALOG, create_user=True, replicas=True, lock_tables=True)
     plain = grants("admin", APP, TOPOLOGY, CATALOG, partial_revokes=True)
 
@@ -69,8 +69,8 @@ def test_every_option_adds_what_it_says():
     assert not any("\\" in statement for part in plain for statement in part.statements)
 
 
-def test_every_table_of_the_catalog_says_who_writes_it():
-    """A table that comes later is thought of for each role."""
+def test_every_table_of_the_catalog_has_its_writers():
+    """A new table needs an entry in ``CATALOG_WRITERS``."""
     assert set(CATALOG_WRITERS) == catalog_tables()
     assert {role for writers in CATALOG_WRITERS.values() for role in writers} == {
         "admin",
@@ -79,11 +79,11 @@ def test_every_table_of_the_catalog_says_who_writes_it():
         "move",
         "measure",
     }
-    assert all("admin" in writers for writers in CATALOG_WRITERS.values()), "it has the whole database"
+    assert all("admin" in writers for writers in CATALOG_WRITERS.values()), "admin has the whole database"
 
 
-def test_migrate_keeps_jobs_watches_and_may_do_without_what_is_server_wide():
-    """Jobs are where the catalog is; tokens and the rest on every server that has shards."""
+def test_migrate_gets_jobs_tokens_and_optional_server_wide_privileges():
+    """Jobs are on the catalog's server; tokens and the others are on every server with shards."""
     catalog, other = grants("migrate", APP, TOPOLOGY, CATALOG)
     mariadb = grants("migrate", APP, TOPOLOGY, CATALOG, mariadb=True)
     less = grants("migrate", APP, TOPOLOGY, CATALOG, server_wide=False)
@@ -104,8 +104,8 @@ def test_migrate_keeps_jobs_watches_and_may_do_without_what_is_server_wide():
     assert [part.statements for part in less] == [part.statements[:-1] for part in (catalog, other)]
 
 
-def test_follow_may_listen_to_binary_logs_or_do_without():
-    """On a line of its own, where there are shards: it shows the changes of every database."""
+def test_follow_gets_an_optional_privilege_for_binary_logs():
+    """It is a separate statement on servers with shards, because it exposes the changes of every database."""
     parts = grants("follow", APP, TOPOLOGY, CATALOG)
     less = grants("follow", APP, TOPOLOGY, CATALOG, server_wide=False)
 
@@ -123,15 +123,15 @@ def test_follow_may_listen_to_binary_logs_or_do_without():
         ("app@corp@db-1", Account("app@corp", "db-1")),
     ],
 )
-def test_parse_account_takes_what_mysql_writes(text, account):
-    """With quotes or without."""
+def test_parse_account_accepts_mysqls_notation(text, account):
+    """Quotes are optional."""
     assert parse_account(text) == account
     assert parse_account(str(account)) == account
 
 
 @pytest.mark.parametrize("text", ["", "@host", "'app", "app'@'%", "a'; DROP DATABASE x; --", "a\\", "app@", "a\nb"])
-def test_parse_account_refuses_what_could_end_a_string(text):
-    """It goes into statements that root runs."""
+def test_parse_account_refuses_text_that_could_end_a_string(text):
+    """The account becomes part of statements that root runs."""
     with pytest.raises(InvalidInput, match="'name'@'host'"):
         parse_account(text)
 
@@ -160,7 +160,7 @@ OF_THE_TOPOLOGY = [
     "UPDATE {catalog}.datastore SET ready=0",
     "DELETE FROM {catalog}.node",
 ]
-MAY_NOT = {
+FORBIDDEN = {
     "app": [
         *FOLLOWERS,
         *SERVER_WIDE,
@@ -242,13 +242,13 @@ MAY_NOT = {
         "SET GLOBAL max_connections=10",
     ],
 }
-NONE_MAY = [
+FORBIDDEN_TO_ALL = [
     "CREATE USER somebody",
     "SELECT COUNT(*) FROM mysql.user",
     "CREATE DATABASE {catalog}_else",
     "DROP TABLE {catalog}.node",
 ]
-ONLY_ADMIN_MAY = [
+FORBIDDEN_EXCEPT_TO_ADMIN = [
     *OF_THE_TOPOLOGY,
     "ALTER TABLE {cell} COMMENT='x'",
     "CREATE TABLE {shard}.other (n INT)",
@@ -257,8 +257,8 @@ ONLY_ADMIN_MAY = [
 
 @pytest.mark.mysql
 @pytest.mark.parametrize("role", ROLES)
-def test_role_may_do_nothing_beyond_its_own(accounts, fresh_store, new_row, role, flavour):
-    """Each of these is refused for want of a privilege, and changes nothing."""
+def test_a_role_has_no_further_privileges(accounts, fresh_store, new_row, role, flavour):
+    """Each statement is refused for lack of a privilege, and changes nothing."""
     row = next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == 0)
     fresh_store.put_cell(row, "BASE", 1, {"fare": 10})
     accounts.allow(role, fresh_store.name, 4)
@@ -272,7 +272,9 @@ def test_role_may_do_nothing_beyond_its_own(accounts, fresh_store, new_row, role
     }
     allowed = []
     connection = connect(accounts.url(role, accounts.servers[0]), accounts.password)
-    for statement in MAY_NOT[role] + NONE_MAY + ([] if role in ("admin", "move") else ONLY_ADMIN_MAY):
+    for statement in (
+        FORBIDDEN[role] + FORBIDDEN_TO_ALL + ([] if role in ("admin", "move") else FORBIDDEN_EXCEPT_TO_ADMIN)
+    ):
         try:
             run(connection, statement.format(**names))
         except pymysql.Error as error:
@@ -286,23 +288,23 @@ def test_role_may_do_nothing_beyond_its_own(accounts, fresh_store, new_row, role
 
 
 @pytest.mark.mysql
-def test_app_of_a_datastore_sees_nothing_of_one_whose_name_begins_alike(accounts, new_name):
-    """Neither reads of its catalog nor of its shards."""
+def test_app_of_a_datastore_sees_no_datastore_with_a_longer_name(accounts, new_name):
+    """Neither its catalog nor its shards."""
     longer = f"{new_name}_eu"
     accounts.allow_admin_anywhere(longer, 2)
     accounts.create(new_name, 2)
     admin = accounts.urls("admin")
     schemaless.create(longer, 2, admin)
     connection = connect(accounts.url("app", accounts.servers[0]), accounts.password)
-    seen = {name for (name,) in run(connection, "SHOW DATABASES") if str(name).startswith(new_name)}
+    visible = {name for (name,) in run(connection, "SHOW DATABASES") if str(name).startswith(new_name)}
     connection.close()
 
-    assert seen == {new_name, f"{new_name}_0000", f"{new_name}_heartbeat"}
+    assert visible == {new_name, f"{new_name}_0000", f"{new_name}_heartbeat"}
 
 
 @pytest.mark.mysql
 def test_created_account_cannot_log_in_until_it_has_a_password(accounts, server_urls, fresh_store):
-    """Between CREATE USER and the operator's own password nobody gets in."""
+    """After CREATE USER, the account is locked until the operator sets a password."""
     account = Account(f"{accounts.account('app').name}_new")
     root = connect(server_urls[0], accounts.password)
     node = parse_url(server_urls[0]).node
@@ -326,7 +328,7 @@ def test_created_account_cannot_log_in_until_it_has_a_password(accounts, server_
 
 @pytest.mark.mysql
 def test_admin_creates_where_partial_revokes_is_on(accounts, servers, flavour):
-    """There a backslash is a part of a database's name, and the underscore no wildcard."""
+    """With it, a backslash is part of a database's name, and an underscore is not a wildcard."""
     if flavour == "mariadb":
         with closing(connect(servers[0].url, None)) as root, pytest.raises(pymysql.OperationalError, match="1193"):
             run(root, "SELECT @@partial_revokes")

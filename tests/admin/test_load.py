@@ -1,4 +1,4 @@
-"""load: every line becomes one cell, exactly, once, however often it is tried."""
+"""Load: every line becomes one cell, exactly and once, however often the load is repeated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.mysql
 
 @pytest.fixture
 def rows_for(new_row: Callable[[], uuid.UUID]) -> Callable[[], loading.KeyOf]:
-    """Makes key functions: a row of its own for each line's number, the same row when the number comes again."""
+    """Returns key functions that use one row per line number, also when a number is repeated."""
 
     def make() -> loading.KeyOf:
         rows: dict[int, uuid.UUID] = {}
@@ -44,7 +44,7 @@ def rows_for(new_row: Callable[[], uuid.UUID]) -> Callable[[], loading.KeyOf]:
 
 
 def test_load_as_legacy_keeps_the_very_bytes(store, rows_for, by_hand):
-    """What readers older than the envelope get is the line, spaces and all, without its line end."""
+    """The stored body is the line with all its spaces, without the line end, for readers that know no envelope."""
     key_of = rows_for()
     report = loading.load(store, LINES, loading.document_reader(key_of, LEGACY), source="x")
 
@@ -56,7 +56,7 @@ def test_load_as_legacy_keeps_the_very_bytes(store, rows_for, by_hand):
 
 @pytest.mark.parametrize("name", [name for name in codec_names() if name != "legacy"])
 def test_load_as_any_codec_gives_the_same_documents(store, rows_for, name):
-    """Every codec reads back as json.loads reads the line; what it cannot hold is kept as its exact text."""
+    """Every codec decodes to the result of json.loads; lines that it cannot hold are kept as their exact text."""
     key_of = rows_for()
     loading.load(store, LINES, loading.document_reader(key_of, codec_named(name)), source="x")
 
@@ -72,7 +72,7 @@ def test_load_as_any_codec_gives_the_same_documents(store, rows_for, name):
 
 
 def test_load_again_creates_nothing_and_burns_no_added_id(fresh_store):
-    """A repeated load leaves ids, bytes and counters alone, in whatever codec it is repeated."""
+    """A repeated load changes neither ids nor bytes nor counters, in any codec."""
     lines = numbered(0, 60)
     loading.load(fresh_store, lines[:40], loading.document_reader(by_field, LEGACY), source="x")
     before = bodies(fresh_store)
@@ -93,7 +93,7 @@ def test_load_again_creates_nothing_and_burns_no_added_id(fresh_store):
 
 @pytest.mark.parametrize("stop_at", [7, 50, 119])
 def test_load_interrupted_then_repeated_equals_the_undisturbed(fresh_store, stop_at):
-    """Wherever it was cut off, the same command ends with the same cells, and with ids without a gap."""
+    """Wherever it was interrupted, the same command ends with the same cells and with ids without gaps."""
     bounds = loading.BatchBounds(cells=(10, 1, 10))
     lines = numbered(0, 120)
 
@@ -116,7 +116,7 @@ def test_load_interrupted_then_repeated_equals_the_undisturbed(fresh_store, stop
 
 
 def test_load_interrupted_between_the_shards_of_a_batch_is_repeated(fresh_store, monkeypatch):
-    """A batch that was written in some shards only is completed."""
+    """A batch that was written to some shards only is completed."""
     lines = numbered(0, 40)
     reader = loading.document_reader(by_field, DEFAULT)
     original = Cells.put_on_shard
@@ -138,7 +138,7 @@ def test_load_interrupted_between_the_shards_of_a_batch_is_repeated(fresh_store,
 
 
 def test_load_conflict_stops_and_names_line_and_cell(fresh_store):
-    """A cell that is there with another document is never replaced; the error says where, and what to do."""
+    """A cell with another document is never replaced; the error names the line and the next step."""
     lines = numbered(0, 30)
     key = by_field(json.loads(lines[17]), b"", 0)
     fresh_store.put_cell(*key, {"other": True})
@@ -154,8 +154,8 @@ def test_load_conflict_stops_and_names_line_and_cell(fresh_store):
     assert fresh_store.get_cell(*key).body == {"other": True}
 
 
-def test_load_several_conflicts_names_one_and_keep_going_all_of_them(fresh_store):
-    """The run stops at a line that is in conflict; with keep_going, each such line is named once."""
+def test_load_stops_at_a_conflict_and_with_keep_going_reports_all(fresh_store):
+    """The load stops at a conflicting line; with keep_going, each such line is reported once."""
     lines = numbered(0, 30)
     for number in (29, 11, 20, 12, 25, 14):
         fresh_store.put_cell(*by_field(json.loads(lines[number]), b"", 0), "other")
@@ -176,7 +176,7 @@ def test_load_several_conflicts_names_one_and_keep_going_all_of_them(fresh_store
 
 @pytest.fixture
 def batches(monkeypatch) -> list[int]:
-    """Gets the number of cells of each batch that is sent."""
+    """Collects the number of cells in each batch that is sent."""
     sent: list[int] = []
     original = Cells.put_batch
 
@@ -188,8 +188,8 @@ def batches(monkeypatch) -> list[int]:
     return sent
 
 
-def test_load_keep_going_passes_over_conflicts_and_loads_all_others(fresh_store, batches):
-    """However many cells are in the way, the others are written, at a cost that does not explode."""
+def test_load_keep_going_skips_conflicts_and_loads_all_others(fresh_store, batches):
+    """However many cells conflict, the others are written, with a bounded number of retries."""
     lines = numbered(0, 400)
     blocked = [line for number, line in enumerate(lines) if number % 3]
     loading.load(
@@ -209,7 +209,7 @@ def test_load_keep_going_passes_over_conflicts_and_loads_all_others(fresh_store,
 
 
 def test_load_same_key_twice_in_a_file(fresh_store):
-    """The same document twice is one cell; another document under the same key is a conflict, in one batch or not."""
+    """The same document twice is one cell; another document under the same key is a conflict, also within a batch."""
     once, other = b'{"id": "twice", "n": 1}', b'{"id": "twice", "n": 2}'
     swapped = b'{"n": 1, "id": "twice"}'
     reader = loading.document_reader(by_field, LEGACY)
@@ -223,7 +223,7 @@ def test_load_same_key_twice_in_a_file(fresh_store):
 
 @pytest.mark.parametrize("damage", [b"\xc1\x11\x00\x00\x00\x00\x00", b"{"])
 def test_load_over_a_damaged_cell_names_line_and_cell(fresh_store, by_hand, damage):
-    """A stored cell that does not decode is never replaced nor taken for the same; keep_going passes its line over."""
+    """A stored cell that does not decode is neither replaced nor considered equal; keep_going skips its line."""
     lines = numbered(0, 40)
     keys = [by_field(json.loads(lines[number]), b"", 0) for number in (8, 30)]
     for key in keys:
@@ -235,27 +235,27 @@ def test_load_over_a_damaged_cell_names_line_and_cell(fresh_store, by_hand, dama
     ) as at:
         loading.load(fresh_store, lines, reader, source="trips")
 
-    passed: list[tuple[int, str]] = []
+    skipped: list[tuple[int, str]] = []
     report = loading.load(
         fresh_store,
         lines,
         reader,
         source="trips",
         keep_going=True,
-        listener=only(loading.LinePassedOver, lambda line: passed.append((line.number, line.message))),
+        listener=only(loading.LinePassedOver, lambda line: skipped.append((line.number, line.message))),
     )
     assert str(pickle.loads(pickle.dumps(at.value))) == str(at.value)
     assert at.value.key in keys
     assert report.created + report.there == 38
-    assert sorted(passed) == sorted(report.failures)
-    assert [number for number, _ in sorted(passed)] == [9, 31]
-    for key, (_, message) in zip(keys, sorted(passed), strict=True):
+    assert sorted(skipped) == sorted(report.failures)
+    assert [number for number, _ in sorted(skipped)] == [9, 31]
+    for key, (_, message) in zip(keys, sorted(skipped), strict=True):
         assert message.startswith(f"stored cell {key} in shard {fresh_store.shard_of(key.row_key)}: ")
         assert next(fresh_store.get_stored_versions(key.row_key, "DOC")).body == damage
 
 
 def test_load_batches_grow_with_the_shards_and_stay_bounded_in_bytes(fresh_store, batches):
-    """Two statements a shard and batch: over many shards a batch has many cells, but never more than memory is for."""
+    """A batch needs two statements per shard, so it grows with the number of shards, but its bytes are bounded."""
     reader = loading.document_reader(by_field, LEGACY)
     loading.load(fresh_store, numbered(0, 601), reader, source="x")
     assert batches == [500, 101]
@@ -271,8 +271,8 @@ def test_load_batches_grow_with_the_shards_and_stay_bounded_in_bytes(fresh_store
     assert batches == [4, 4, 4, 1]
 
 
-def test_load_a_line_that_comes_again_does_not_end_the_batch(fresh_store, batches):
-    """The same line over and over is one cell of one batch; where that cell is in conflict, each line is named."""
+def test_load_a_repeated_line_does_not_end_the_batch(fresh_store, batches):
+    """A repeated line is one cell of one batch; if that cell conflicts, each line is reported."""
     lines = numbered(0, 5) * 20
     reader = loading.document_reader(by_field, DEFAULT)
     report = loading.load(fresh_store, lines, reader, source="x")
@@ -298,8 +298,8 @@ def test_load_a_line_that_comes_again_does_not_end_the_batch(fresh_store, batche
         (b'{"id": "x", "ref_key": 1.5}', "ref_key"),
     ],
 )
-def test_load_bad_line_is_named_and_the_lines_before_it_are_there(store, rows_for, bad, complaint):
-    """File and line number, what is wrong with it, and what to do; nothing after it is written."""
+def test_load_bad_line_is_named_and_the_lines_before_it_are_loaded(store, rows_for, bad, complaint):
+    """The error has the file, the line, the reason and the next step; no later line is written."""
     lines = [*numbered(0, 3), b"", bad, *numbered(3, 3)]
     rows = rows_for()
 
@@ -317,7 +317,7 @@ def test_load_bad_line_is_named_and_the_lines_before_it_are_there(store, rows_fo
 
 @pytest.mark.parametrize("name", ["legacy", "json+none", "msgpack+none"])
 def test_load_document_larger_than_a_cell_names_its_line(fresh_store, name):
-    """A body over 16 MiB - 1 is found before the server says something unhelpful about it."""
+    """A body over 16 MiB - 1 is detected before the server rejects it with an unhelpful error."""
     large = b'{"id": "large", "text": "' + b"x" * (16 << 20) + b'"}'
     lines = [*numbered(0, 1), large, *numbered(1, 1)]
     reader = loading.document_reader(by_field, codec_named(name))
@@ -330,7 +330,7 @@ def test_load_document_larger_than_a_cell_names_its_line(fresh_store, name):
 
 
 def test_load_cell_larger_than_a_packet_names_its_line(fresh_store):
-    """A body that fits a cell, but not the server's max_allowed_packet, is a bad line like others."""
+    """A body that fits a cell, but not the server's max_allowed_packet, is a bad line like any other."""
     lines = [*numbered(0, 40), *numbered(40, 1, "long " * 30_000), *numbered(41, 40)]
     reader = loading.document_reader(by_field, LEGACY)
     with small_packets(fresh_store, 100_000) as store:
@@ -362,8 +362,8 @@ def test_load_huge_line_is_one_cell(store, rows_for):
         b"\n[1]\n\n  \n[2]\n\r\n\t\n[3]\n\n",
     ],
 )
-def test_load_takes_lines_as_files_have_them(store, new_row, text, packed):
-    """Blank lines, CRLF, no line end at the last line, gzip: three cells, and no stray byte in any."""
+def test_load_accepts_line_ends_and_gzip(store, new_row, text, packed):
+    """Blank lines, CRLF, no line end at the last line, gzip: three cells without stray bytes."""
     row = new_row()
 
     def key_of(document: Any, line: bytes, number: int) -> CellKey:

@@ -28,7 +28,7 @@ def test_create_prints_the_url_and_how_to_use_it(invoke, admin_urls, new_name):
     with connect(url) as store:
         assert (store.name, store.shard_count) == (new_name, 3)
     assert (again.code, again.out) == (1, "")
-    assert f"datastore '{new_name}' exists" in again.err
+    assert f"datastore '{new_name}' already exists" in again.err
 
 
 def test_create_as_json(invoke, admin_urls, new_name):
@@ -131,10 +131,10 @@ def test_schema_status_and_upgrade(invoke, fresh_store, by_hand, admin_url):
     assert "3 of 5 databases" in behind.out
     assert "next: schemaless schema upgrade" in behind.err
     assert [state["database"] for state in behind_json.json if not state["current"]] == [database, other]
-    assert failed.out == "upgraded 1 databases; 3 were at this version's revision already\n"
+    assert failed.out == "upgraded 1 databases; 3 already had this version's revision\n"
     assert f"failed: {database}: " in failed.err
     assert "modify_type cell.body. Mend them by hand" in failed.err
-    assert "1 failed, all others are done; mend what is named and run the same command again" in failed.err
+    assert "1 databases failed, and all others are done; fix the errors and run the same command again" in failed.err
     assert list(failed_json.json["failed"]) == [database]
 
 
@@ -151,7 +151,7 @@ def test_schema_status_and_upgrade_of_shards_that_cannot_be_asked(invoke, fresh_
 
     assert status.code == failed.code == 1
     assert "2 of 5 databases" in status.out
-    assert f"not asked: {gone}: there is no such database" in status.err
+    assert f"not read: {gone}: the database does not exist" in status.err
     assert [states[name]["revision"] for name in (gone, later, none)] == [None, "shard_9999", None]
     assert [bool(states[name]["error"]) for name in (gone, later, none)] == [True, False, False]
     assert failed.json["upgraded"] == [none]
@@ -181,16 +181,16 @@ def test_schema_says_for_many_shards_once_what_is_the_same(invoke, monkeypatch):
 
     assert [line.split() for line in status.out.splitlines()[2:]] == [
         ["catalog", "catalog_0010", "this", "version's", "1"],
-        ["shard", "not", "asked", "trips_2048,", "trips_2049,", "trips_2050", "and", "2,045", "more", "2,048"],
+        ["shard", "not", "read", "trips_2048,", "trips_2049,", "trips_2050", "and", "2,045", "more", "2,048"],
         ["shard", "shard_0000", "trips_0040,", "trips_0041,", "trips_0042", "and", "2,005", "more", "2,008"],
         ["shard", "shard_0002", "this", "version's", "40"],
     ]
-    assert "not asked: trips_2048, trips_2049, trips_2050 and 2,045 more: db-2:3306: gone\n" in status.err
-    assert upgraded.out == "upgraded 2,018 databases; 1 were at this version's revision already\n"
+    assert "not read: trips_2048, trips_2049, trips_2050 and 2,045 more: db-2:3306: gone\n" in status.err
+    assert upgraded.out == "upgraded 2,018 databases; 1 already had this version's revision\n"
     *lines, more, last = upgraded.err.splitlines()
     assert lines == [f"failed: {name}: {name} is odd" for name in names[:20]]
-    assert more == "failed: 11 more: with other reasons; --json has all"
-    assert last.startswith("2,078 failed, all others are done; mend what is named and run the same command again")
+    assert more == "failed: 11 more: with other reasons; --json lists all"
+    assert last.startswith("2,078 databases failed, and all others are done; fix the errors and run the same command")
 
 
 def test_schema_upgrade_says_what_it_did(invoke, fresh_store, by_hand, admin_url):
@@ -201,6 +201,6 @@ def test_schema_upgrade_says_what_it_did(invoke, fresh_store, by_hand, admin_url
     result = invoke("schema", "upgrade", "--at-once", 1, url=admin_url)
 
     assert result.code == 0
-    assert result.out == "upgraded 1 databases; 4 were at this version's revision already\n"
-    assert invoke("schema", "status", url=admin_url).out == "5 of 5 databases are at this version's revision\n"
+    assert result.out == "upgraded 1 databases; 4 already had this version's revision\n"
+    assert invoke("schema", "status", url=admin_url).out == "5 of 5 databases have this version's revision\n"
     assert invoke("schema", "upgrade", "--at-once", 0, url=admin_url).code == 2

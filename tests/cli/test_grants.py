@@ -1,4 +1,4 @@
-"""``schemaless grants``: what it prints is what an account needs."""
+"""``schemaless grants``: the printed SQL gives an account the privileges it needs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tests.accounts import connect, run
 CLUSTERS = ("--cluster", "mysql://root@db-1/", "--cluster", "mysql://root@db-2:3307/")
 
 
-def test_grants_before_there_is_a_datastore_are_printed_for_each_server(invoke):
-    """No server is asked: db-1 does not exist."""
+def test_grants_for_a_datastore_to_be_created(invoke):
+    """No server is contacted: db-1 does not exist."""
     result = invoke("grants", "--role", "admin", "--name", "trips", "--shards", 3, *CLUSTERS)
 
     assert (result.code, result.err) == (0, "")
     assert result.out == (
-        "-- Role admin of datastore trips for 'admin'@'%': creates the datastore, upgrades its tables, writes its "
+        "-- Role admin of datastore trips for 'admin'@'%': creates the datastore, upgrades its tables, and writes its "
         "catalog.\n"
-        "-- If SELECT @@partial_revokes says 1, use what --partial-revokes prints instead.\n"
-        "-- Grants on *.* are optional: --no-server-wide leaves them out.\n"
+        "-- If SELECT @@partial_revokes is 1, use the SQL that --partial-revokes prints instead.\n"
+        "-- Grants on *.* are optional: --no-server-wide omits them.\n"
         "\n"
         "-- db-1:3306: the catalog, cluster-1 with shards 0\n"
         "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, INDEX, REFERENCES ON `trips`.* TO 'admin'@'%';\n"
@@ -47,7 +47,7 @@ def test_grants_before_there_is_a_datastore_are_printed_for_each_server(invoke):
 
 
 def test_grants_as_json_and_for_one_server(invoke):
-    """Statements by server; --server leaves the others out."""
+    """Statements by server; --server selects one."""
     arguments = ("grants", "--role", "admin", "--name", "trips", "--shards", 3, *CLUSTERS, "--account", "ops@localhost")
     everything = invoke(*arguments, "--json").json
     one = invoke(*arguments, "--json", "--server", "db-2:3307").json
@@ -68,12 +68,15 @@ def test_grants_as_json_and_for_one_server(invoke):
         (("--role", "admin", "--name", "trips_0001", "--shards", 3, *CLUSTERS), "like a shard's"),
         (("--role", "admin", "--url", "mysql://db-1/trips", "--shards", 3), "go with --name"),
         (("--role", "admin", "--url", "mysql://db-1/"), "names no datastore"),
-        (("--role", "admin", "--name", "trips", "--shards", 3, *CLUSTERS, "--account", "a'b"), "an account is written"),
+        (
+            ("--role", "admin", "--name", "trips", "--shards", 3, *CLUSTERS, "--account", "a'b"),
+            "an account must have the form",
+        ),
         (("--role", "admin", "--name", "trips", "--shards", 3, *CLUSTERS, "--server", "db-3"), "db-1:3306, db-2:3307"),
     ],
 )
-def test_grants_of_what_cannot_be_meant_is_exit_2(invoke, arguments, complaint):
-    """Nothing is printed that somebody might run."""
+def test_grants_with_unusable_arguments_is_exit_2(invoke, arguments, complaint):
+    """No SQL is printed."""
     result = invoke("grants", *arguments)
 
     assert (result.code, result.out) == (2, "")
@@ -81,8 +84,8 @@ def test_grants_of_what_cannot_be_meant_is_exit_2(invoke, arguments, complaint):
 
 
 @pytest.mark.mysql
-def test_grants_that_are_run_as_printed_make_the_account(invoke, accounts, fresh_url, fresh_store, row):
-    """From a locked account to one that writes a cell; what it may not do says which command to use."""
+def test_printed_grants_can_be_run(invoke, accounts, fresh_url, fresh_store, row):
+    """An account that got the printed statements can write a cell."""
     account = Account(f"{accounts.account('app').name}_printed")
     printed = invoke("grants", "--role", "app", "--account", account, "--create-user", url=fresh_url)
     by_server = {
@@ -108,8 +111,8 @@ def test_grants_that_are_run_as_printed_make_the_account(invoke, accounts, fresh
 
 
 @pytest.mark.mysql
-def test_migrate_is_granted_what_the_server_at_hand_calls_it(invoke, fresh_url, flavour):
-    """MariaDB has other names for what is server-wide; an option leaves it out."""
+def test_migrate_gets_the_privilege_names_of_its_server(invoke, fresh_url, flavour):
+    """MariaDB has other names for server-wide privileges; an option omits them."""
     whole = invoke("grants", "--role", "migrate", url=fresh_url).out
     less = invoke("grants", "--role", "migrate", "--no-server-wide", url=fresh_url).out
 
@@ -132,7 +135,7 @@ def test_migrate_is_granted_what_the_server_at_hand_calls_it(invoke, fresh_url, 
 def test_command_that_lacks_a_privilege_says_which_role_has_it(
     invoke, accounts, fresh_store, fresh_url, tail_url, by_hand, new_row, command, role, needed
 ):
-    """The next step is one to copy."""
+    """The error has a command that can be copied."""
     fresh_store.put_stored_cells([schemaless.NewStoredCell(new_row(), "BASE", 1, b"{}")])
     if role == "nobody":
         url = accounts.url("admin", accounts.servers[0], "nothing_of_that_name")
@@ -146,6 +149,6 @@ def test_command_that_lacks_a_privilege_says_which_role_has_it(
 
 @pytest.mark.mysql
 def test_connect_that_may_not_read_a_catalog_names_both_reasons(accounts):
-    """To an account without privileges on it, a datastore that is not there looks the same as one that is."""
+    """An account without privileges cannot distinguish a missing datastore from an existing one."""
     with pytest.raises(AccessDenied, match="no datastore 'elsewhere', or this account may not read it"):
         schemaless.connect(accounts.url("app", accounts.servers[0], "elsewhere"))

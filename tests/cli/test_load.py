@@ -1,4 +1,4 @@
-"""``schemaless load`` and ``dump``: files in, files out, and what went wrong by file and line."""
+"""``schemaless load`` and ``dump``: input, output, and errors by file and line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.mysql
 
 @pytest.fixture
 def trips(tmp_path, new_row):
-    """Six documents, each with a UUID, a name and a version; gives the file and the documents."""
+    """A file with six documents, each with a UUID, a name and a version; and the documents."""
     documents = [
         {"trip": {"id": str(new_row()), "tail.no": f"N{number}", "hash": f"trip {new_row()}"}, "version": number + 1}
         for number in range(6)
@@ -34,14 +34,14 @@ def trips(tmp_path, new_row):
 
 
 def test_load_file_then_again(invoke, store, datastore_url, trips):
-    """The count of created cells on standard output; run again, all of them were there already."""
+    """The number of created cells is printed; a second run finds that all of them exist."""
     path, documents = trips
     arguments = ("load", path, "--column", "BASE", "--row-key", "trip.id", "--ref-key", "version")
     first = invoke(*arguments, url=datastore_url)
     second = invoke(*arguments, "--json", url=datastore_url)
 
     assert (first.code, second.code) == (0, 0)
-    assert first.out.startswith("6 cells created, 0 were there already, 0 lines passed over; ")
+    assert first.out.startswith("6 cells created, 0 existed already, 0 lines skipped; ")
     assert second.json == {"created": 0, "there_already": 6, "body_bytes": 0, "passed_over": []}
     for document in documents:
         cell = store.get_cell(uuid.UUID(document["trip"]["id"]), "BASE", document["version"])
@@ -52,7 +52,7 @@ def test_load_file_then_again(invoke, store, datastore_url, trips):
     "written", ["2016-03-01T04:30:00.5-08:00", "2016-03-01T12:30:00.5Z", "2016-03-01 12:30:00.5", 1456835400.5]
 )
 def test_load_created_at_keeps_the_time_that_a_document_has(invoke, store, datastore_url, new_row, written):
-    """As text with an offset or in UTC, or as seconds; and again from a dump."""
+    """As text with an offset or in UTC, or as seconds; and from a dump."""
     row = new_row()
     line = json.dumps({"id": str(row), "at": [written]})
     loaded = invoke(
@@ -75,10 +75,10 @@ def test_load_created_at_keeps_the_time_that_a_document_has(invoke, store, datas
 
 @pytest.mark.parametrize(
     ("written", "complaint"),
-    [("yesterday", 'got "yesterday"'), (1456835400500, "milliseconds have to be divided"), (None, "got null")],
+    [("yesterday", 'got "yesterday"'), (1456835400500, "divide milliseconds by 1,000"), (None, "got null")],
 )
-def test_load_created_at_that_is_no_time_stops_at_its_line(invoke, datastore_url, new_row, written, complaint):
-    """Nothing is loaded with a time that was guessed."""
+def test_load_stops_at_an_invalid_created_at(invoke, datastore_url, new_row, written, complaint):
+    """No cell is loaded with a guessed time."""
     line = json.dumps({"id": str(new_row()), "at": written}).encode()
     result = invoke(
         *("load", "-", "--column", "TIMED", "--row-key", "id", "--created-at", "at"), url=datastore_url, stdin=line
@@ -91,7 +91,7 @@ def test_load_created_at_that_is_no_time_stops_at_its_line(invoke, datastore_url
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_load_reads_standard_input(invoke, store, datastore_url, trips, packed):
-    """FILE may be -, and gzip is recognised there too."""
+    """FILE may be -, where gzip is recognised too."""
     path, documents = trips
     data = path.read_bytes()
     arguments = ("load", "-", "--column", "STDIN", "--row-key", "/trip/id", "--json")
@@ -103,7 +103,7 @@ def test_load_reads_standard_input(invoke, store, datastore_url, trips, packed):
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_load_reads_a_pipe_by_its_path(invoke, store, datastore_url, trips, tmp_path, packed):
-    """FILE may be a named pipe, or what the shell makes of <(...): it cannot be sought in."""
+    """FILE may be a named pipe or the shell's <(...), which are not seekable."""
     path, documents = trips
     data = path.read_bytes()
     named = tmp_path / "pipe"
@@ -133,7 +133,7 @@ def test_load_reads_a_pipe_by_its_path(invoke, store, datastore_url, trips, tmp_
 
 
 def test_load_several_files_one_of_them_packed(invoke, datastore_url, trips, tmp_path):
-    """Counts are of all files together."""
+    """The counts are totals of all files."""
     path, _ = trips
     packed = tmp_path / "more.ndjson.gz"
     packed.write_bytes(gzip.compress(path.read_bytes().replace(b'"version"', b'"Version"')))
@@ -157,7 +157,7 @@ def test_load_several_files_one_of_them_packed(invoke, datastore_url, trips, tmp
         ("uuid5:/trip/tail.no", "=0", lambda document, line, number: (row_key_for(document["trip"]["tail.no"]), 0)),
     ],
 )
-def test_load_finds_keys_as_told(invoke, store, datastore_url, trips, row_key, ref_key, expected):
+def test_load_key_expressions(invoke, store, datastore_url, trips, row_key, ref_key, expected):
     """A UUID field, a hashed field, the line itself; a dotted path or a pointer; a field, a constant, the number."""
     path, documents = trips
     column = "K" + re.sub(r"[^A-Za-z]", "-", f"{row_key}{ref_key}")
@@ -173,7 +173,7 @@ def test_load_finds_keys_as_told(invoke, store, datastore_url, trips, row_key, r
 
 @pytest.mark.parametrize("name", ["legacy", "json+zlib", "msgpack+zstd"])
 def test_load_as_a_codec(invoke, store, datastore_url, new_row, tmp_path, name):
-    """--as legacy keeps the line; the others are what check and history then name."""
+    """--as legacy keeps the line; other codecs encode it."""
     row = new_row()
     line = b'{ "id": "%b",  "text": "%b" }' % (str(row).encode(), b"long enough " * 20)
     path = tmp_path / "one"
@@ -191,31 +191,31 @@ def test_load_as_a_codec(invoke, store, datastore_url, new_row, tmp_path, name):
     [
         ((), "give --column NAME and --row-key EXPR, or --from-dump"),
         (("--column", "A"), "give --column NAME and --row-key EXPR"),
-        (("--column", "A", "--row-key", "id", "--from-dump"), "leave --column and --row-key out"),
+        (("--column", "A", "--row-key", "id", "--from-dump"), "omit --column and --row-key"),
         (("--column", "a b", "--row-key", "id"), "schemaless: column_name must be"),
         (("--column", "A", "--row-key", "id", "--ref-key", "=x"), "schemaless: --ref-key =x: expected a number"),
         (("--column", "A", "--row-key", "id", "--as", "pickle"), "'pickle' is not one of"),
         (("--column", "A", "--row-key", "id"), "line 1: no field 'id' in the document; its fields are 'trip', 'vers"),
         (("--column", "A", "--row-key", "trip.x"), "line 1: no field 'x' in trip; its fields are 'id', 'tail.no'"),
         (("--column", "A", "--row-key", "version.x"), "line 1: no field 'x' in version; it is a int"),
-        (("--column", "A", "--row-key", "trip.hash"), "use uuid5:trip.hash to hash it, if it is a name"),
+        (("--column", "A", "--row-key", "trip.hash"), "if it is a name, use uuid5:trip.hash to hash it"),
         (("--column", "A", "--row-key", "uuid5:trip"), "expected a string or an integer to hash"),
         (("--column", "A", "--row-key", "trip.id", "--ref-key", "trip.id"), "line 1: .*expected an integer, got"),
         (("--from-dump",), "line 1: not a line of 'schemaless dump'"),
     ],
 )
-def test_load_that_cannot_be_done_is_exit_2(invoke, datastore_url, trips, options, complaint):
-    """Options that contradict each other, and keys that are not in the documents: one line that says which."""
+def test_load_with_unusable_options_is_exit_2(invoke, datastore_url, trips, options, complaint):
+    """Contradicting options and keys that the documents lack: one line with the reason."""
     result = invoke("load", trips[0], *options, url=datastore_url)
 
     assert (result.code, result.out) == (2, "")
     assert re.search(complaint, result.err)
 
 
-# Root may read everything.
+# Root can read every file.
 @pytest.mark.parametrize("kind", ["missing", "folder", "cut", "unreadable", *(["forbidden"] if os.geteuid() else [])])
 def test_load_of_a_file_that_cannot_be_read_is_exit_2(invoke, datastore_url, trips, tmp_path, kind):
-    """One line that names the file, not a traceback and not 'stopped'."""
+    """One line that names the file, instead of a traceback or 'stopped'."""
     path = tmp_path / "data.gz"
     if kind == "folder":
         path.mkdir()
@@ -224,7 +224,7 @@ def test_load_of_a_file_that_cannot_be_read_is_exit_2(invoke, datastore_url, tri
     elif kind == "cut":
         path.write_bytes(gzip.compress(trips[0].read_bytes())[:-20])
     elif kind == "unreadable":
-        # Opens, but every read of it fails.
+        # It can be opened, but every read fails.
         path.symlink_to("/proc/self/mem")
     result = invoke("load", path, "--column", "A", "--row-key", "trip.id", url=datastore_url)
 
@@ -234,7 +234,7 @@ def test_load_of_a_file_that_cannot_be_read_is_exit_2(invoke, datastore_url, tri
 
 
 def test_load_bad_line_names_file_and_line(invoke, datastore_url, trips):
-    """Exit 2 without --keep-going; with it 1, every other line loaded, and each bad one named on standard error."""
+    """Exit 2 without --keep-going; with it, exit 1, all other lines loaded, and each bad one reported."""
     path = trips[0]
     lines = path.read_bytes().splitlines()
     path.write_bytes(b"\n".join([*lines[:2], b'{"cut": ', *lines[2:4], b'{"trip": {"id": "\\ud800"}}', *lines[4:]]))
@@ -246,15 +246,15 @@ def test_load_bad_line_names_file_and_line(invoke, datastore_url, trips):
     assert stopped.err.startswith(f"schemaless: {path}, line 3: not JSON text (")
     assert "envelope" not in stopped.err + passed.err
     assert passed.code == 1
-    assert passed.out.startswith("4 cells created, 2 were there already, 2 lines passed over; ")
+    assert passed.out.startswith("4 cells created, 2 existed already, 2 lines skipped; ")
     assert [line.split(": ")[0] for line in passed.err.splitlines()] == [
-        f"passed over {path}, line {number}" for number in (3, 6)
+        f"skipped {path}, line {number}" for number in (3, 6)
     ]
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_load_line_that_is_too_long_is_named(invoke, store, datastore_url, trips, tmp_path, monkeypatch, packed):
-    """Exit 2 with the file and the line, the lines before it loaded; with --keep-going those behind it too."""
+    """Exit 2 with the file and the line, after loading the lines before it; with --keep-going, those after it too."""
     monkeypatch.setattr("schemaless.codec.lines.MAX_LINE_BYTES", 100_000)
     given = trips[0].read_bytes().splitlines(keepends=True)
     text = b"".join([*given[:3], b'["' + b"x" * 900_000 + b'"]\n', *given[3:]])
@@ -262,17 +262,17 @@ def test_load_line_that_is_too_long_is_named(invoke, store, datastore_url, trips
     file.write_bytes(gzip.compress(text) if packed else text)
     arguments = ("load", file, "--column", "LONG", "--row-key", "trip.id", "--json")
     stopped = invoke(*arguments, url=datastore_url)
-    there = [store.get_cell_latest(uuid.UUID(trip["trip"]["id"]), "LONG") is not None for trip in trips[1]]
+    loaded = [store.get_cell_latest(uuid.UUID(trip["trip"]["id"]), "LONG") is not None for trip in trips[1]]
     going = invoke(*arguments, "--keep-going", url=datastore_url)
 
-    assert (stopped.code, stopped.out, there) == (2, "", [True] * 3 + [False] * 3)
+    assert (stopped.code, stopped.out, loaded) == (2, "", [True] * 3 + [False] * 3)
     assert f"{file}, line 4: longer than" in stopped.err
     assert (going.code, going.json["created"], going.json["there_already"]) == (1, 3, 3)
     assert [each["line"] for each in going.json["passed_over"]] == [4]
 
 
 def test_load_conflict_is_exit_1_with_file_line_and_cell(invoke, store, datastore_url, trips):
-    """What is stored stays; --keep-going loads the others."""
+    """The stored cell stays; --keep-going loads the others."""
     path, documents = trips
     row = uuid.UUID(documents[3]["trip"]["id"])
     store.put_cell(row, "BASE", 1, "first")
@@ -288,14 +288,14 @@ def test_load_conflict_is_exit_1_with_file_line_and_cell(invoke, store, datastor
     assert store.get_cell(row, "BASE", 1).body == "first"
 
 
-def test_load_of_names_that_utf8_cannot_hold_is_a_bad_line(invoke, datastore_url):
+def test_load_of_names_that_utf8_cannot_encode_is_a_bad_line(invoke, datastore_url):
     """A lone surrogate cannot be hashed."""
     result = invoke(
         "load", "-", "--column", "A", "--row-key", "uuid5:id", url=datastore_url, stdin=b'{"id": "\\ud800"}'
     )
 
     assert result.code == 2
-    assert "-, line 1: a name to hash has to be text that UTF-8 can hold" in result.err
+    assert "-, line 1: a name to hash must be text that UTF-8 can encode" in result.err
 
 
 @pytest.fixture
@@ -307,7 +307,7 @@ def dumped(fresh_store, new_row):
 
 
 def test_dump_selects_columns_and_shards(invoke, dumped, fresh_url, tmp_path):
-    """One line a cell on standard output, or in a file; nothing else on either stream."""
+    """One line per cell on standard output or in a file, and no other output."""
     every = invoke("dump", url=fresh_url)
     one = invoke("dump", "--column", "B", "--shards", "0-1,3", url=fresh_url)
     path = tmp_path / "dump.ndjson"
@@ -326,7 +326,7 @@ def test_dump_selects_columns_and_shards(invoke, dumped, fresh_url, tmp_path):
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_dump_into_load_is_a_copy(invoke, dumped, fresh_url, accounts, new_name, stored):
-    """Documents, or with --stored the very bytes; run again, all is there already."""
+    """Documents, or exact bytes with --stored; a second load finds that all cells exist."""
     url = accounts.create(new_name, 2)
     text = invoke("dump", *(["--stored"] if stored else []), url=fresh_url).out.encode()
     loaded = invoke("load", "-", "--from-dump", "--json", url=url, stdin=text)
@@ -344,7 +344,7 @@ def test_dump_into_load_is_a_copy(invoke, dumped, fresh_url, accounts, new_name,
 
 
 def test_dump_of_a_corrupt_body_is_exit_1_and_names_it(invoke, dumped, fresh_url, row, by_hand):
-    """With --stored its bytes are written all the same, and load names the line."""
+    """With --stored, its bytes are written, and load names the line."""
     shard = dumped.shard_of(row)
     damaged = bytearray(encode_body({"text": "long enough to be compressed " * 9}))
     damaged[-1] ^= 1
@@ -367,7 +367,7 @@ def test_dump_of_a_corrupt_body_is_exit_1_and_names_it(invoke, dumped, fresh_url
 
 
 def test_load_over_a_damaged_cell_is_exit_1_with_file_line_and_cell(invoke, fresh_store, fresh_url, trips):
-    """It is named and stays as it is; --keep-going loads the others."""
+    """The damaged cell is named and stays; --keep-going loads the others."""
     path, documents = trips
     row = uuid.UUID(documents[2]["trip"]["id"])
     shard = fresh_store.shard_of(row)
@@ -385,16 +385,16 @@ def test_load_over_a_damaged_cell_is_exit_1_with_file_line_and_cell(invoke, fres
     assert [entry["line"] for entry in passed.json["passed_over"]] == [3]
 
 
-def test_dump_to_a_file_makes_it_whole_or_not_at_all(invoke, dumped, fresh_url, tmp_path, monkeypatch):
-    """An interrupted dump leaves what was there before, and nothing beside it; a finished one keeps mode and link."""
+def test_dump_to_a_file_is_atomic(invoke, dumped, fresh_url, tmp_path, monkeypatch):
+    """An interrupted dump keeps the old file and leaves no other; a complete one keeps the mode and the link."""
     there, link = tmp_path / "there", tmp_path / "link"
     there.write_text("before")
     there.chmod(0o640)
     link.symlink_to(there)
-    seen: list[list[str]] = []
+    listings: list[list[str]] = []
 
     def interrupted(cell, **how):
-        seen.append(sorted(path.name for path in tmp_path.iterdir()))
+        listings.append(sorted(path.name for path in tmp_path.iterdir()))
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -404,8 +404,8 @@ def test_dump_to_a_file_makes_it_whole_or_not_at_all(invoke, dumped, fresh_url, 
     done = [invoke("dump", "--output", path, url=fresh_url) for path in (link, tmp_path / "new")]
 
     assert [result.code for result in stopped] == [3, 3]
-    assert [len(names) for names in seen] == [3, 3]
-    assert all(any(name.endswith(".part") for name in names) for names in seen)
+    assert [len(names) for names in listings] == [3, 3]
+    assert all(any(name.endswith(".part") for name in names) for names in listings)
     assert after == ["link", "there"]
     assert [result.code for result in done] == [0, 0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "new", "there"]
@@ -415,7 +415,7 @@ def test_dump_to_a_file_makes_it_whole_or_not_at_all(invoke, dumped, fresh_url, 
 
 
 def test_dump_to_a_pipe_writes_into_it(invoke, dumped, fresh_url, tmp_path):
-    """What is no regular file is not replaced."""
+    """A pipe is written to and not replaced."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     text: list[str] = []
@@ -430,8 +430,8 @@ def test_dump_to_a_pipe_writes_into_it(invoke, dumped, fresh_url, tmp_path):
 
 
 @pytest.mark.parametrize("shards", ["4", "0-9", "3-1", "x", "1,", "-1", "0--1"])
-def test_shards_that_are_not_there_are_exit_2(invoke, datastore_url, shards):
-    """The range that exists is named."""
+def test_unknown_shards_are_exit_2(invoke, datastore_url, shards):
+    """The error names the existing range."""
     result = invoke("dump", f"--shards={shards}", url=datastore_url)
 
     assert (result.code, result.out) == (2, "")
@@ -439,8 +439,8 @@ def test_shards_that_are_not_there_are_exit_2(invoke, datastore_url, shards):
 
 
 @pytest.mark.parametrize("place", ["missing/dump", "."])
-def test_dump_to_where_it_cannot_write_is_exit_2(invoke, datastore_url, tmp_path, place):
-    """No such folder, a folder itself: one line."""
+def test_dump_to_an_unwritable_path_is_exit_2(invoke, datastore_url, tmp_path, place):
+    """A missing folder, or a folder instead of a file: one line."""
     result = invoke("dump", "--output", tmp_path / place, url=datastore_url)
 
     assert (result.code, result.out) == (2, "")
@@ -448,7 +448,7 @@ def test_dump_to_where_it_cannot_write_is_exit_2(invoke, datastore_url, tmp_path
 
 
 def test_output_to_a_full_disk_is_exit_1(invoke, start, dumped, fresh_url):
-    """One line that says so; a dump that was cut short is no success."""
+    """One line with the reason; a truncated dump is a failure."""
     to_file = invoke("dump", "--output", "/dev/full", url=fresh_url)
     process = start("info", "--json", url=fresh_url, stdout="/dev/full")
     _, err = process.communicate(timeout=30)
@@ -458,7 +458,7 @@ def test_output_to_a_full_disk_is_exit_1(invoke, start, dumped, fresh_url):
 
 
 def test_dump_to_head_is_quiet(start, dumped, fresh_url):
-    """The reader goes away after a line: exit 0, and not a word about it."""
+    """The reader closes the pipe after a line: exit 0 and no error message."""
     for number in range(40):
         dumped.put_cell(uuid.UUID(int=number), "BIG", 1, "x" * 20_000)
     process = start("dump", url=fresh_url)
@@ -473,7 +473,7 @@ def test_dump_to_head_is_quiet(start, dumped, fresh_url):
 
 @pytest.mark.parametrize("command", [("info",), ("check", "--json")])
 def test_short_output_to_a_closed_pipe_is_quiet(start, datastore_url, command):
-    """Also where the first write comes at the very end."""
+    """Also if the first write happens at the very end."""
     process = start(*command, url=datastore_url)
     process.stdout.close()
     process.stdin.close()

@@ -77,7 +77,7 @@ def test_tail_output_is_what_load_reads(invoke, fresh_store, fresh_url, tail_url
     again = invoke("load", "-", "--from-dump", url=fresh_url, stdin=result.out.encode())
 
     assert (again.code, again.err) == (0, "")
-    assert again.out.startswith("0 cells created, 20 were there already")
+    assert again.out.startswith("0 cells created, 20 existed already")
 
 
 @pytest.mark.parametrize(

@@ -147,13 +147,13 @@ DAMAGE = [
     ),
     (
         *("FollowerMissing", "follower", "DELETE FROM DB.follower WHERE name='index:1'"),
-        *(FOLLOWER + "('index:1', 0)", "'schemaless index create' with the same fields makes one"),
+        *(FOLLOWER + "('index:1', 0)", "run 'schemaless index create' with the same fields"),
     ),
     (
         *("LocationLost", "follower", "UPDATE DB.follower SET location=99 WHERE name='trigger:keep'"),
         *(
             "UPDATE DB.follower SET location=0 WHERE name='trigger:keep'",
-            "is at 99, and the shard's last added_id is 0",
+            "is 99, but the shard's last added_id is 0",
         ),
     ),
     (
@@ -162,15 +162,15 @@ DAMAGE = [
     ),
     (
         *("FollowerUnknown", "follower", FOLLOWER + "('trigger:gone', 0)"),
-        *("DELETE FROM DB.follower WHERE name='trigger:gone'", "which the catalog does not have"),
+        *("DELETE FROM DB.follower WHERE name='trigger:gone'", "which is not in the catalog"),
     ),
     (
         *("ParkedCellMissing", "parked", PARKED + "('trigger:keep', 7, REPEAT('x', 16), 'BASE', 1, 8, 'no fare')"),
-        *("DELETE FROM DB.parked", "'schemaless trigger skip keep --shards 2 --added-id 7 --execute' forgets it"),
+        *("DELETE FROM DB.parked", "Remove it with 'schemaless trigger skip keep --shards 2 --added-id 7 --execute'"),
     ),
     (
         *("FollowerUnknown", "parked", PARKED + "('trigger:gone', 7, REPEAT('x', 16), 'BASE', 1, 8, 'no fare')"),
-        *("DELETE FROM DB.parked", "If nobody needs them, delete the rows"),
+        *("DELETE FROM DB.parked", "If they are not needed, delete the rows"),
     ),
     (
         *("IndexTableMissing", "index_1", "RENAME TABLE DB.index_1 TO DB.away", "RENAME TABLE DB.away TO DB.index_1"),
@@ -178,11 +178,11 @@ DAMAGE = [
     ),
     (
         *("SchemaMismatch", "index_1", "ALTER TABLE DB.index_1 DROP KEY query"),
-        *("ALTER TABLE DB.index_1 ADD KEY query (client, at, city, s)", "its key query is of no column"),
+        *("ALTER TABLE DB.index_1 ADD KEY query (client, at, city, s)", "its key query has the columns none, not"),
     ),
     (
         *("SchemaMismatch", "index_1", "ALTER TABLE DB.index_1 MODIFY city INT NULL"),
-        *("ALTER TABLE DB.index_1 MODIFY city BIGINT NULL", "city INT, and that it lacks: city BIGINT"),
+        *("ALTER TABLE DB.index_1 MODIFY city BIGINT NULL", "city INT, missing columns: city BIGINT"),
     ),
     ("IndexTableUnknown", "index_99", "CREATE TABLE DB.index_99 (n INT)", "DROP TABLE DB.index_99", "DROP TABLE `"),
 ]

@@ -1,4 +1,4 @@
-"""Codecs tried on sampled cells: where all is read, the figures are those of the bodies that a writer would store."""
+"""Codec trials on sampled cells: if all cells are read, the figures equal those of bodies that a writer would store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from schemaless import Datastore, NewCell
 from schemaless.codec.envelope import encode_body
 from schemaless.codec.registry import DEFAULT, codec_named
-from schemaless.survey.column_trials import LEAST_CELLS, sample_cells, try_codec
+from schemaless.survey.column_trials import MIN_CELLS, sample_cells, try_codec
 from schemaless.survey.page_model import PAGE_BYTES
 from schemaless.survey.sampling import Bounds
 
@@ -19,22 +19,22 @@ from schemaless.survey.sampling import Bounds
 @pytest.fixture
 def documents(fresh_store: Datastore, new_row: Callable[[], uuid.UUID]) -> dict[str, list[dict[str, object]]]:
     drawn = random.Random(6)
-    made: dict[str, list[dict[str, object]]] = {"LONG": [], "SHORT": []}
+    documents: dict[str, list[dict[str, object]]] = {"LONG": [], "SHORT": []}
     cells = []
     for _ in range(120):
         for column, count in (("LONG", 80), ("SHORT", 3)):
             document = {"legs": [{"miles": drawn.randrange(9_999), "to": "IAH"} for _ in range(count)]}
-            made[column].append(document)
+            documents[column].append(document)
             cells.append(NewCell(new_row(), column, 1, document))
     fresh_store.put_cells(cells, codec="json+none")
-    return made
+    return documents
 
 
 @pytest.mark.parametrize("name", ["msgpack+zstd", "msgpack+zlib", "json+zlib"])
 def test_trial_of_all_cells_is_exact(
     fresh_store: Datastore, documents: dict[str, list[dict[str, object]]], name: str
 ) -> None:
-    """What is small enough is read as a whole, and the figures are sums."""
+    """A small datastore is read completely, and the figures are sums."""
     cells = sample_cells(fresh_store, seed=1)
     assert cells.column_names() == ["LONG", "SHORT"]
     for column, of_column in documents.items():
@@ -55,7 +55,7 @@ def test_trial_of_all_cells_is_exact(
 def test_some_columns_and_a_part_of_the_cells(
     fresh_store: Datastore, documents: dict[str, list[dict[str, object]]]
 ) -> None:
-    """Other columns are read past; what is estimated says how well."""
+    """Other columns are ignored, and estimates have intervals."""
     few = Bounds(windows=16, window_rows=4, sample_bytes=1 << 20, whole_rows=0)
     cells = sample_cells(fresh_store, columns=["LONG"], shards=[0, 1, 2, 3], seed=3, bounds=few)
     assert cells.column_names() == ["LONG"]
@@ -70,12 +70,12 @@ def test_some_columns_and_a_part_of_the_cells(
 def test_too_few_cells_of_a_column_carry_no_figure(
     fresh_store: Datastore, documents: dict[str, list[dict[str, object]]], new_row: Callable[[], uuid.UUID]
 ) -> None:
-    """Three cells among hundreds are no sample: what a codec made of them differed from one report to the next."""
+    """Three cells among hundreds are not a sample: figures from them would differ between reports."""
     fresh_store.put_cells([NewCell(new_row(), "RARE", 1, {"n": number}) for number in range(3)])
     some = Bounds(windows=24, window_rows=8, sample_bytes=4 << 20, whole_rows=0)
     cells = sample_cells(fresh_store, seed=3, bounds=some)
 
     assert not cells.carries("RARE")
-    assert len(cells.of_column("LONG")) >= LEAST_CELLS
+    assert len(cells.of_column("LONG")) >= MIN_CELLS
     assert try_codec(cells, "LONG", DEFAULT).carried
-    assert sample_cells(fresh_store, seed=3).carries("RARE")  # all were read: what they take is counted
+    assert sample_cells(fresh_store, seed=3).carries("RARE")  # all cells were read, so the figures are exact

@@ -1,4 +1,4 @@
-"""The page model: what a rebuild gives, from stored lengths."""
+"""The page model predicts the file size of a rebuilt table from stored lengths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def content_of(lengths, layout=MYSQL) -> Content:
 
 
 def test_the_longest_body_in_a_page_and_the_shortest_outside():
-    """A record of half a page is no longer kept whole; two of just below it fill a page."""
+    """Records just below half a page fill a page in pairs; longer ones move to overflow pages."""
     inside = content_of([8_060] * 100)
     outside = content_of([8_061] * 100)
 
@@ -32,14 +32,14 @@ def test_the_longest_body_in_a_page_and_the_shortest_outside():
 
 
 @pytest.mark.parametrize(("layout", "lengths"), [(MYSQL, (15_680, 32_007)), (MARIADB, (16_330, 32_660))])
-def test_overflow_pages_hold_what_the_server_puts_into_them(layout, lengths):
-    """One byte more than a page holds takes another page; the first one has a longer header on MySQL."""
+def test_capacity_of_overflow_pages(layout, lengths):
+    """One byte more than a page holds needs another page; on MySQL, the first one has a longer header."""
     assert [content_of([length], layout).overflow_pages for length in lengths] == [1, 2]
     assert [content_of([length + 1], layout).overflow_pages for length in lengths] == [2, 3]
 
 
 def test_content_adds_up_and_scales():
-    """Half the rows are half the pages, as a sample needs it."""
+    """Half the rows fill half the pages, which samples rely on."""
     whole = content_of([300, 2_600, 40_000] * 400)
     half = content_of([300, 2_600, 40_000] * 200).times(2)
 
@@ -49,7 +49,7 @@ def test_content_adds_up_and_scales():
 
 
 def test_files_grow_by_pages_then_by_extents_then_by_four_of_them():
-    """An empty one has 128 KiB, a small one some MiB, a large one a number of four."""
+    """An empty file has 128 KiB, a small one whole MiB, a large one multiples of 4 MiB."""
     small, large = (rebuilt_file_bytes(content_of([2_600] * rows), MARIADB) for rows in (3_000, 60_000))
 
     assert small < 32 * MIB < large
@@ -68,8 +68,8 @@ def test_files_grow_by_pages_then_by_extents_then_by_four_of_them():
         (MARIADB, 39_400, 5_078, 251_658_240),
     ],
 )
-def test_large_tables_are_as_large_as_they_were_measured(layout, length, rows, file_bytes):
-    """Tables of 40 and 200 MB of bodies, rebuilt once by hand: the reserve of segments shows in these only."""
+def test_large_tables_have_their_measured_sizes(layout, length, rows, file_bytes):
+    """Tables with 40 and 200 MB of bodies, measured once by hand: only these show the reserve of segments."""
     assert rebuilt_file_bytes(content_of([length] * rows, layout), layout) == file_bytes
 
 
@@ -80,7 +80,7 @@ def test_large_tables_are_as_large_as_they_were_measured(layout, length, rows, f
     ids=str,
 )
 def test_a_rebuilt_table_is_as_large_as_predicted(fresh_store, new_row, by_hand, lengths):
-    """Within a tenth, for bodies inside and outside of pages and for both kinds of server."""
+    """Within ten percent, for bodies inside and outside of leaf pages, on both servers."""
     drawn = random.Random(1)
     left = 2 * MIB
     cells = []
@@ -105,18 +105,18 @@ def test_a_rebuilt_table_is_as_large_as_predicted(fresh_store, new_row, by_hand,
 
 
 @pytest.mark.mysql
-def test_an_account_without_process_gets_what_statistics_say(fresh_store, by_hand, row):
-    """Marked as such; the tables that are not there are absent."""
+def test_an_account_without_process_gets_sizes_from_statistics(fresh_store, by_hand, row):
+    """They are marked as not measured, and tables that do not exist are absent."""
     fresh_store.put_cell(row, "A", 1, {})
     names = [internals_of(fresh_store).shards.database(shard) for shard in range(4)]
     node = internals_of(fresh_store).topology.cluster_of(0).primary
     here = [
         name for shard, name in enumerate(names) if internals_of(fresh_store).topology.cluster_of(shard).primary == node
     ]
-    seen = known_table_sizes(internals_of(fresh_store).shards.pool_for(node), [*here, "nothing_0001"])
+    estimated = known_table_sizes(internals_of(fresh_store).shards.pool_for(node), [*here, "nothing_0001"])
     measured = known_table_sizes(by_hand(fresh_store).pool_for(node), here)
 
-    assert set(seen) == set(measured) == set(here)
-    assert not any(size.measured for size in seen.values())
+    assert set(estimated) == set(measured) == set(here)
+    assert not any(size.measured for size in estimated.values())
     assert all(size.measured for size in measured.values())
-    assert all(size.file_bytes > 0 for size in seen.values())
+    assert all(size.file_bytes > 0 for size in estimated.values())

@@ -1,4 +1,4 @@
-"""Samples: unbiased whatever the gaps are, with intervals that hold what they promise, and bounded."""
+"""Samples are unbiased for any gaps between ids, have valid intervals, and respect their bounds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BYTES = ("bytes",)
 
 
 class Rows:
-    """Rows of a few shards, made from a seed: their ids, and the sums of their sizes."""
+    """Rows of a few shards, generated from a seed: their ids, and the sums of their sizes."""
 
     def __init__(self, pattern: str, seed: int) -> None:
         drawn = random.Random(seed)
@@ -56,27 +56,27 @@ class Rows:
 
     @staticmethod
     def dense(drawn: random.Random, number: int) -> tuple[int, int]:
-        """No gaps, sizes of all kinds."""
+        """No gaps, widely varying sizes."""
         return 1, int(drawn.lognormvariate(7, 1))
 
     @staticmethod
-    def behind_gaps(drawn: random.Random, number: int) -> tuple[int, int]:
+    def after_gaps(drawn: random.Random, number: int) -> tuple[int, int]:
         """A row is as large as the gap before it."""
         gap = 1 + int(drawn.expovariate(1 / 20))
         return gap, 100 * gap
 
     @staticmethod
     def regions(drawn: random.Random, number: int) -> tuple[int, int]:
-        """Of each 900 rows, 300 are large and lie far apart."""
+        """Of each 900 rows, 300 are large with large gaps."""
         return (drawn.randrange(1, 60), 20_000) if number % 900 < 300 else (1, drawn.randrange(200, 800))
 
     @staticmethod
     def weekly(drawn: random.Random, number: int) -> tuple[int, int]:
-        """Two days of seven are different, and there are more later on."""
+        """Two of seven days have larger rows, and rows grow over time."""
         return (drawn.randrange(1, 8), 9_000 + number) if number % 70 >= 50 else (1, 1_000 + number)
 
     def sample(self, width: int, windows: int, seed: int) -> Sample:
-        """Sample them without a server."""
+        """Sample the rows without a server."""
         drawn = draw(self.spans, width, windows, seed)
         return Sample(
             drawn,
@@ -88,15 +88,15 @@ class Rows:
 
     def look(self, window: Window) -> WindowFigures:
         _, ids, sums = self.shards[window.shard]
-        first, behind = bisect_right(ids, window.after), bisect_right(ids, window.up_to)
-        size = sums[behind] - sums[first]
-        return WindowFigures({ROWS: behind - first, BYTES: size}, behind - first, size)
+        first, end = bisect_right(ids, window.after), bisect_right(ids, window.up_to)
+        size = sums[end] - sums[first]
+        return WindowFigures({ROWS: end - first, BYTES: size}, end - first, size)
 
 
 @pytest.mark.parametrize("rows_of_a_window", [8, 40])
-@pytest.mark.parametrize("pattern", ["dense", "behind_gaps", "regions", "weekly"])
-def test_intervals_hold_the_truth_and_estimates_are_not_biased(pattern, rows_of_a_window):
-    """In 90 of 100 seeded runs at least, with gaps that go with size too; their mean is the truth."""
+@pytest.mark.parametrize("pattern", ["dense", "after_gaps", "regions", "weekly"])
+def test_intervals_contain_the_truth_and_estimates_are_unbiased(pattern, rows_of_a_window):
+    """In at least 90 of 100 seeded runs, also if gaps correlate with sizes; the mean of the estimates is the truth."""
     rows = Rows(pattern, 1)
     width = round(rows_of_a_window * rows.ids / rows.rows)
     taken = [rows.sample(width, 120, seed) for seed in range(RUNS)]
@@ -115,20 +115,20 @@ def test_intervals_hold_the_truth_and_estimates_are_not_biased(pattern, rows_of_
 
 
 def test_the_next_rows_from_a_random_id_would_be_biased():
-    """What the windows are for: a row met by a random id is one behind a large gap."""
-    rows = Rows("behind_gaps", 1)
+    """The reason for windows: a random id tends to hit a row after a large gap."""
+    rows = Rows("after_gaps", 1)
     drawn = random.Random(1)
-    met = []
+    found = []
     for _ in range(2_000):
         span, ids, sums = drawn.choice(rows.shards)
         position = bisect_right(ids, drawn.randrange(span.low, span.high))
-        met.append(sums[position + 1] - sums[position])
+        found.append(sums[position + 1] - sums[position])
 
-    assert sum(met) / len(met) > 1.7 * rows.bytes / rows.rows
+    assert sum(found) / len(found) > 1.7 * rows.bytes / rows.rows
 
 
 def test_a_sample_of_all_tiles_is_exact():
-    """Every row is in one tile, and figures have no interval then."""
+    """Every row is in one tile, and the figures have no interval."""
     rows = Rows("regions", 2)
     taken = rows.sample(500, 10**9, 3)
 
@@ -140,7 +140,7 @@ def test_a_sample_of_all_tiles_is_exact():
 
 
 def test_one_tile_of_each_stratum_is_drawn():
-    """Windows are as many as asked for, apart, in order, inside of the shards' spans; the seed decides."""
+    """Windows have the requested number, do not overlap, are in order and inside the spans, and depend on the seed."""
     spans = [Span(2, 1, 1_000), Span(5, 10**15, 10**15 + 7), Span(9, 17, 90_017)]
     drawn = draw(spans, 64, 100, 7)
 
@@ -154,8 +154,8 @@ def test_one_tile_of_each_stratum_is_drawn():
         assert span.low - 1 <= window.after < window.up_to <= min(span.high, window.after + 65)
 
 
-def test_a_part_of_a_tile_stands_for_the_whole_tile():
-    """What is found in one of four parts counts four times, with an interval, and is not exact."""
+def test_a_part_of_a_tile_represents_the_whole_tile():
+    """The value of one of four parts counts four times, with an interval, and is not exact."""
     windows = [Window(0, 100 * number, 100 * number + 100, 1.0) for number in range(20)]
     windows[7] = windows[7]._replace(up_to=725, parts=4)
     taken = Sample(windows, [WindowFigures({ROWS: 10 if n == 7 else 100}, 0, 0) for n in range(20)], 20, 2_000, 1)
@@ -165,8 +165,8 @@ def test_a_part_of_a_tile_stands_for_the_whole_tile():
     assert taken.total(ROWS).low >= 19 * 100 + 10
 
 
-def test_what_was_not_seen_is_not_taken_to_be_absent():
-    """Of what was seen not once or once, there may be more; of all that was read, there is what was seen."""
+def test_occurrences_outside_the_sample_are_not_ruled_out():
+    """With no or one occurrence in the sample, the upper bound allows more; the lower bound is the number found."""
     rows = Rows("dense", 1)
     few = rows.sample(10, 100, 1)
     few.figures[3].values["bad",] = 1
@@ -178,8 +178,8 @@ def test_what_was_not_seen_is_not_taken_to_be_absent():
     assert few.ratio([BYTES], [("never",)]) is None
 
 
-def test_bounds_that_tell_nothing_are_refused():
-    """A handful of windows is no sample."""
+def test_bounds_with_too_few_windows_are_refused():
+    """A handful of windows is not a sample."""
     with pytest.raises(InvalidInput, match="16 windows"):
         Bounds(windows=3)
 
@@ -189,9 +189,9 @@ def test_bounds_that_tell_nothing_are_refused():
 
 @pytest.fixture
 def gaps(fresh_store, by_hand):
-    """1,200 cells in four shards, of two sizes, whose ids lie ten times further apart where they are large.
+    """1,200 cells of two sizes in four shards; the large ones have ids that are ten times further apart.
 
-    Their rows are the same in each run: which shard has which is what a sample of a seed depends on.
+    The row keys are the same in each run, because a seeded sample depends on their distribution to shards.
     """
     cells = [
         NewStoredCell(
@@ -209,14 +209,14 @@ def gaps(fresh_store, by_hand):
     return cells
 
 
-def reader(store, seen=None):
-    """Return what measures rows and bytes by column."""
+def reader(store, read=None):
+    """Return a function that measures the rows of a window by column."""
     size = PageSize()
 
     def look(window: Window) -> WindowFigures:
         rows = list(window_rows(internals_of(store).shards, window, size))
-        if seen is not None:
-            seen.extend(row[0] for row in rows)
+        if read is not None:
+            read.extend(row[0] for row in rows)
         total = sum(len(row[4]) for row in rows)
         return WindowFigures({("rows", name): sum(row[2] == name for row in rows) for name in "AB"}, len(rows), total)
 
@@ -225,25 +225,25 @@ def reader(store, seen=None):
 
 @pytest.mark.mysql
 def test_a_small_datastore_is_read_as_a_whole(fresh_store, gaps):
-    """Each cell once, and the counts are exact."""
-    seen: list[int] = []
-    taken = sample(internals_of(fresh_store).shards, range(4), reader(fresh_store, seen), seed=1)
+    """Each cell is read once, and the counts are exact."""
+    read: list[int] = []
+    taken = sample(internals_of(fresh_store).shards, range(4), reader(fresh_store, read), seed=1)
 
     assert taken.exact
-    assert len(seen) == len(gaps)
+    assert len(read) == len(gaps)
     assert taken.total(("rows", "A")) == taken.total(("rows", "B")) == Interval.of(600)
 
 
 @pytest.mark.mysql
 def test_a_large_datastore_is_sampled_within_bounds(fresh_store, gaps):
-    """What is over the bounds is not read; the estimates hold the truth, on a seed that is kept."""
+    """The bounds are respected, and the intervals contain the truth, for a fixed seed."""
     bounds = Bounds(windows=100, window_rows=4, whole_rows=100)
     taken = sample(internals_of(fresh_store).shards, range(4), reader(fresh_store), seed=3, bounds=bounds)
 
     assert not taken.exact
     assert len(taken.windows) == 100
     assert 100 < taken.rows < 900
-    taken.level = 0.9999  # one draw: by 95 % it would fail in every twentieth order of the tests
+    taken.level = 0.9999  # a single draw would fail in one of twenty orders of the tests with 95 %
     for name in "AB":
         estimate = taken.total(("rows", name))
         assert estimate.low <= 600 <= estimate.high, (name, estimate)
@@ -251,19 +251,19 @@ def test_a_large_datastore_is_sampled_within_bounds(fresh_store, gaps):
 
 @pytest.mark.mysql
 def test_a_sample_that_has_read_enough_bytes_ends(fresh_store, gaps):
-    """The round is gone to its end, so what was read is still from everywhere."""
+    """The current round is completed, so the sample still covers all shards."""
     bounds = Bounds(windows=100, window_rows=4, sample_bytes=10_000, whole_rows=100)
     taken = sample(internals_of(fresh_store).shards, range(4), reader(fresh_store), seed=3, bounds=bounds)
 
     assert 16 <= len(taken.windows) <= 25
-    # A shard may have next to no ids, by the rows that it happens to get.
+    # A shard may have hardly any ids, depending on its rows.
     assert len({window.shard for window in taken.windows}) >= 3
     assert sum(window.tiles for window in taken.windows) == pytest.approx(taken.tiles)
 
 
 @pytest.mark.mysql
 def test_an_empty_datastore_has_an_empty_sample(fresh_store):
-    """Nothing is read, and that is exact."""
+    """Nothing is read, and the result is exact."""
     taken = sample(internals_of(fresh_store).shards, range(4), reader(fresh_store), seed=1)
 
     assert (taken.exact, taken.windows, taken.rows) == (True, [], 0)
@@ -273,7 +273,7 @@ def test_an_empty_datastore_has_an_empty_sample(fresh_store):
 
 @pytest.mark.mysql
 def test_a_probe_reads_a_few_rows_by_the_primary_key(fresh_store, gaps):
-    """How close rows lie is asked for without a scan, whatever the statistics say."""
+    """The density of rows is read without a scan, whatever the statistics are."""
     sql = select_probe(internals_of(fresh_store).shards.database(1), 1, 50, 10**9, 8)
     plan = json.dumps(internals_of(fresh_store).shards.rows(1, b"EXPLAIN FORMAT=JSON " + sql)[0][0])
 
@@ -285,7 +285,7 @@ def test_a_probe_reads_a_few_rows_by_the_primary_key(fresh_store, gaps):
 
 @pytest.mark.mysql
 def test_a_stray_row_far_away_changes_neither_the_bounds_nor_the_estimate(fresh_store, gaps, by_hand):
-    """A hole of nearly all ids is found and left out: the windows lie where the rows are."""
+    """A hole of nearly all ids is found and excluded, so that the windows contain rows."""
     for shard in range(4):
         name = internals_of(fresh_store).shards.database(shard).encode()
         by_hand(fresh_store).execute(
@@ -298,7 +298,7 @@ def test_a_stray_row_far_away_changes_neither_the_bounds_nor_the_estimate(fresh_
 
     assert not taken.exact
     assert 60 < taken.rows < 900
-    taken.level = 0.9999  # one draw: by 95 % it would fail in every twentieth order of the tests
+    taken.level = 0.9999  # a single draw would fail in one of twenty orders of the tests with 95 %
     for name in "AB":
         estimate = taken.total(("rows", name))
         assert estimate.low <= 600 <= estimate.high, (name, estimate)
@@ -306,7 +306,7 @@ def test_a_stray_row_far_away_changes_neither_the_bounds_nor_the_estimate(fresh_
 
 @pytest.mark.mysql
 def test_a_crowded_window_is_read_in_part(fresh_store, gaps):
-    """A tile with far more rows than expected does not break the bounds; its part stands for it."""
+    """A tile with far more rows than expected respects the bounds; a part represents it."""
     crowded = Window(1, 100_000, 108_000, 1.0)
     reader_of = sampling._Reader(internals_of(fresh_store).shards, Bounds(), 1, "primary")
     rows = len(list(window_rows(internals_of(fresh_store).shards, crowded, PageSize())))

@@ -1,1 +1,1 @@
-"""``schemaless schema``: a file for each of its commands."""
+"""``schemaless schema``, with one module per command."""

@@ -1,4 +1,4 @@
-"""``schemaless schema``: the versions of tables."""
+"""The command group ``schemaless schema``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from schemaless.cli.schema.upgrade import upgrade
 
 @click.group(commands=[status, upgrade])
 def schema() -> None:
-    """Upgrade tables, or show their versions.
+    """Show and upgrade the schema of a datastore.
 
-    Run 'upgrade' after a new version of this package was installed; 'status' says whether it is needed.
+    Run 'upgrade' after installing a new version of this package; 'status' shows whether it is needed.
     """

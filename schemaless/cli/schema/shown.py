@@ -1,4 +1,4 @@
-"""How databases and their revisions are named in few lines."""
+"""Compact lists of database names, shared by the ``schema`` commands."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import itertools
 from collections.abc import Iterator
 from typing import Final
 
-_MOST_MESSAGES: Final = 20
+_MAX_MESSAGES: Final = 20
 
-_MOST_NAMES: Final = 3
+_MAX_NAMES: Final = 3
 
 
 def names_by_message(messages: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield each message once, with the names that it is about; after some, how many more there are."""
+    """Yield each message once with the names it applies to; after 20 messages, yield the number of others."""
     by_message: dict[str, list[str]] = {}
     for name, message in messages.items():
         by_message.setdefault(message, []).append(name)
-    for message, names in itertools.islice(by_message.items(), _MOST_MESSAGES):
+    for message, names in itertools.islice(by_message.items(), _MAX_MESSAGES):
         yield message, some_names(names)
-    if len(by_message) > _MOST_MESSAGES:
-        yield "with other reasons; --json has all", f"{len(by_message) - _MOST_MESSAGES:,} more"
+    if len(by_message) > _MAX_MESSAGES:
+        yield "with other reasons; --json lists all", f"{len(by_message) - _MAX_MESSAGES:,} more"
 
 
 def some_names(names: list[str]) -> str:
-    """Return the first names, and how many more there are."""
-    shown = ", ".join(names[:_MOST_NAMES])
-    return shown if len(names) <= _MOST_NAMES else f"{shown} and {len(names) - _MOST_NAMES:,} more"
+    """Return the first three names and the number of others."""
+    shown = ", ".join(names[:_MAX_NAMES])
+    return shown if len(names) <= _MAX_NAMES else f"{shown} and {len(names) - _MAX_NAMES:,} more"

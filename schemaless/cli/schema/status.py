@@ -1,4 +1,4 @@
-"""``schemaless schema status``: which revision each database is at."""
+"""``schemaless schema status``."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from schemaless.topology.configuration import datastore_url
 @url_option
 @json_option
 def status(url: str, as_json: bool) -> int:
-    """Show the revisions of the catalog and of the shards.
+    """Show the schema revisions of the catalog and of the shards.
 
-    The command shows how many databases are at which revision, and names those that are not at the revision of this
-    version; --json lists them all. If one server cannot be reached, the others are still asked. 'schemaless schema
-    upgrade' upgrades databases that are behind.
+    The command shows how many databases have each revision, and names those that do not have this version's revision;
+    --json lists all of them. If a server cannot be reached, the others are still read. 'schemaless schema upgrade'
+    upgrades outdated databases.
 
     \b
     Example:
       schemaless schema status
 
-    Exit status: 0 if all are at this version's revision, else 1.
+    Exit status: 0 if all databases have this version's revision, else 1.
     """
-    with progress("asking", None, "databases") as listener:
+    with progress("reading", None, "databases") as listener:
         states = schema_status(datastore_url(url)[0], listener=listener)
     current = all(state.current for state in states)
     if as_json:
         print_json([asdict(state) for state in states])
         return 0 if current else EXIT_FAILED
-    behind = [state for state in states if not state.current]
-    out().print(f"{len(states) - len(behind):,} of {len(states):,} databases are at this version's revision")
-    if behind:
+    outdated = [state for state in states if not state.current]
+    out().print(f"{len(states) - len(outdated):,} of {len(states):,} databases have this version's revision")
+    if outdated:
         _print_revisions(states)
-        for message, names in names_by_message({state.database: state.error for state in behind if state.error}):
-            note(f"not asked: {names}: {message}")
-        if any(state.error is None for state in behind):
+        for message, names in names_by_message({state.database: state.error for state in outdated if state.error}):
+            note(f"not read: {names}: {message}")
+        if any(state.error is None for state in outdated):
             note("next: schemaless schema upgrade")
     return 0 if current else EXIT_FAILED
 
 
 def _print_revisions(states: list[DatabaseState]) -> None:
-    """Print how many databases are at which revision, with the names of those that are behind."""
+    """Print the number of databases per revision, with names of outdated ones."""
     groups: dict[tuple[str, str, bool], list[str]] = {}
     for state in states:
-        revision = "not asked" if state.error else state.revision or "none"
+        revision = "not read" if state.error else state.revision or "none"
         groups.setdefault((state.branch, revision, state.current), []).append(state.database)
     print_table(
         None,

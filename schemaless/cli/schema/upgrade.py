@@ -1,4 +1,4 @@
-"""``schemaless schema upgrade``: brings every database to the newest revision."""
+"""``schemaless schema upgrade``."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from schemaless.wire.parallel import AT_ONCE
     "--at-once",
     type=click.IntRange(min=1),
     default=AT_ONCE,
-    help="How many databases of each server are upgraded at a time.",
+    help="Number of databases to upgrade at a time on each server.",
 )
 @json_option
 def upgrade(url: str, at_once: int, as_json: bool) -> int:
-    """Bring all tables to this version's revision.
+    """Upgrade all databases to this version's schema revision.
 
     The catalog is upgraded first, then the shards, several at a time on each server. If a database fails, the command
-    names it and upgrades the others all the same. If it is interrupted, the same command upgrades the rest. The account
-    needs the role admin.
+    reports it and still upgrades the others. After an interruption, run the same command again. The account needs the
+    role admin.
 
     \b
     Example:
       schemaless schema upgrade
 
-    Exit status: 0 if all are at this version's revision, 1 if one failed.
+    Exit status: 0 if all databases have this version's revision, 1 if one failed.
     """
     with progress("upgrading", None, "databases") as listener:
         outcome = upgrade_schema(datastore_url(url)[0], at_once=at_once, listener=listener)
@@ -40,13 +40,13 @@ def upgrade(url: str, at_once: int, as_json: bool) -> int:
         print_json({"upgraded": outcome.upgraded, "current": outcome.current, "failed": outcome.failed})
     else:
         out().print(
-            f"upgraded {len(outcome.upgraded):,} databases; {outcome.current:,} were at this version's revision already"
+            f"upgraded {len(outcome.upgraded):,} databases; {outcome.current:,} already had this version's revision"
         )
         for message, names in names_by_message(outcome.failed):
             note(f"failed: {names}: {message}")
     if outcome.failed:
         note(
-            f"{len(outcome.failed):,} failed, all others are done; mend what is named and run the same command again: "
-            "it goes on with those"
+            f"{len(outcome.failed):,} databases failed, and all others are done; fix the errors and run the same "
+            "command again to upgrade these"
         )
     return EXIT_FAILED if outcome.failed else 0
