@@ -174,7 +174,11 @@ def _adopt(url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: 
         if node != now.primary:
             removed[now.primary] = "it was the primary"
         remaining = [member for member in after.nodes if member not in removed]
-        moved = home is not None and change.url.node != node and _is(home, change, node)
+        moved = (
+            home is not None
+            and change.url.node != node
+            and (home.node == node or is_same_server(home, change.pool(node)))
+        )
         return Adoption(
             replace(after, nodes=tuple(remaining)),
             after != now,
@@ -364,10 +368,6 @@ def _settle_replicas(
         remaining = tuple(member for member in cluster.nodes if member not in removed)
         change.write(home or change.home(), replace(cluster, nodes=remaining))
     return arrived_s, removed
-
-
-def _is(home: NodePool, change: Change, node: Node) -> bool:
-    return home.node == node or is_same_server(home, change.pool(node))
 
 
 def _short(transactions: str) -> str:

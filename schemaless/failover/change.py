@@ -136,17 +136,17 @@ class Change:
             TopologyError: the server of the datastore's URL is not a primary that accepts writes.
         """
         here = self.pool(self.url.node)
-        if to is not None and self._is(here, to):
+        if to is not None and self._is_server(here, to):
             return here
         others = [cluster.primary for cluster in self.topology.clusters if cluster != moves]
         # The same address first: comparing with the others may wait for a server that is down.
         others.sort(key=lambda primary: primary != here.node)
-        if any(self._is(here, primary) for primary in others):
+        if any(self._is_server(here, primary) for primary in others):
             if not is_read_only(here):
                 return here
         elif moves is not None and to is not None and old is not None and old != "unreachable":
             new = self.pool(to)
-            if self._is(here, moves.primary) and read_catalog(new, self.topology.name).topology == self.topology:
+            if self._is_server(here, moves.primary) and read_catalog(new, self.topology.name).topology == self.topology:
                 return new
         raise TopologyError(
             f"{here.node} is not a primary that accepts writes, so the catalog cannot be changed there; use a URL "
@@ -155,7 +155,7 @@ class Change:
             + ". Nothing was written"
         )
 
-    def _is(self, here: NodePool, node: Node) -> bool:
+    def _is_server(self, here: NodePool, node: Node) -> bool:
         if here.node == node.having("primary"):
             return True
         try:

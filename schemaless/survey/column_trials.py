@@ -76,15 +76,13 @@ class CellSample:
 
     def estimate(self, values: Sequence[float]) -> Interval:
         """Estimate a total over the datastore from one value per window."""
-        return self._with(("value",), values).total(("value",))
+        figures = [WindowFigures({("value",): value}, 0, 0) for value in values]
+        return replace(self.taken, figures=figures).total(("value",))
 
     def ratio(self, over: Sequence[float], under: Sequence[float]) -> Interval | None:
         """Estimate the ratio of two totals; None if the second one is 0."""
         both = [WindowFigures({("over",): a, ("under",): b}, 0, 0) for a, b in zip(over, under, strict=True)]
         return replace(self.taken, figures=both).ratio([("over",)], [("under",)])
-
-    def _with(self, key: tuple[str, ...], values: Sequence[float]) -> Sample:
-        return replace(self.taken, figures=[WindowFigures({key: value}, 0, 0) for value in values])
 
 
 @dataclass(frozen=True, slots=True)
