@@ -49,7 +49,7 @@ _FLAVOURS = ["given"] if foreign.GIVEN else [foreign.CHOSEN] if foreign.CHOSEN e
 _THROUGH_THE_SOCKET = ("test_load_stopped_in_the_middle_goes_on", "test_migrate_stopped_in_the_middle_goes_on")
 _ON_TWO_SERVERS = (
     "test_create_spreads_shards_over_both_servers",
-    "test_create_beside_a_longer_name_is_fine",
+    "test_create_beside_a_datastore_with_a_longer_name",
     "test_shards_swapped_between_servers_are_refused",
     "test_info_shows_topology_and_counts_exactly_when_asked",
 )

@@ -10,7 +10,7 @@ from schemaless.cli.schema.upgrade import upgrade
 
 @click.group(commands=[status, upgrade])
 def schema() -> None:
-    """Show and upgrade the schema of a datastore.
+    """Upgrade tables, or show their versions.
 
     Run 'upgrade' after installing a new version of this package; 'status' shows whether it is needed.
     """
