@@ -91,7 +91,7 @@ def predict(
         for after in sorted(rows_of):
             for column_name, length in rows_of[after]:
                 packer.add(column_name, length)
-        files = modelled(packer.content(), layout)
+        files = _modelled_file(packer.content(), layout)
     else:
         files = rebuilt_files(taken, ("file",), layout, 1)
     return PredictedSize(taken.total(("rows", "file")), taken.total(("bytes",)), files)
@@ -159,7 +159,7 @@ def expected_file_bytes(content: Content, layout: Layout, error: float) -> tuple
     return fmean(sizes), pstdev(sizes)
 
 
-def modelled(content: Content, layout: Layout) -> Interval:
+def _modelled_file(content: Content, layout: Layout) -> Interval:
     """Return the file size for completely known rows, with an interval from the page model's error."""
     error = model_error(content)
     ends = (rebuilt_file_bytes(content.times(1 + sign * _95 * error), layout) for sign in (-1, 0, 1))
