@@ -158,3 +158,14 @@ def poisson_bounds(observed: float, level: float = LEVEL) -> tuple[float, float]
     high = next_count * (1 - 1 / (9 * next_count) + z / (3 * math.sqrt(next_count))) ** 3
     low = observed * max(0.0, 1 - 1 / (9 * observed) - z / (3 * math.sqrt(observed))) ** 3 if observed else 0.0
     return low, high
+
+
+def shards_text(shards: Iterable[int]) -> str:
+    """Return ascending shard numbers as a list such as ``0-3,8``, which ``--shards`` takes."""
+    parts: list[list[int]] = []
+    for shard in shards:
+        if parts and parts[-1][-1] == shard - 1:
+            parts[-1][1:] = [shard]
+        else:
+            parts.append([shard])
+    return ",".join("-".join(map(str, part)) for part in parts)

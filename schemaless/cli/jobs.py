@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 import click
 from rich.live import Live
 
-from schemaless.cli.options import open_store, shards_text, with_options
+from schemaless.cli.options import open_store, with_options
 from schemaless.errors import InvalidInput, JobConflict, SchemalessError
 from schemaless.events import Event
 from schemaless.jobs.job import (
@@ -33,6 +33,7 @@ from schemaless.jobs.job import (
 from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.status import Eta, JobStatus, status_of
 from schemaless.jobs.throttle import Thresholds
+from schemaless.numbers import shards_text
 from schemaless.runner_names import who
 from schemaless.terminal.output import bytes_text, err, facts, note, out, print_json, print_table
 from schemaless.terminal.progress import ProgressLine, amount_text, duration

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, NamedTuple
 
@@ -186,17 +186,6 @@ def shards_of(text: str | None, shard_count: int) -> list[int]:
             raise InvalidInput(f"--shards {text!r}: {part.strip()!r} is not in 0 to {shard_count - 1}")
         chosen.update(numbers)
     return sorted(chosen)
-
-
-def shards_text(shards: Iterable[int]) -> str:
-    """Return the list that ``shards_of`` takes, of numbers in their order."""
-    parts: list[list[int]] = []
-    for shard in shards:
-        if parts and parts[-1][-1] == shard - 1:
-            parts[-1][1:] = [shard]
-        else:
-            parts.append([shard])
-    return ",".join("-".join(map(str, part)) for part in parts)
 
 
 def row_key_of(text: str) -> uuid.UUID:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Generic, Self, TypedDict, TypeVar, Unpack
 
 from schemaless.datastore import Datastore
-from schemaless.errors import JobConflict
+from schemaless.errors import InvalidInput, JobConflict
 from schemaless.events import Listener, nobody
 from schemaless.internals import internals_of
 from schemaless.jobs.driver import GIVE_UP_S, Driver
@@ -18,7 +18,10 @@ from schemaless.jobs.throttle import Thresholds
 from schemaless.jobs.versions import versions
 from schemaless.jobs.worker import Work
 from schemaless.jobs.workers import workers
+from schemaless.numbers import shards_text
 from schemaless.opening import opening_of
+
+_LONGEST_LIST: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,17 @@ def _nothing(store: Datastore, job: Job) -> None:
     pass
 
 
+def _shards(shards: Sequence[int]) -> str:
+    text = shards_text(shards)
+    return text if len(text) <= _LONGEST_LIST else f"{len(shards):,}"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
+
+
 @dataclass(frozen=True, slots=True)
 class JobKind(Generic[S]):
     """A kind of job.
@@ -86,7 +100,10 @@ class JobKind(Generic[S]):
         spec: the class of what is asked for.
         weigh: returns what each of some shards weighs against the others, in bytes.
         work: does the work on a shard. A function of a module.
-        check: raises where what is asked for cannot be done on these shards; before there is a job.
+        check: raises where a new job cannot do what is asked for on these shards. Runs before the job is created, and
+            not for a job that is joined: that one passed it.
+        covers: whether an unfinished job, given by its spec, is the one that a command asks for, whichever shards the
+            command finds now. The shards of a drain are fewer with each one that has moved.
         reaches: returns the clusters that it is about besides those that the shards are on.
         before: called once a job is new, before its work.
         after: called after each run that came to the job's end, or to its abortion.
@@ -97,6 +114,7 @@ class JobKind(Generic[S]):
     weigh: Callable[[Datastore, Sequence[int]], Mapping[int, int]]
     work: Work
     check: Callable[[Datastore, S, Sequence[int]], None] = lambda store, spec, shards: None
+    covers: Callable[[S, S], bool] = lambda begun, asked: False
     reaches: Callable[[S], Collection[str]] = lambda spec: ()
     before: Callable[[Datastore, Job], None] = _nothing
     after: Callable[[Datastore, Job], None] = _nothing
@@ -110,30 +128,53 @@ class JobKind(Generic[S]):
 
         Raises:
             InvalidInput: there is no such shard, no shard at all, or what ``check`` raises.
-            JobConflict: another unfinished job is about one of these shards.
+            JobConflict: another unfinished job is about one of these shards; the message says how it differs.
         """
         chosen = internals_of(store).chosen_shards(shards)
-        self.check(store, spec, chosen)
         job_store = JobStore(store)
         joined = self.same(job_store, spec, chosen)
         if joined is not None:
             return joined, False
+        if not chosen:
+            raise InvalidInput("a job needs at least one shard")
+        self.check(store, spec, chosen)
         clusters = {internals_of(store).topology.cluster_of(shard).name for shard in chosen} | {*self.reaches(spec)}
         try:
             job = job_store.create(self.name, spec.as_json(), self.weigh(store, chosen), clusters, versions(store))
-        except JobConflict:
-            # Somebody may have begun the same at this moment.
+        except JobConflict as conflict:
+            # The same command may have created the job at this moment.
             joined = self.same(job_store, spec, chosen)
             if joined is None:
-                raise
+                raise self._explained(job_store, conflict, spec, chosen) from None
             return joined, False
         return job, True
+
+    def _explained(self, job_store: JobStore, conflict: JobConflict, spec: S, shards: Sequence[int]) -> JobConflict:
+        """Add to a conflict with a job of this kind which options keep this command from joining it."""
+        begun = None if conflict.job_id is None else job_store.job(conflict.job_id)
+        if begun is None or begun.kind != self.name:
+            return conflict
+        asked, there = spec.as_json(), self.spec.of(begun).as_json()
+        numbers = job_store.numbers(begun.job_id)
+        parts = [
+            f"{name} ({_text(there[name])} there, {_text(value)} here)"
+            for name, value in asked.items()
+            if name != "thresholds" and there[name] != value
+        ]
+        if numbers != list(shards):
+            parts.append(f"its shards ({_shards(numbers)} there, {_shards(shards)} here)")
+        if not parts:
+            return conflict
+        return JobConflict(f"{conflict}; it differs from this command in {', '.join(parts)}", conflict.job_id)
 
     def same(self, job_store: JobStore, spec: S, shards: Sequence[int]) -> Job | None:
         """Return the unfinished job that is about just this, whatever its thresholds; None where there is none."""
         for job in job_store.jobs(self.name):
-            same = job.unfinished and replace(self.spec.of(job), thresholds=spec.thresholds) == spec
-            if same and job_store.numbers(job.job_id) == list(shards):
+            if not job.unfinished:
+                continue
+            begun = self.spec.of(job)
+            same = replace(begun, thresholds=spec.thresholds) == spec
+            if same and (self.covers(begun, spec) or job_store.numbers(job.job_id) == list(shards)):
                 return job
         return None
 

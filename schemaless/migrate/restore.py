@@ -217,8 +217,6 @@ def run(
     """
     restore = _Restore(store, spec)
     shards = restore.originals.shards()
-    if how.get("job") is None:
-        _end_abandoned(JobStore(store), spec, shards)
     ended = replace(RESTORE, work=partial(work, chunk_cells=chunk_cells)).run(store, spec, shards, **how)
     job_store = JobStore(store)
     tallies = {state.shard: ShardRestored.of(state) for state in job_store.shards(ended.job_id)}
@@ -227,9 +225,8 @@ def run(
     return outcome
 
 
-def _end_abandoned(job_store: JobStore, spec: RestoreSpec, shards: Sequence[int]) -> None:
-    if RESTORE.same(job_store, spec, shards) is not None:
-        return
+def _end_abandoned(store: Datastore, spec: RestoreSpec, shards: Sequence[int]) -> None:
+    job_store = JobStore(store)
     for job in job_store.jobs("restore"):
         if job.state != "running":
             continue
@@ -280,4 +277,4 @@ def work(store: Datastore, shard_run: ShardRun, chunk_cells: int = CHUNK_CELLS) 
     shard_run.finish()
 
 
-RESTORE: Final = JobKind("restore", RestoreSpec, weights_of, work)
+RESTORE: Final = JobKind("restore", RestoreSpec, weights_of, work, _end_abandoned)

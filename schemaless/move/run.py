@@ -55,7 +55,34 @@ def _check(store: Datastore, spec: MoveSpec, shards: Sequence[int]) -> None:
             raise InvalidInput(f"{cluster.name} and {target.name} are the same server under two addresses")
 
 
-MOVE: Final = JobKind("move", MoveSpec, _table_bytes, work, _check, reaches=lambda spec: (spec.target,))
+def _refuse(store: Datastore, spec: MoveSpec, shards: Sequence[int]) -> None:
+    """Refuse a new job if shards cannot be moved; shards of unfinished jobs are reported as a conflict instead.
+
+    Raises:
+        MoveRefused: some of the shards cannot be moved.
+    """
+    busy = _busy(store)
+    refused = [
+        shard_plan
+        for shard_plan in plan(store, spec, shards)
+        if shard_plan.refusal is not None and shard_plan.shard not in busy
+    ]
+    if not refused:
+        return
+    first, others = refused[0], len(refused) - 1
+    more = f"; {others} more {'shard' if others == 1 else 'shards'} cannot be moved either" if others else ""
+    raise MoveRefused(f"shard {first.shard} cannot be moved to {spec.target}: {first.refusal}{more}")
+
+
+MOVE: Final = JobKind(
+    "move",
+    MoveSpec,
+    _table_bytes,
+    work,
+    _refuse,
+    covers=lambda begun, asked: asked.drain is not None and begun.drain == asked.drain,
+    reaches=lambda spec: (spec.target,),
+)
 
 
 def _sources(store: Datastore, shards: Sequence[int], target: Cluster) -> list[Cluster]:
@@ -200,20 +227,7 @@ def begin_or_join(store: Datastore, spec: MoveSpec, shards: Iterable[int]) -> tu
         MoveRefused: some shards cannot be moved; no job was started.
         JobConflict: another unfinished job includes one of the shards.
     """
-    chosen = internals_of(store).chosen_shards(shards)
-    joined = MOVE.same(JobStore(store), spec, chosen)
-    if joined is not None:
-        return joined, False
-    busy = _busy(store)
-    refused = [
-        shard_plan
-        for shard_plan in plan(store, spec, chosen)
-        if shard_plan.refusal is not None and shard_plan.shard not in busy
-    ]
-    if refused:
-        others = f"; {len(refused) - 1} more shards cannot be moved either" if len(refused) > 1 else ""
-        raise MoveRefused(f"shard {refused[0].shard} cannot be moved to {spec.target}: {refused[0].refusal}{others}")
-    return MOVE.begin_or_join(store, spec, chosen)
+    return MOVE.begin_or_join(store, spec, shards)
 
 
 def run(store: Datastore, spec: MoveSpec, shards: Iterable[int], **how: Unpack[HowToRun]) -> list[MoveRecord]:
@@ -234,10 +248,7 @@ def run(store: Datastore, spec: MoveSpec, shards: Iterable[int], **how: Unpack[H
         MoveRefused: a shard cannot be moved now; shards that have moved stay on the target.
         SchemalessError: as ``JobKind.run``.
     """
-    if how.get("job") is None:
-        how["job"], how["new"] = begin_or_join(store, spec, shards)
-    ended = MOVE.run(store, spec, shards, **how)
-    return Records(store).all(ended.job_id)
+    return Records(store).all(MOVE.run(store, spec, shards, **how).job_id)
 
 
 def abort(store: Datastore, move: Job, *, uncompared: bool = False, **how: Unpack[HowToRun]) -> list[MoveRecord]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from schemaless.errors import InvalidInput
@@ -39,16 +39,21 @@ class MoveSpec(JobSpec):
         give_up_s: time limit for cutting a shard over once it is copied, and for a copy whose backlog does not shrink,
             in seconds.
         accounts: whether to refuse the move if accounts that use a shard lack privileges on the target.
+        drain: the cluster that the move empties, if it moves all its shards. Ignored when specs are compared: draining a
+            cluster and moving the same shards by number are the same job.
     """
 
     target: str = ""
     max_pause_s: float = 1.0
     give_up_s: float = 3600.0
     accounts: bool = True
+    drain: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not self.target:
             raise InvalidInput("no target cluster is given; 'schemaless topology show' lists the clusters")
+        if self.drain == self.target:
+            raise InvalidInput(f"{self.target} cannot be drained to itself; name another cluster as the target")
         for name in ("max_pause_s", "give_up_s"):
             if not getattr(self, name) > 0:
                 raise InvalidInput(f"{name} must be a number of seconds above 0, got {getattr(self, name)!r}")

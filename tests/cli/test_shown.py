@@ -12,9 +12,10 @@ import pytest
 
 from schemaless.cli.bench import codecs as bench
 from schemaless.cli.migrate import report
-from schemaless.cli.options import shards_of, shards_text
+from schemaless.cli.options import shards_of
 from schemaless.events import Advanced
 from schemaless.internals import internals_of
+from schemaless.numbers import shards_text
 from schemaless.pages import capacity_csv
 from schemaless.terminal import output
 from schemaless.terminal.shown import CSVText, JSONTerminal, shown, shown_json

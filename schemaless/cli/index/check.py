@@ -7,12 +7,12 @@ from typing import Final
 import click
 
 from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option
-from schemaless.cli.options import shards_text as list_of_shards
 from schemaless.cli.trigger.steer import execute_option
 from schemaless.errors import InvalidInput, SchemalessError
 from schemaless.indexes.admin import Indexes
 from schemaless.indexes.check import Found, IndexCheck
 from schemaless.indexes.registry import READY, IndexEntry
+from schemaless.numbers import shards_text as list_of_shards
 from schemaless.terminal.output import EXIT_FAILED, json_option, note, out, print_json, print_table, progress
 
 _COLUMNS: Final = (

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
-from schemaless.cli.options import open_store, shards_of, url_option
+from schemaless.cli.options import note_dry, open_store, shards_of, url_option
 from schemaless.cli.shards.balance import balance, show_skew, skew_data, still_to_move
 from schemaless.cli.shards.shown import show_records
 from schemaless.datastore import Datastore
@@ -19,7 +19,7 @@ from schemaless.jobs.job import Job
 from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.throttle import Thresholds
 from schemaless.move.record import MoveRecord
-from schemaless.move.run import MOVE, ShardPlan, begin_or_join
+from schemaless.move.run import MOVE, ShardPlan
 from schemaless.move.run import plan as make_plan
 from schemaless.move.run import run as run_move
 from schemaless.move.spec import MoveSpec
@@ -94,12 +94,12 @@ def plan(
 
     Exit status: 0, or 1 if a shard cannot be moved.
     """
+    _check_which(shards_text, target, drain, balanced)
     with open_store(url) as store:
         if balanced:
-            _refuse_beside_balance(shards_text, target, drain)
             return _plan_balance(store, MoveSpec("balance", accounts=not unchecked), as_json)
-        spec = MoveSpec(_target(target), accounts=not unchecked)
-        return _plan(store, spec, _shards(store, shards_text, drain), as_json)
+        spec = _spec(store, target, drain, accounts=not unchecked)
+        return _plan(store, spec, _shards(store, shards_text, spec.drain), as_json)
 
 
 @click.command()
@@ -146,8 +146,9 @@ def move(
     which the rest is copied and the catalog is changed. Afterwards all of it is compared with what was left behind,
     cell by cell. Copying waits while replicas of either cluster lag, as a migration does; --max-mb-per-s slows it down.
 
-    If a move is killed, or a server fails, the same command continues it. What it leaves behind stays until 'schemaless
-    shards drop-moved'. The account needs the role move.
+    If a move is killed, or a server fails, the same command continues it. With --drain it then also moves the shards
+    that have come to the cluster since, and a cluster without shards is drained already. What a move leaves behind
+    stays until 'schemaless shards drop-moved'. The account needs the role move.
 
     \b
     Examples:
@@ -158,75 +159,103 @@ def move(
 
     Exit status: 0 moved and compared, 1 a shard cannot be moved, 3 stopped; the same command continues.
     """
+    if job_id is None:
+        _check_which(shards_text, target, drain, balanced)
+    options: dict[str, Any] = {"max_pause_s": max_pause_ms / 1000, "give_up_s": give_up_s, "accounts": not unchecked}
     with open_store(url) as store:
-        job_store, new = JobStore(store), False
+        runs = _Runs(store, workers, dask)
         if balanced and job_id is None:
-            _refuse_beside_balance(shards_text, target, drain)
-            spec = MoveSpec("balance", max_pause_ms / 1000, give_up_s, not unchecked, thresholds=thresholds)
+            spec = MoveSpec("balance", thresholds=thresholds, **options)
             if not execute:
                 status = _plan_balance(store, spec, as_json)
-                note("nothing was changed; add --execute to do it")
+                note_dry()
                 return status
-            show_records(_move_balanced(store, spec, workers, dask), as_json)
-            return 0
-        if job_id is not None:
-            job, spec, shards = MOVE.resumed(job_store, job_id)
+            runs.balance(spec)
         else:
             job = None
-            spec = MoveSpec(_target(target), max_pause_ms / 1000, give_up_s, not unchecked, thresholds=thresholds)
-            shards = _shards(store, shards_text, drain)
-        if not execute:
-            status = _plan(store, spec, shards, as_json)
-            note("nothing was changed; add --execute to do it")
-            return status
-        if job is None:
-            job, new = begin_or_join(store, spec, shards)
-        with JobProgress(job_store) as shown:
-            records = run_move(store, spec, shards, job=job, new=new, count=workers, dask=dask, listener=shown)
-    show_records(records, as_json)
+            if job_id is not None:
+                job, spec, shards = MOVE.resumed(JobStore(store), job_id)
+            else:
+                spec = _spec(store, target, drain, thresholds=thresholds, **options)
+                shards = _shards(store, shards_text, spec.drain)
+            if not execute:
+                status = _plan(store, spec, shards, as_json)
+                note_dry()
+                return status
+            if spec.drain is not None and job is None:
+                runs.drain(spec)
+            else:
+                runs.run(spec, shards, job)
+    show_records(runs.records, as_json)
     return 0
 
 
-def _target(name: str | None) -> str:
-    if name is None:
+def _check_which(shards_text: str | None, target: str | None, drain: str | None, balanced: bool) -> None:
+    if balanced and (shards_text, target, drain) != (None, None, None):
+        raise InvalidInput("--balance chooses the shards and where they go; leave out SHARDS, --to and --drain")
+    if balanced:
+        return
+    if target is None:
         raise InvalidInput("name the cluster that the shards go to: --to CLUSTER")
-    return name
+    if (shards_text is None) == (drain is None):
+        raise InvalidInput("name the shards, such as 0-3,8, or all of a cluster by --drain CLUSTER")
+
+
+def _spec(store: Datastore, target: str | None, drain: str | None, **options: Any) -> MoveSpec:
+    drained = None if drain is None else internals_of(store).topology.cluster(drain).name
+    return MoveSpec(target or "", drain=drained, **options)
 
 
 def _shards(store: Datastore, text: str | None, drain: str | None) -> list[int]:
-    if (text is None) == (drain is None):
-        raise InvalidInput("name the shards, such as 0-3,8, or all of a cluster by --drain CLUSTER")
     if drain is None:
         return shards_of(text, store.shard_count)
-    there = internals_of(store).topology.shards_of(internals_of(store).topology.cluster(drain).name)
-    if not there:
-        raise InvalidInput(f"{drain} has no shards any more")
-    return there
+    return internals_of(store).topology.shards_of(drain)
 
 
-def _move_balanced(store: Datastore, spec: MoveSpec, workers: int, dask: str | None) -> list[MoveRecord]:
-    """Even out clusters, by a job for each cluster that shards go to, behind the moves that are not through yet."""
-    job_store, records = JobStore(store), list[MoveRecord]()
+class _Runs:
+    """Runs of move jobs, one after the other, and the records of all of them."""
 
-    def go_on(spec: MoveSpec, shards: Sequence[int], job: Job, *, new: bool = False) -> None:
-        with JobProgress(job_store) as shown:
-            records.extend(run_move(store, spec, shards, job=job, new=new, count=workers, dask=dask, listener=shown))
+    def __init__(self, store: Datastore, workers: int, dask: str | None) -> None:
+        self.records: list[MoveRecord] = []
+        self._store = store
+        self._job_store = JobStore(store)
+        self._workers = workers
+        self._dask = dask
 
-    for job in job_store.jobs("move"):
-        if job.unfinished:
-            go_on(MoveSpec.of(job), job_store.numbers(job.job_id), job)
-    internals_of(store).shards.again(internals_of(store).shards.routing)
-    for target, chosen in balance(store)[1].items():
-        of_target = replace(spec, target=target)
-        if shards := still_to_move(internals_of(store).topology, target, chosen):
-            begun, new = begin_or_join(store, of_target, shards)
-            go_on(of_target, shards, begun, new=new)
-    return records
+    def run(self, spec: MoveSpec, shards: Sequence[int], job: Job | None = None) -> None:
+        """Run one job to its end: the given one, else the one that these shards have or get."""
+        with JobProgress(self._job_store) as shown:
+            self.records += run_move(
+                self._store, spec, shards, job=job, count=self._workers, dask=self._dask, listener=shown
+            )
 
+    def drain(self, spec: MoveSpec) -> None:
+        """Move all shards of a cluster; a drain that was interrupted is completed before others are moved."""
+        shards = _shards(self._store, None, spec.drain)
+        joined = MOVE.same(self._job_store, spec, shards)
+        if joined is not None:
+            self.run(spec, shards, joined)
+            self._look_again()
+            # Not those that the job has left there, since somebody has aborted their move.
+            shards = sorted({*_shards(self._store, None, spec.drain)} - {*self._job_store.numbers(joined.job_id)})
+        if shards:
+            self.run(spec, shards)
+        elif joined is None:
+            note(f"{spec.drain} has no shards; there is nothing to move")
 
-def _refuse_beside_balance(*given: object) -> None:
-    if any(option is not None for option in given):
-        raise InvalidInput("--balance chooses the shards and where they go; leave out SHARDS, --to and --drain")
+    def balance(self, spec: MoveSpec) -> None:
+        """Complete the moves that are unfinished, then even out clusters by one job for each target."""
+        for job in self._job_store.jobs("move"):
+            if job.unfinished:
+                self.run(MoveSpec.of(job), self._job_store.numbers(job.job_id), job)
+        self._look_again()
+        for target, chosen in balance(self._store)[1].items():
+            if shards := still_to_move(internals_of(self._store).topology, target, chosen):
+                self.run(replace(spec, target=target), shards)
+
+    def _look_again(self) -> None:
+        shards = internals_of(self._store).shards
+        shards.again(shards.routing)
 
 
 def _plan_balance(store: Datastore, spec: MoveSpec, as_json: bool) -> int:
@@ -258,6 +287,8 @@ def _plan(store: Datastore, spec: MoveSpec, shards: Sequence[int], as_json: bool
 
 
 def _plans(store: Datastore, spec: MoveSpec, shards: Sequence[int]) -> list[ShardPlan]:
+    if not shards:
+        return []
     with progress("looking at both servers", len(shards), "shards") as listener:
         return make_plan(store, spec, shards, listener=listener)
 
@@ -273,6 +304,9 @@ def _plan_data(target: str, plans: Sequence[ShardPlan]) -> dict[str, Any]:
 
 
 def _show_plan(target: str, plans: Sequence[ShardPlan]) -> None:
+    if not plans:
+        out().print(f"there is nothing to move to {target}", markup=False)
+        return
     total = _plan_data(target, plans)["total"]
     out().print(
         f"{len(plans)} shards with {bytes_text(total['file_bytes'])} would go to {target}; copying may take "
