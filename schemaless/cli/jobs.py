@@ -15,6 +15,7 @@ import click
 from rich.live import Live
 
 from schemaless.cli.options import open_store, with_options
+from schemaless.cli.quantities import CatalogId
 from schemaless.errors import InvalidInput, JobConflict, SchemalessError
 from schemaless.events import Event
 from schemaless.jobs.job import (
@@ -32,7 +33,8 @@ from schemaless.jobs.job import (
 )
 from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.status import Eta, JobStatus, status_of
-from schemaless.jobs.throttle import Thresholds
+from schemaless.jobs.throttle import MOST, Thresholds
+from schemaless.jobs.workers import MOST_WORKERS
 from schemaless.numbers import shards_text
 from schemaless.runner_names import who
 from schemaless.terminal.output import bytes_text, err, facts, note, out, print_json, print_table
@@ -57,14 +59,23 @@ _DONE_TO_CELLS: Final = {"migrate": "re-encoded", "move": "copied", "restore": "
 
 def job_option(help_text: str) -> Callable[[Any], Any]:
     """Return the option that names a job."""
-    return click.option("--job", "job_id", type=int, metavar="N", help=help_text)
+    return click.option("--job", "job_id", type=CatalogId(), metavar="N", help=help_text)
+
+
+workers_option = click.option(
+    "--workers",
+    type=click.IntRange(1, MOST_WORKERS),
+    default=1,
+    show_default=True,
+    help="How many processes work on this machine.",
+)
 
 
 def workers_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say who does the work."""
     return with_options(
         command,
-        click.option("--workers", default=1, help="How many processes work on this machine."),
+        workers_option,
         click.option(
             "--dask",
             metavar="ADDRESS",
@@ -85,9 +96,13 @@ class _Limit(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         if value == "off":
             return value
         try:
-            return self._number(value)
+            number = self._number(value)
         except ValueError:
             self.fail(f"expected a number or 'off', got {value!r}", param, ctx)
+        least = 1 if self._number is int else 0
+        if not least <= number <= MOST or not number:
+            self.fail(f"expected {'1 or more' if least else 'a number over 0'}, or 'off', got {value!r}", param, ctx)
+        return number
 
 
 _LIMITS: Final[tuple[tuple[str, str, type[int | float], str], ...]] = (

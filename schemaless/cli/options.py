@@ -5,13 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 from click.core import ParameterSource
 
 from schemaless.admin.fields import hashed
-from schemaless.cli.quantities import share_of
+from schemaless.cli.quantities import CatalogId, FiniteRange, share_of
 from schemaless.codec.registry import DEFAULT, codec_names
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
@@ -64,6 +64,8 @@ def datastore_option(*, required: bool = True) -> Callable[[Any], Any]:
 url_option = datastore_option()
 
 
+_MOST_DIGITS: Final = 20
+
 shards_option = click.option(
     "--shards", "shards_text", metavar="LIST", help="Only these shards, such as 0-3,8.  [default: all]"
 )
@@ -99,7 +101,7 @@ codec_details = (
     click.option(
         "--dictionary",
         "dictionary_id",
-        type=int,
+        type=CatalogId(),
         metavar="N",
         help="Compress by zstd with this dictionary, which 'schemaless codec train' has made.",
     ),
@@ -114,7 +116,7 @@ def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--cpu",
             "most_cpu",
-            type=click.FloatRange(min=0, min_open=True),
+            type=FiniteRange(min=0, min_open=True),
             default=MOST_CPU,
             metavar="FACTOR",
             help="How many times as long as with the default codec encoding and decoding may take.",
@@ -179,7 +181,8 @@ def shards_of(text: str | None, shard_count: int) -> list[int]:
     chosen: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
+        # No list has numbers of more digits, and Python refuses to read those of thousands.
+        if not first.isdecimal() or (dash and not last.isdecimal()) or max(len(first), len(last)) > _MOST_DIGITS:
             raise InvalidInput(f"--shards takes numbers and ranges such as 0-3,8, got {text!r}")
         numbers = range(int(first), int(last if dash else first) + 1)
         if not numbers or numbers[-1] >= shard_count:

@@ -5,13 +5,38 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from schemaless.capacity import model
 from schemaless.errors import InvalidInput
 from schemaless.numbers import Interval
+
+_MOST_ID: Final = 2**63 - 1
+
+
+class CatalogId(click.types.IntParamType):
+    """The number of a job, a dictionary or an index, from 1."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number."""
+        number = int(super().convert(value, param, ctx))
+        if not 1 <= number <= _MOST_ID:
+            self.fail(f"{value!r} is not a number from 1 up", param, ctx)
+        return number
+
+
+class FiniteRange(click.FloatRange):
+    """``click.FloatRange`` that refuses infinity and NaN, which is in every range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
+
 
 _UNITS: Final = {
     "b": 1,

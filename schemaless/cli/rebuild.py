@@ -8,10 +8,18 @@ import click
 
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
 from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option
-from schemaless.cli.quantities import size_of
+from schemaless.cli.quantities import FiniteRange, size_of
 from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.throttle import Thresholds
-from schemaless.migrate.rebuild import REBUILD, RebuildPlan, RebuildSpec, ShardRebuilt, plan_rebuild
+from schemaless.migrate.rebuild import (
+    MOST_LAG_S,
+    MOST_TRIES,
+    REBUILD,
+    RebuildPlan,
+    RebuildSpec,
+    ShardRebuilt,
+    plan_rebuild,
+)
 from schemaless.migrate.rebuild import run as run_rebuild
 from schemaless.numbers import Interval
 from schemaless.terminal.output import (
@@ -44,6 +52,7 @@ _ROWS_SHOWN = 64
 @click.option(
     "--max-rebuild-lag",
     "max_rebuild_lag_s",
+    type=FiniteRange(0, MOST_LAG_S, min_open=True),
     default=600.0,
     metavar="SECONDS",
     help="On clusters with replicas, leave alone a shard whose rebuild may take longer, since replicas lag by that.",
@@ -57,11 +66,14 @@ _ROWS_SHOWN = 64
 @click.option(
     "--lock-wait",
     "lock_wait_s",
+    type=click.IntRange(1, MOST_TRIES),
     default=2,
     metavar="SECONDS",
     help="How long a rebuild waits for an open transaction, while writers wait behind it, before it tries again.",
 )
-@click.option("--attempts", default=30, help="How many times the rebuild of a shard is tried.")
+@click.option(
+    "--attempts", type=click.IntRange(1, MOST_TRIES), default=30, help="How many times the rebuild of a shard is tried."
+)
 @json_option
 def rebuild(
     url: str,

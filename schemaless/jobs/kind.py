@@ -199,13 +199,14 @@ class JobKind(Generic[S]):
         """
         new = how.get("new", False)
         job = how.get("job")
-        if job is None:
-            job, new = self.begin_or_join(store, spec, shards)
-        else:
+        if job is not None:
             check_goes_on(job, self.name)
         listener = how.get("listener", nobody)
-        listener(RunBegan(job, new))
+        # Workers that cannot be had must not leave a job behind that stands in the way of others.
         with workers(how.get("count", 1), how.get("dask")) as hands:
+            if job is None:
+                job, new = self.begin_or_join(store, spec, shards)
+            listener(RunBegan(job, new))
             hands.prepare(opening_of(store))
             if new:
                 self.before(store, job)

@@ -7,7 +7,6 @@ shows any does not replicate from this primary, and a job that looked at it woul
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 import struct
@@ -45,6 +44,9 @@ from schemaless.wire.sql.sessions import SELECT_READ_ONLY, set_session
 T = TypeVar("T")
 
 Kind = Literal["flag", "unreachable", "unproven", "lag", "threads", "history"]
+
+MOST: Final = 10**12
+"""Upper limit of every threshold that is a number. It keeps out what no clock or table can hold."""
 
 PROOF_S: Final = 60.0
 """A replica that answers may show none of the tokens so long before it is refused."""
@@ -88,11 +90,11 @@ class Thresholds:
     def __post_init__(self) -> None:
         for name in ("max_lag_s", "max_mb_per_s", "yield_above_per_s"):
             value = getattr(self, name)
-            if value is not None and (type(value) not in (int, float) or not math.isfinite(value) or value <= 0):
+            if value is not None and (type(value) not in (int, float) or not 0 < value <= MOST):
                 raise InvalidInput(f"{name} must be a number over 0, or None for no limit, got {value!r}")
         for name in ("max_threads_running", "max_history_length"):
             value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
+            if value is not None and (type(value) is not int or not 1 <= value <= MOST):
                 raise InvalidInput(f"{name} must be a whole number from 1 up, or None for no limit, got {value!r}")
         flag: Any = self.flag_file
         if flag is not None and (not isinstance(flag, str) or not Path(flag).is_absolute() or "\0" in flag):

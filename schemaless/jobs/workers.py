@@ -25,6 +25,9 @@ from schemaless.errors import InvalidInput
 from schemaless.jobs.worker import Outcome, let_go, make_ready
 from schemaless.opening import Opening
 
+MOST_WORKERS: Final = 1_024
+"""Maximum number of worker processes that one command starts on its machine."""
+
 _TURN_S: Final = 0.5
 _DASK_S: Final = 10.0
 
@@ -36,19 +39,26 @@ class Workers:
         self.size = size
         self._make = make
         self._end = end
-        self._executor = make()
+        self._executor: Executor | None = None
         self._going: threading.Thread | None = None
 
     def submit(self, function: Callable[..., Outcome], *arguments: Any) -> Future[Outcome]:
         """Have a worker call a function."""
-        return self._executor.submit(function, *arguments)
+        return self._ready().submit(function, *arguments)
+
+    def _ready(self) -> Executor:
+        # Made when first used: whether processes may be forked depends on the threads that there are by then.
+        if self._executor is None:
+            self._executor = self._make()
+        return self._executor
 
     def prepare(self, opening: Opening) -> None:
         """Have processes start and open the datastore, while the caller does something else."""
-        if isinstance(self._executor, ProcessPoolExecutor):
+        executor = self._ready()
+        if isinstance(executor, ProcessPoolExecutor):
             for _ in range(self.size):
                 # Where it cannot be opened, the first shard's call says so.
-                self._executor.submit(make_ready, opening)
+                executor.submit(make_ready, opening)
 
     def let_go(self) -> None:
         """Have idle processes end, while the caller does something else; ``close`` waits for that."""
@@ -58,8 +68,9 @@ class Workers:
 
     def restart(self) -> None:
         """Make new workers where the old ones died."""
-        with suppress(Exception):
-            self._executor.shutdown(wait=False, cancel_futures=True)
+        if self._executor is not None:
+            with suppress(Exception):
+                self._executor.shutdown(wait=False, cancel_futures=True)
         self._executor = self._make()
 
     def close(self, *, kill: bool = False) -> None:
@@ -74,7 +85,7 @@ class Workers:
                 self._executor.submit(let_go).result()
         if isinstance(self._executor, ThreadPoolExecutor | ProcessPoolExecutor):
             self._executor.shutdown(wait=not kill, cancel_futures=True)
-        else:
+        elif self._executor is not None:
             # Dask's takes nothing else.
             self._executor.shutdown(wait=False)
         self._end()
@@ -90,10 +101,11 @@ def workers(count: int = 1, dask: str | None = None, *, dask_s: float = _DASK_S)
         dask_s: how long that scheduler may take to answer.
 
     Raises:
-        InvalidInput: ``count`` is below 1, Dask is not installed, or its scheduler cannot be reached.
+        InvalidInput: ``count`` is not from 1 to ``MOST_WORKERS``, Dask is not installed, or its scheduler cannot be
+            reached.
     """
-    if count < 1:
-        raise InvalidInput(f"workers must be 1 or more, got {count}")
+    if not 1 <= count <= MOST_WORKERS:
+        raise InvalidInput(f"workers must be from 1 to {MOST_WORKERS:,}, got {count}")
     if dask is not None:
         made = _dask(count, dask, dask_s)
     elif count == 1:

@@ -34,6 +34,15 @@ from schemaless.wire.sql.sessions import set_session, take_lock
 ASSUMED_BYTES_PER_S: Final = Interval(20e6, 60e6, 400e6)
 """So much of the larger of the files before and after is taken for a second, until a rebuild there was measured."""
 
+MOST_LAG_S: Final = 366 * 86_400
+"""Upper limit of ``RebuildSpec.max_rebuild_lag_s``, in seconds."""
+
+MOST_FREE_BYTES: Final = 2**63 - 1
+"""Upper limit of ``RebuildSpec.free_bytes``."""
+
+MOST_TRIES: Final = 3_600
+"""Upper limit of ``RebuildSpec.lock_wait_s``, in seconds, and of ``RebuildSpec.attempts``."""
+
 _SPREAD: Final = 1.5
 """A rebuild may take so many times as long as those measured before, or as short."""
 
@@ -64,14 +73,16 @@ class RebuildSpec(JobSpec):
     attempts: int = 30
 
     def __post_init__(self) -> None:
-        if not self.max_rebuild_lag_s > 0:
-            raise InvalidInput(f"max_rebuild_lag_s must be seconds, over 0, got {self.max_rebuild_lag_s!r}")
-        if self.free_bytes is not None and self.free_bytes < 0:
-            raise InvalidInput(f"free_bytes must be 0 or more, got {self.free_bytes!r}")
+        if not 0 < self.max_rebuild_lag_s <= MOST_LAG_S:
+            raise InvalidInput(
+                f"max_rebuild_lag_s must be seconds, over 0 and at most {MOST_LAG_S:,}, got {self.max_rebuild_lag_s!r}"
+            )
+        if self.free_bytes is not None and not 0 <= self.free_bytes <= MOST_FREE_BYTES:
+            raise InvalidInput(f"free_bytes must be from 0 to {MOST_FREE_BYTES:,}, got {self.free_bytes!r}")
         for name in ("lock_wait_s", "attempts"):
             value = getattr(self, name)
-            if type(value) is not int or not 1 <= value <= 3_600:
-                raise InvalidInput(f"{name} must be a whole number from 1 to 3,600, got {value!r}")
+            if type(value) is not int or not 1 <= value <= MOST_TRIES:
+                raise InvalidInput(f"{name} must be a whole number from 1 to {MOST_TRIES:,}, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from schemaless.cells.column_codecs import codec_with
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
@@ -12,6 +12,9 @@ from schemaless.errors import InvalidInput
 from schemaless.jobs.kind import JobSpec
 from schemaless.keys import check_column_name
 from schemaless.migrate.sql import wanted_bodies
+
+MOST_CHUNK_MS: Final = 60_000
+"""Upper limit of ``MigrateSpec.chunk_ms``, in milliseconds."""
 
 VerifyAfter = Literal["primary", "replica"]
 
@@ -56,8 +59,8 @@ class MigrateSpec(JobSpec):
             raise InvalidInput(f"from {self.to} to {self.to} there is nothing to do; name another codec")
         for name in self.columns:
             check_column_name(name)
-        if type(self.chunk_ms) is not int or not 1 <= self.chunk_ms <= 60_000:
-            raise InvalidInput(f"chunk_ms must be milliseconds from 1 to 60,000, got {self.chunk_ms!r}")
+        if type(self.chunk_ms) is not int or not 1 <= self.chunk_ms <= MOST_CHUNK_MS:
+            raise InvalidInput(f"chunk_ms must be milliseconds from 1 to {MOST_CHUNK_MS:,}, got {self.chunk_ms!r}")
 
     @property
     def target(self) -> str:

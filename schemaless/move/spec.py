@@ -16,6 +16,12 @@ BEFORE_COMMIT: Final[tuple[Phase, ...]] = moving.BEFORE_COMMIT
 
 CREATED_NEW: Final = "created new"
 
+MOST_PAUSE_S: Final = 3_600
+"""Upper limit of ``MoveSpec.max_pause_s``, in seconds."""
+
+MOST_GIVE_UP_S: Final = 366 * 86_400
+"""Upper limit of ``MoveSpec.give_up_s``, in seconds."""
+
 TABLES: Final[dict[str, str]] = {
     "cell": "copied from the change feed, fenced, renamed last on the source and then last on the target",
     "follower": "copied under the fence with a higher epoch, renamed before cell",
@@ -54,6 +60,8 @@ class MoveSpec(JobSpec):
             raise InvalidInput("no target cluster is given; 'schemaless topology show' lists the clusters")
         if self.drain == self.target:
             raise InvalidInput(f"{self.target} cannot be drained to itself; name another cluster as the target")
-        for name in ("max_pause_s", "give_up_s"):
-            if not getattr(self, name) > 0:
-                raise InvalidInput(f"{name} must be a number of seconds above 0, got {getattr(self, name)!r}")
+        for name, most in (("max_pause_s", MOST_PAUSE_S), ("give_up_s", MOST_GIVE_UP_S)):
+            if not 0 < getattr(self, name) <= most:
+                raise InvalidInput(
+                    f"{name} must be a number of seconds above 0 and at most {most:,}, got {getattr(self, name)!r}"
+                )

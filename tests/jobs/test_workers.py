@@ -277,7 +277,7 @@ def test_follow_goes_on_until_nothing_is_left(fresh_store, legacy, migrate_store
 
 def test_workers_that_cannot_be_are_refused(fresh_store, migrate_store):
     """None, or a scheduler that is not there."""
-    with pytest.raises(InvalidInput, match="workers must be 1 or more, got 0"):
+    with pytest.raises(InvalidInput, match="workers must be from 1 to 1,024, got 0"):
         migrate.run(migrate_store, count=0)
     pytest.importorskip("distributed", reason="the extra [dask] is not installed: no distributed")
     with (

@@ -14,6 +14,7 @@ import click
 from schemaless.admin.ndjson import dump_line
 from schemaless.cell import Page, StoredCell
 from schemaless.cli.options import open_store, shards_of, shards_option, url_option
+from schemaless.cli.quantities import FiniteRange
 from schemaless.datastore import Datastore
 from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.internals import internals_of
@@ -41,7 +42,7 @@ _HELD_POLL_S = 0.02
 @click.option("--follow", "-f", is_flag=True, help="Wait for new cells until Ctrl-C.")
 @click.option(
     "--poll",
-    type=click.FloatRange(min=0.01),
+    type=FiniteRange(0.01, 86_400),
     default=0.5,
     help="How many seconds to wait before looking for new cells again.",
 )

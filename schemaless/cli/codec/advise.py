@@ -10,7 +10,7 @@ import click
 from schemaless.capacity import history as kept_measurements
 from schemaless.capacity.model import Plan, days_until_full
 from schemaless.cli.options import choice_options, open_store, shards_of, shards_option, url_option
-from schemaless.cli.quantities import size_of
+from schemaless.cli.quantities import FiniteRange, size_of
 from schemaless.codec.registry import MSGPACK
 from schemaless.datastore import Datastore
 from schemaless.internals import internals_of
@@ -48,9 +48,7 @@ class _Days:
 @click.option("--column", "columns", multiple=True, metavar="NAME", help="Only cells of this column; may be repeated.")
 @shards_option
 @choice_options
-@click.option(
-    "--per-day", type=click.FloatRange(min=0, min_open=True), metavar="N", help="The number of new cells a day."
-)
+@click.option("--per-day", type=FiniteRange(min=0, min_open=True), metavar="N", help="The number of new cells a day.")
 @click.option("--disk", metavar="SIZE", help="The disk of each server, such as 4TB.")
 @click.option("--seed", type=int, metavar="N", help="The seed of the sample; the same seed draws the same sample.")
 @click.option("--all", "show_all", is_flag=True, help="Show every codec that was tried.")

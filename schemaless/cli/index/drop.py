@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from schemaless.cli.options import note_dry, open_store, url_option
+from schemaless.cli.quantities import CatalogId
 from schemaless.cli.trigger.steer import execute_option
 from schemaless.errors import InvalidInput
 from schemaless.indexes.admin import Indexes
@@ -14,7 +15,12 @@ from schemaless.terminal.output import json_option, out, print_json, progress
 
 @click.command()
 @click.argument("name")
-@click.option("--number", type=int, metavar="N", help="Drop only the index of this number, if several have the name.")
+@click.option(
+    "--number",
+    type=CatalogId(),
+    metavar="N",
+    help="Drop only the index of this number, if several have the name.",
+)
 @click.option(
     "--replaced",
     is_flag=True,

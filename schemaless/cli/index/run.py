@@ -7,6 +7,7 @@ from contextlib import nullcontext
 import click
 
 from schemaless.cli.index.status import show_statuses, status_json
+from schemaless.cli.jobs import workers_option
 from schemaless.cli.options import open_store, url_option
 from schemaless.errors import InvalidInput
 from schemaless.events import nobody
@@ -18,7 +19,7 @@ from schemaless.terminal.output import EXIT_FAILED, json_option, note, print_jso
 
 @click.command()
 @click.argument("names", nargs=-1)
-@click.option("--workers", type=int, default=1, show_default=True, help="How many processes work on this machine.")
+@workers_option
 @click.option("--once", is_flag=True, help="End once all cells that are stored now have been processed.")
 @url_option
 @json_option

@@ -11,11 +11,14 @@ from typing import Any
 import click
 
 from schemaless.cli.jobs import workers_options
+from schemaless.cli.quantities import FiniteRange
 from schemaless.migrate.originals import Missing, missing_text
 from schemaless.migrate.verify import LAG_TIMEOUT_S, Proof
 from schemaless.terminal.output import facts, note, out
 
 SHOWN = 20
+
+MOST_LAG_TIMEOUT_S = 86_400
 
 
 def archive_option(help_text: str) -> Callable[[Any], Any]:
@@ -37,7 +40,7 @@ def proof_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--lag-timeout",
             "lag_timeout_s",
-            type=click.FloatRange(min=0),
+            type=FiniteRange(0, MOST_LAG_TIMEOUT_S),
             default=LAG_TIMEOUT_S,
             metavar="SECONDS",
             help="How long to wait for a replica that differs to catch up.",

@@ -20,7 +20,7 @@ from schemaless.jobs.throttle import Thresholds
 from schemaless.migrate.reclaimed import note_plan
 from schemaless.migrate.run import MIGRATE
 from schemaless.migrate.run import run as run_migration
-from schemaless.migrate.spec import MigrateSpec
+from schemaless.migrate.spec import MOST_CHUNK_MS, MigrateSpec
 from schemaless.migrate.tally import MigrateOutcome, Tally
 from schemaless.terminal.files import unwritable_folder
 from schemaless.terminal.output import (
@@ -62,7 +62,12 @@ _FIGURES = ("cells", "before", "after", "change", "left")
 @click.option("--follow", is_flag=True, help="Read each shard again until no body is left to re-encode.")
 @workers_options
 @throttle_options
-@click.option("--chunk-ms", default=200, help="How long one statement should take, in milliseconds.")
+@click.option(
+    "--chunk-ms",
+    type=click.IntRange(1, MOST_CHUNK_MS),
+    default=200,
+    help="How long one statement should take, in milliseconds.",
+)
 @click.option("--full-row-images", is_flag=True, help="Log whole rows, for readers of the binary log that need them.")
 @json_option
 def run(
@@ -98,21 +103,21 @@ def run(
 
     Exit status: 0 done, 1 some bodies were left, 3 stopped; the same command continues.
     """
+    spec = MigrateSpec(
+        rewrite.to,
+        rewrite.sources,
+        rewrite.columns,
+        archive,
+        verify_after,  # type: ignore[arg-type]
+        follow,
+        full_row_images,
+        chunk_ms,
+        rewrite.level,
+        rewrite.dictionary,
+        thresholds=thresholds,
+    )
     with open_store(url) as store:
         job_store = JobStore(store)
-        spec = MigrateSpec(
-            rewrite.to,
-            rewrite.sources,
-            rewrite.columns,
-            archive,
-            verify_after,  # type: ignore[arg-type]
-            follow,
-            full_row_images,
-            chunk_ms,
-            rewrite.level,
-            rewrite.dictionary,
-            thresholds=thresholds,
-        )
         shards = None if rewrite.shards_text is None else shards_of(rewrite.shards_text, store.shard_count)
         job = None
         if job_id is None:

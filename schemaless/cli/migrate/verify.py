@@ -82,6 +82,7 @@ def verify(
     """
     if no_archive and folders:
         raise InvalidInput("--archive and --no-archive contradict each other; give one of them")
+    share = None if sample is None else _share(sample)
     faults = ShownFaults(as_json)
     with open_store(url) as store:
         job_store = JobStore(store)
@@ -97,7 +98,7 @@ def verify(
         depth = Depth(
             wanted,
             [] if job is None else named_failures(job_store, job.job_id, states),
-            None if sample is None else _share(sample),
+            share,
             seed,
             archive,
             replicas,

@@ -10,6 +10,7 @@ import click
 
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
 from schemaless.cli.options import note_dry, open_store, shards_of, url_option
+from schemaless.cli.quantities import FiniteRange
 from schemaless.cli.shards.balance import balance, show_skew, skew_data, still_to_move
 from schemaless.cli.shards.shown import show_records
 from schemaless.datastore import Datastore
@@ -22,7 +23,7 @@ from schemaless.move.record import MoveRecord
 from schemaless.move.run import MOVE, ShardPlan
 from schemaless.move.run import plan as make_plan
 from schemaless.move.run import run as run_move
-from schemaless.move.spec import MoveSpec
+from schemaless.move.spec import MOST_GIVE_UP_S, MOST_PAUSE_S, MoveSpec
 from schemaless.terminal.output import (
     EXIT_FAILED,
     bytes_text,
@@ -111,6 +112,7 @@ def plan(
 @click.option(
     "--max-pause",
     "max_pause_ms",
+    type=FiniteRange(0, MOST_PAUSE_S * 1000, min_open=True),
     default=1000.0,
     metavar="MS",
     help="How long one attempt to cut a shard over may hold its readers and writers.",
@@ -118,6 +120,7 @@ def plan(
 @click.option(
     "--give-up",
     "give_up_s",
+    type=FiniteRange(0, MOST_GIVE_UP_S, min_open=True),
     default=3600.0,
     metavar="SECONDS",
     help="How long to try to cut a copied shard over, for example while a long transaction runs; and how long to go on "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from schemaless.cli.options import url_option
+from schemaless.cli.quantities import FiniteRange
 from schemaless.cli.topology.shown import adoption_data, cluster_option, say_adoption
 from schemaless.failover import adopt as failover
 from schemaless.terminal.output import json_option, out, print_json
@@ -21,7 +22,7 @@ from schemaless.terminal.output import json_option, out, print_json
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0, max=3600),
+    type=FiniteRange(min=0, max=3600),
     default=failover.TIMEOUT_S,
     metavar="SECONDS",
     help="Timeout for a transaction to reach a replica, and for received transactions to be applied.",

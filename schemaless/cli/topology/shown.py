@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from schemaless.cli.quantities import FiniteRange
 from schemaless.failover import nodes
 from schemaless.failover.adopt import Adoption
 from schemaless.failover.nodes import NodeChange
@@ -23,7 +24,7 @@ cluster_option = click.option(
 timeout_option = click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0, max=3600),
+    type=FiniteRange(min=0, max=3600),
     default=nodes.ARRIVAL_TIMEOUT_S,
     metavar="SECONDS",
     help="Timeout for a transaction from the primary to a replica.",

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from schemaless.cli.options import url_option
+from schemaless.cli.quantities import FiniteRange
 from schemaless.cli.topology.shown import adoption_data, say_adoption
 from schemaless.errors import TopologyError
 from schemaless.failover.watch import Finding, Watch
@@ -22,7 +23,7 @@ from schemaless.terminal.output import EXIT_FAILED, data_sink, json_option, note
 @click.option(
     "--interval",
     "interval_s",
-    type=click.FloatRange(min=0.1, max=3600),
+    type=FiniteRange(min=0.1, max=3600),
     default=1.0,
     metavar="SECONDS",
     help="Time between two checks, with 25% jitter.",

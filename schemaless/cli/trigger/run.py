@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from schemaless.cli.jobs import workers_option
 from schemaless.cli.options import open_store, url_option
 from schemaless.cli.trigger.status import show_status, status_json
 from schemaless.followers.supervisor import Supervisor
@@ -15,7 +16,7 @@ from schemaless.triggers.supervision import CallTrigger, caught_up, prepare
 
 @click.command()
 @click.argument("target", metavar="MODULE:NAME")
-@click.option("--workers", type=int, default=1, show_default=True, help="How many processes work on this machine.")
+@workers_option
 @click.option("--once", is_flag=True, help="End once all cells that are stored now have been processed.")
 @url_option
 @json_option
