@@ -7,6 +7,8 @@ import sys
 import threading
 from importlib.util import find_spec
 
+from schemaless.interrupts import is_interrupt, settle_exit_status
+
 
 def main() -> int:
     """Run the command line and return its exit status."""
@@ -18,9 +20,15 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
-    from schemaless.cli.main import run
-    from schemaless.terminal.output import EXIT_STOPPED
-
+    try:
+        from schemaless.cli.main import run
+        from schemaless.terminal.output import EXIT_STOPPED
+    except (KeyboardInterrupt, RuntimeError) as error:
+        if not is_interrupt(error):
+            raise
+        settle_exit_status()
+        print("schemaless: stopped before anything was done; the same command can be run again", file=sys.stderr)
+        return 3
     status = run(sys.argv[1:])
     if status == EXIT_STOPPED and threading.active_count() > 1:
         # Python would wait for a thread that waits for a server; what it was at may be cut anywhere.

@@ -19,6 +19,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from schemaless.errors import InvalidCell, InvalidInput, SchemalessError, UnknownCodec
+from schemaless.interrupts import is_interrupt, settle_exit_status
 from schemaless.terminal.output import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, error, redacted
 from schemaless.terminal.shown import shown
 
@@ -190,7 +191,9 @@ def run(arguments: list[str]) -> int:
         # Not a fault.
         _drop_output()
         return 0
-    except (click.Abort, KeyboardInterrupt, SchemalessError, OSError) as problem:
+    except (click.Abort, KeyboardInterrupt, SchemalessError, OSError, RuntimeError) as problem:
+        if isinstance(problem, RuntimeError) and not isinstance(problem, click.Abort) and not is_interrupt(problem):
+            raise
         if show_traceback:
             sys.stderr.write(shown(traceback.format_exc()))
         return _ended_by(problem, arguments)
@@ -212,7 +215,12 @@ def _ended_by(problem: BaseException, arguments: list[str]) -> int:
             except OSError:
                 _drop_output()
             return EXIT_FAILED
-    kept = "nothing that is stored was changed" if _changes_nothing(arguments) else "what was written is kept"
+    settle_exit_status()
+    try:
+        changes_nothing = _changes_nothing(arguments)
+    except Exception:  # noqa: BLE001 - the noun's module may be half imported: that was what was interrupted
+        changes_nothing = False
+    kept = "nothing that is stored was changed" if changes_nothing else "what was written is kept"
     error(f"stopped; {kept}, and the same command can be run again")
     return EXIT_STOPPED
 

@@ -30,6 +30,7 @@ from schemaless.followers.rows import FollowerRow, FollowerRows
 from schemaless.followers.states import DIED
 from schemaless.followers.worker import Worker
 from schemaless.internals import internals_of
+from schemaless.interrupts import ignore_interrupts, starting_processes
 from schemaless.opening import Opening, opening_of
 from schemaless.runner_names import runner_name
 
@@ -227,7 +228,8 @@ class Supervisor:
         ours, theirs = self._context.Pipe()
         arguments = (self._opening, self._work, name, self._timing, role, box, theirs)
         process = self._context.Process(target=_work, args=arguments, name=f"worker {self._made}")
-        process.start()
+        with starting_processes():
+            process.start()
         theirs.close()
         return _Child(name, process, ours, time.monotonic(), box)
 
@@ -354,7 +356,7 @@ def _how(status: int | None) -> str:
 def _work(opening: Opening, work: Work, name: str, timing: Timing, role: Role, box: BlackBox, line: Connection) -> None:
     """Be a worker process, until the supervisor's end of the line is closed: when it stops, or dies."""
     # Ctrl-C and a service's end reach the whole group; the supervisor says what that means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_interrupts()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     stop = threading.Event()
     with opening.open() as store:

@@ -18,10 +18,11 @@ from concurrent.futures import (
     ThreadPoolExecutor,
     wait,
 )
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Final
 
 from schemaless.errors import InvalidInput
+from schemaless.interrupts import ignore_interrupts, starting_processes
 from schemaless.jobs.worker import Outcome, let_go, make_ready
 from schemaless.opening import Opening
 
@@ -44,7 +45,9 @@ class Workers:
 
     def submit(self, function: Callable[..., Outcome], *arguments: Any) -> Future[Outcome]:
         """Have a worker call a function."""
-        return self._ready().submit(function, *arguments)
+        executor = self._ready()
+        with starting_processes() if isinstance(executor, ProcessPoolExecutor) else nullcontext():
+            return executor.submit(function, *arguments)
 
     def _ready(self) -> Executor:
         # Made when first used: whether processes may be forked depends on the threads that there are by then.
@@ -56,9 +59,10 @@ class Workers:
         """Have processes start and open the datastore, while the caller does something else."""
         executor = self._ready()
         if isinstance(executor, ProcessPoolExecutor):
-            for _ in range(self.size):
-                # Where it cannot be opened, the first shard's call says so.
-                executor.submit(make_ready, opening)
+            with starting_processes():
+                for _ in range(self.size):
+                    # Where it cannot be opened, the first shard's call says so.
+                    executor.submit(make_ready, opening)
 
     def let_go(self) -> None:
         """Have idle processes end, while the caller does something else; ``close`` waits for that."""
@@ -129,7 +133,7 @@ def _processes(count: int) -> Executor:
 
 def _begin_worker(parent: int) -> None:
     # Ctrl-C reaches the whole group; the driver asks its workers to stop at a checkpoint.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_interrupts()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # A worker whose driver was killed would wait for its next call for ever.
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import signal
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -138,6 +139,11 @@ class Calls:
                 wait_s = min(_MOST_WAIT_S, _FIRST_WAIT_S * 2 ** min(owned.failures - 1, 20))
                 return _Failed(_said(error), wait_s=wait_s)
             return _Failed(_traced(error))
+        except KeyboardInterrupt as error:
+            # Worker processes ignore SIGINT, so there the function itself has raised it. Elsewhere it is Ctrl-C.
+            if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+                raise
+            return _Failed(_traced(error))
         except Exception as error:  # noqa: BLE001 - the function's own, whatever it is
             return _Failed(_traced(error))
         return None
@@ -179,7 +185,7 @@ def _said(error: Exception) -> str:
     return _kept(f"{type(error).__name__}: {error}")
 
 
-def _traced(error: Exception) -> str:
+def _traced(error: BaseException) -> str:
     trace = "".join(traceback.format_exception(error))
     return _kept(f"{type(error).__name__}: {error}\n\n{trace}")
 

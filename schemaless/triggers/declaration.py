@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, Final, Literal
 from schemaless.cell import Cell
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
+from schemaless.interrupts import is_interrupt
 from schemaless.keys import check_column_name
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
@@ -137,22 +139,44 @@ def trigger_name(follower: str) -> str:
     return follower.removeprefix(_KIND)
 
 
+def _said(error: Exception) -> str:
+    if isinstance(error, ImportError):
+        return str(error)
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError):
+        # It names the place in the module; the traceback ends in the machinery of imports.
+        return text
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{text} ({last.filename}, line {last.lineno})"
+
+
 def import_trigger(target: str) -> Trigger:
     """Import the trigger that ``MODULE:NAME`` names; modules are looked for in the current folder first.
 
     Raises:
         InvalidInput: there is none.
     """
-    module_name, colon, name = target.partition(":")
-    if not (module_name and colon and name):
-        raise InvalidInput(f"a trigger is named MODULE:NAME, such as billing:bill_rider; got {target!r}")
+    module_name, _, name = target.partition(":")
+    if not (name and all(part.isidentifier() for part in module_name.split("."))):
+        raise InvalidInput(
+            f"a trigger is named MODULE:NAME, such as billing:bill_rider or jobs.billing:bill_rider; got {target!r}. "
+            "MODULE is not a path: run the command in the folder of the module"
+        )
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise InvalidInput(f"{target}: cannot import {module_name!r} from {here}: {error}") from error
+    except SystemExit as left:
+        raise InvalidInput(
+            f"{target}: {module_name!r} raised {left!r} while it was imported; it must not end the program: put what "
+            "it runs as a script behind 'if __name__ == \"__main__\":'"
+        ) from left
+    except Exception as error:
+        # An interrupt that Python has wrapped is not the module's fault.
+        if is_interrupt(error):
+            raise
+        raise InvalidInput(f"{target}: cannot import {module_name!r} from {here}: {_said(error)}") from error
     imported = getattr(module, name, None)
     if not isinstance(imported, Trigger):
         there = [variable for variable, value in vars(module).items() if isinstance(value, Trigger)]

@@ -41,7 +41,12 @@ def start(follow_url: str, tmp_path: Path) -> Iterator[Callable[..., subprocess.
         process = subprocess.Popen(
             [sys.executable, "-m", "schemaless.cli.entry", "trigger", "run", "of_trips:keep", *arguments],
             cwd=tmp_path,
-            env={**os.environ, "SCHEMALESS_URL": follow_url, "KEPT": str(tmp_path / "kept"), "PYTHONPATH": str(ROOT)},
+            env={
+                **os.environ,
+                "SCHEMALESS_URL": follow_url,
+                "KEPT": str(tmp_path / "kept"),
+                "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}",
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -132,6 +137,24 @@ def test_run_goes_on_with_a_worker_in_place_of_one_that_is_killed_until_ctrl_c(
     status = triggers.status("keep")
     assert status.workers == ()
     assert [each.row.worker for each in status.shards] == [None] * 4
+
+
+@pytest.mark.once
+def test_a_worker_that_starts_is_not_interrupted(start, tmp_path, fresh_store, new_row):
+    """Ctrl-C at a terminal reaches the workers, too, while they still import modules: no traceback, and no death."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "if '--multiprocessing-fork' in sys.orig_argv:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    row = fresh_store.put_cell(new_row(), "BASE", 1, {"n": 1}).key.row_key
+    process = start("--workers", "2", "--once")
+    _, err = process.communicate(timeout=60)
+
+    assert process.returncode == 0, err
+    assert "Traceback" not in err
+    assert "ended (" not in err
+    assert set((tmp_path / "kept").read_text().split()) == {str(row)}
 
 
 @pytest.mark.once

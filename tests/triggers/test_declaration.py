@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+import re
+import sys
+
 import pytest
 
 import schemaless
 from schemaless.errors import InvalidInput
 from schemaless.triggers.declaration import import_trigger
+from tests.cli.conftest import invoke  # noqa: F401 - the fixture
 
 
 @pytest.mark.once
@@ -42,3 +47,55 @@ def test_import_trigger_names_what_is_wrong(tmp_path, monkeypatch):
     ):
         with pytest.raises(InvalidInput, match=complaint):
             import_trigger(target)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "target", ["../x:y", ".x:y", "..:y", "x.:y", "a/x:y", "x.py/:y", "x :y", "x\0:y", ":y", "x:", "1x:y"]
+)
+def test_a_module_is_no_path(tmp_path, monkeypatch, target):
+    """Neither is it relative to a package: there is none."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput, match="MODULE:NAME, such as billing:bill_rider"):
+        import_trigger(target)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import sys\nsys.exit(5)", r"'of_faults' raised SystemExit\(5\) while it was imported"),
+        ("raise SystemExit", r"'of_faults' raised SystemExit\(\) while it was imported"),
+        ("x = 1\nx.y", r"cannot import 'of_faults' from .*: AttributeError: .* \(.*of_faults.py, line 2\)"),
+        ("def (", r"cannot import 'of_faults' from .*: SyntaxError: .*\(of_faults.py, line 1\)$"),
+        ("import no_such_module_at_all", "cannot import 'of_faults' from .*: No module named 'no_such_module_at_all'"),
+    ],
+)
+def test_a_module_that_ends_while_it_is_imported_is_named(tmp_path, monkeypatch, invoke, text, said):  # noqa: F811
+    """One line and exit 2, whatever it raises."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "of_faults", raising=False)
+    (tmp_path / "of_faults.py").write_text(text)
+    importlib.invalidate_caches()
+    with pytest.raises(InvalidInput, match=said):
+        import_trigger("of_faults:one")
+    result = invoke("trigger", "run", "of_faults:one", "--url", "mysql://u@nowhere.invalid/trips")
+
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert re.search(said, result.err.strip())
+
+
+@pytest.mark.once
+def test_an_interrupt_while_a_module_is_imported_is_one(tmp_path, monkeypatch, invoke):  # noqa: F811
+    """Ctrl-C within a __set_name__ of the module is not its fault."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "of_interrupts", raising=False)
+    (tmp_path / "of_interrupts.py").write_text(
+        "class Named:\n    def __set_name__(self, owner, name):\n        raise KeyboardInterrupt\n"
+        "class Owner:\n    named = Named()\n"
+    )
+    importlib.invalidate_caches()
+    result = invoke("trigger", "run", "of_interrupts:one", "--url", "mysql://u@nowhere.invalid/trips")
+
+    assert (result.code, result.out) == (3, "")
+    assert "schemaless: stopped; " in result.err

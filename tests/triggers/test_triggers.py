@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 import uuid
@@ -98,6 +99,41 @@ def test_function_gets_each_cell_with_its_document_in_the_order_of_its_shard(put
 
     assert calls == [({"n": number}, SHARD, 1, True) for number in range(6)]
     assert keep.name == "keep"
+
+
+def test_an_interrupt_that_a_function_raises_is_a_failed_attempt(put, works, triggers, monkeypatch):
+    """In a worker process, which ignores Ctrl-C: it lives on, the cell is parked, and the next one is called."""
+    seen = []
+
+    @schemaless.trigger(column="BASE", start="beginning", attempts=2)
+    def keep(cell, call):
+        if cell.body == "bad":
+            raise KeyboardInterrupt
+        seen.append(cell.body)
+
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_IGN)
+    put("bad")
+    put("good")
+    try:
+        turn(works(keep), times=4)
+    except KeyboardInterrupt:  # pytest would end here, and not only this test
+        pytest.fail("the worker was interrupted")
+    (parked,) = triggers.parked("keep", [SHARD])
+
+    assert seen == ["good"]
+    assert (parked.attempts, parked.error.partition("\n")[0]) == (2, "KeyboardInterrupt: ")
+
+
+def test_ctrl_c_in_a_function_ends_a_program_that_hears_it(put, works):
+    """A worker within an application, whose Ctrl-C is not ignored."""
+
+    @schemaless.trigger(column="BASE", start="beginning")
+    def keep(cell, call):
+        raise KeyboardInterrupt
+
+    put("a")
+    with pytest.raises(KeyboardInterrupt):
+        turn(works(keep))
 
 
 def test_a_trigger_that_is_run_first_begins_at_the_end_unless_told_otherwise(put, works, follow_store):

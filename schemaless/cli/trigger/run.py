@@ -42,7 +42,8 @@ def run(target: str, workers: int, once: bool, url: str, as_json: bool) -> int:
       schemaless trigger run billing:bill_rider --workers 4
       schemaless trigger run billing:bill_rider --once
 
-    Exit status: 3 stopped; with --once 0, or 1 if a shard has stopped because of parked cells.
+    Exit status: 3 stopped; 2 if MODULE cannot be imported, even if it raises SystemExit with another status; with
+    --once 0, or 1 if a shard has stopped because of parked cells.
     """
     loaded = import_trigger(target)
     with open_store(url) as store:

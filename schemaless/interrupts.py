@@ -1,0 +1,56 @@
+"""Ctrl-C: recognised where Python wraps it in another exception, and kept away from processes that are starting."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether an exception is an interrupt, or was raised because of one.
+
+    Python before 3.12 turns whatever ``__set_name__`` raises, an interrupt too, into a ``RuntimeError``. Importing
+    modules runs thousands of these.
+    """
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        if isinstance(cause, KeyboardInterrupt):
+            return True
+        seen.add(id(cause))
+        cause = cause.__cause__
+    return False
+
+
+def settle_exit_status() -> None:
+    """Have the process end with its own status after an interrupt that was handled.
+
+    An interrupt within ``exec`` of text, as dataclasses and named tuples are made by, leaves a mark in the interpreter:
+    at its end, it kills itself with SIGINT, even if the interrupt was handled. The next ``exec`` takes the mark away.
+    """
+    exec("")  # noqa: S102 - there is no other way
+
+
+@contextmanager
+def starting_processes() -> Iterator[None]:
+    """Start processes within the block that Ctrl-C does not reach before they call ``ignore_interrupts``.
+
+    A terminal sends SIGINT to all processes of a command. One that still imports its modules would show a traceback.
+    """
+    from multiprocessing import resource_tracker  # most commands start no processes
+
+    # It unblocks the signal when it starts its own process, which it does once.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def ignore_interrupts() -> None:
+    """Ignore SIGINT from now on, in a process that was started within ``starting_processes``."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What this process starts is not to inherit that it is blocked.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
