@@ -63,8 +63,9 @@ class Settings:
         """
         settings = self.all()
         if name not in settings:
-            there = ", ".join(key.rpartition(":")[2] for key in settings) or "none yet"
-            raise InvalidInput(f"{self._catalog!r} has no {name.replace(':', ' ', 1)}; it has: {there}")
+            kind, _, own = name.partition(":")
+            others = ", ".join(key.partition(":")[2] for key in settings if key.startswith(f"{kind}:")) or "none yet"
+            raise InvalidInput(f"{self._catalog!r} has no {kind} {own}; it has: {others}")
         return settings[name]
 
     def make(self, name: str, spec: Mapping[str, Any], start_of: Callable[[int], int]) -> bool:

@@ -19,6 +19,7 @@ from schemaless.followers import inflight as hand
 from schemaless.followers import table_cache as table_caches
 from schemaless.followers.lease_state import Owned
 from schemaless.followers.membership import Timing, remove_worker
+from schemaless.followers.settings import Settings
 from schemaless.followers.states import DIED
 from schemaless.followers.worker import Worker
 from schemaless.internals import internals_of
@@ -134,6 +135,18 @@ def test_ctrl_c_in_a_function_ends_a_program_that_hears_it(put, works):
     put("a")
     with pytest.raises(KeyboardInterrupt):
         turn(works(keep))
+
+
+def test_a_trigger_that_is_not_there_is_told_the_triggers_that_are(follow_store, triggers):
+    """And not the follower of an index, by its number."""
+    settings = Settings(follow_store)
+    settings.make("index:1", {"index": "trips"}, lambda shard: 0)
+    with pytest.raises(InvalidInput, match=r"has no trigger nosuch; it has: none yet$"):
+        triggers.status("nosuch")
+    for name in ("bill", "keep"):
+        settings.make(f"trigger:{name}", {"column": None}, lambda shard: 0)
+    with pytest.raises(InvalidInput, match=r"has no trigger nosuch; it has: bill, keep$"):
+        triggers.pause("nosuch")
 
 
 def test_a_trigger_that_is_run_first_begins_at_the_end_unless_told_otherwise(put, works, follow_store):
