@@ -121,6 +121,16 @@ def test_every_page_is_listed_in_the_overview():
     assert sorted(link for link in listed if not link.startswith("../")) == sorted(pages - {"README.md"})
 
 
+def test_every_page_of_a_command_is_in_the_sidebar():
+    """With navigation.indexes, a page index.md is its section's own page: the command 'index' would have no entry."""
+    features = re.findall(r"^    - ([a-z.]+)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    named = [page for page in ROOT.glob("docs/*/**/*.md") if page.stem.lower() in ("index", "readme")]
+
+    assert "search.highlight" in features
+    assert (ROOT / "docs" / "reference" / "cli" / "index.md") in named
+    assert "navigation.indexes" not in features
+
+
 # ---- docs/troubleshooting.md
 
 TROUBLE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
