@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from schemaless.datastore import Datastore
 from schemaless.errors import SchemalessError
@@ -14,7 +14,6 @@ from schemaless.followers.membership import QUARANTINE
 from schemaless.followers.rows import FollowerRow, FollowerRows
 from schemaless.followers.states import QUARANTINED, RUNNING, STOPPED
 from schemaless.internals import internals_of
-from schemaless.triggers.admin import _KILLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +103,6 @@ def workers_of(store: Datastore, follower: str) -> Iterable[WorkerStatus]:
         served = tuple(json.loads(followers))
         if follower in served:
             yield WorkerStatus(str(worker), served, float(lease_s), json.loads(figures))
+
+
+_KILLED: Final = "one of its cells killed a worker; until it proves healthy, its cells are called one at a time"

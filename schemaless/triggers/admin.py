@@ -27,7 +27,6 @@ _SINCE_MARGIN: Final = timedelta(minutes=10)
 """created_at is not the order in which cells were committed."""
 
 _SCANNED_ROWS: Final = 10_000
-_KILLED: Final = "one of its cells killed a worker; until it proves healthy, its cells are called one at a time"
 
 
 @dataclass(frozen=True, slots=True)
