@@ -45,8 +45,8 @@ class MoveSpec(JobSpec):
         give_up_s: time limit for cutting a shard over once it is copied, and for a copy whose backlog does not shrink,
             in seconds.
         accounts: whether to refuse the move if accounts that use a shard lack privileges on the target.
-        drain: the cluster that the move empties, if it moves all its shards. Not compared: draining a cluster and moving
-            the same shards by number are the same job.
+        drain: the cluster that the move empties, if it moves all its shards. Not compared: draining a cluster and
+            moving the same shards by number are the same job.
     """
 
     target: str = ""
