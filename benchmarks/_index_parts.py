@@ -20,8 +20,8 @@ from typing import Any
 from _feed_trace import STEPS, Trace, ran_s
 
 import schemaless
+from schemaless.admin.indexes import indexes_of
 from schemaless.followers.worker import Worker
-from schemaless.indexes.admin import KeepIndexes
 from schemaless.indexes.follower import Indexing
 from schemaless.wire.connection import Connection
 
@@ -80,7 +80,7 @@ def keep(url: str, puts: int, per_s: float) -> dict[str, Any]:
     Indexing.deal = dealt  # type: ignore[method-assign]
     with trace.watching(), schemaless.connect(url) as store:
         stop = threading.Event()
-        worker = Worker(store, KeepIndexes(()).dealers(store), f"worker {time.time()}", stop=stop)
+        worker = Worker(store, indexes_of(store).handlers(), f"worker {time.time()}", stop=stop)
         thread = threading.Thread(target=worker.run)
         thread.start()
         try:

@@ -37,8 +37,9 @@ from _schedules import outcomes
 from codec import processor
 
 import schemaless
+from schemaless.admin.indexes import indexes_of
 from schemaless.followers.worker import Worker
-from schemaless.indexes.admin import Indexes, KeepIndexes, Watch
+from schemaless.indexes.admin import Watch
 from schemaless.indexes.definition import define
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
@@ -66,9 +67,9 @@ def filled(url: str, cells: int, versions: int) -> list[str]:
             store.put_cells([schemaless.NewCell(row, "BASE", 1, body) for row, body in zip(rows, bodies, strict=True)])
             for ref in range(1, versions + 1):
                 store.put_cells([schemaless.NewCell(row, "STATUS", ref, {"s": f"open since {ref}"}) for row in rows])
-        indexes, stop = Indexes(store), threading.Event()
+        indexes, stop = indexes_of(store), threading.Event()
         indexes.create(TRIPS)
-        worker = Worker(store, KeepIndexes(()).dealers(store), "the first worker", stop=stop)
+        worker = Worker(store, indexes_of(store).handlers(), "the first worker", stop=stop)
         watch = Watch(indexes, (), lambda event: None, once=False)
         started_s = time.perf_counter()
         thread = threading.Thread(target=worker.run)

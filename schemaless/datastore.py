@@ -312,7 +312,8 @@ class Datastore:
             UnknownIndex: there is none of that name.
             IndexNotReady: it is still being filled, or being dropped.
         """
-        return Index(self._internals, name)
+        internals = self._internals
+        return Index(internals.shards, internals.registry, internals.rows, name)
 
     # The change feed
 

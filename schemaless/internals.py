@@ -1,6 +1,6 @@
-"""The inside of an open datastore: what jobs, surveys, capacity, administration and the command line may touch.
+"""The internals of an open datastore, for the operations of this package: jobs, surveys, administration, commands.
 
-Applications call ``Datastore``, which shows none of this. ``internals_of`` is the one way from it to here.
+Applications use ``Datastore``, which exposes none of this. ``internals_of`` is the only way from one to the other.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.urls import ServerURL
 
-_SCANNED_ROWS: Final = 10_000
-_ASK_CONNECT_S: Final = 2.0
-_ASK_READ_S: Final = 5.0
+_ROWS_PER_BLOCK: Final = 10_000
+_SETTINGS_CONNECT_TIMEOUT_S: Final = 2.0
+_SETTINGS_REPLY_TIMEOUT_S: Final = 5.0
 
 
 class Internals:
-    """What one open datastore is made of; shared by threads as that is.
+    """The parts of an open datastore, wired together. Thread-safe.
 
     Attributes:
         url: the catalog's server and the datastore's name.
-        limits: how much one body may become.
-        shards: the way to every shard's server.
-        dictionaries: those that its bodies name.
-        columns: what each column's new bodies are written in.
+        limits: limits of a decoded body.
+        shards: routes calls to the shards' servers.
+        dictionaries: the dictionaries that bodies refer to.
+        columns: the codec of each column.
         reader: reads cells by their keys.
-        rows: reads the rows that secondary indexes name.
-        cells: writes cells, once.
-        changes: the change feeds of its shards.
-        registry: which secondary indexes there are.
+        rows: fetches the rows that index entries name.
+        cells: writes cells.
+        changes: the change feeds of the shards.
+        registry: the catalog's list of secondary indexes.
     """
 
     def __init__(
         self, shards: Shards, url: ServerURL, limits: Limits, columns: Sequence[ColumnSetting] | None = None
     ) -> None:
-        """Make them; no server is asked.
+        """Create the parts; no server is contacted.
 
         Args:
-            shards: the way to every shard's server.
+            shards: routes calls to the shards' servers.
             url: the catalog's server and the datastore's name.
-            limits: how much one body may become.
-            columns: what the catalog said just now, if it was asked.
+            limits: limits of a decoded body.
+            columns: the column settings, if they were just read from the catalog.
         """
         self.url = url
         self.limits = limits
@@ -66,7 +66,7 @@ class Internals:
         self.dictionaries = StoredDictionaries(lambda: self.dictionary_replicas)
         self.columns = ColumnCodecs(self._read_settings, self.dictionaries, columns)
         self.reader = Reader(shards, limits, self.dictionaries)
-        self.rows = RowReader(shards, self.reader, Reader(shards, limits, self.dictionaries.at_hand))
+        self.rows = RowReader(shards, self.reader, Reader(shards, limits, self.dictionaries.in_memory))
         self.cells = Cells(shards, self.reader)
         self.changes = Changes(shards)
         self.registry = Registry(lambda: self.catalog, shards.topology.name)
@@ -74,7 +74,7 @@ class Internals:
 
     @property
     def topology(self) -> Topology:
-        """The shards and their servers, as far as is known; another one after a change of it."""
+        """The shards and their servers, as last read from the catalog; replaced when they change."""
         return self.shards.topology
 
     @property
@@ -84,7 +84,7 @@ class Internals:
 
     @property
     def dictionary_replicas(self) -> DictionaryReplicas:
-        """The catalog's dictionaries, and the copies that clusters have."""
+        """The catalog's dictionaries and the copies on the clusters."""
         return dictionary_replicas_of(self.topology, self.catalog, self.shards.pool_for)
 
     @property
@@ -92,9 +92,9 @@ class Internals:
         return self.shards.catalog or self.url.node
 
     def _read_settings(self) -> Sequence[ColumnSetting]:
-        # Not of the pool: a process that writes to other servers keeps no connection to this one, and waits for it no
-        # longer than a write may.
-        options = PoolOptions(_ASK_CONNECT_S, _ASK_READ_S, _ASK_READ_S, 1)
+        # A separate pool with short timeouts: a process that writes to other servers keeps no connection to the
+        # catalog's, and a write must not wait for it.
+        options = PoolOptions(_SETTINGS_CONNECT_TIMEOUT_S, _SETTINGS_REPLY_TIMEOUT_S, _SETTINGS_REPLY_TIMEOUT_S, 1)
         pool = self.shards.new_pool(self._catalog_node, options)
         try:
             return settings(pool, self.topology.name)
@@ -109,23 +109,23 @@ class Internals:
         up_to: int | None = None,
         legacy_only: bool = False,
         column_name: str | None = None,
-        block_rows: int = _SCANNED_ROWS,
+        block_rows: int = _ROWS_PER_BLOCK,
     ) -> Iterator[StoredCell]:
-        """Read what a shard holds now; see ``Datastore.scan_shard``.
+        """Read the current cells of a shard; see ``Datastore.scan_shard``.
 
         Args:
             shard: its number.
-            after: only cells with a higher added_id.
-            up_to: only cells up to this added_id.
-            legacy_only: only bodies without an envelope.
-            column_name: only cells of this column.
-            block_rows: how many rows a statement about a column goes over, at most.
+            after: return only cells with a higher added_id.
+            up_to: return only cells up to this added_id.
+            legacy_only: return only bodies without an envelope.
+            column_name: return only cells of this column.
+            block_rows: maximum number of rows that one statement examines when ``column_name`` is given.
         """
         check_shard(shard, self.topology.shard_count)
         parts: Iterable[tuple[int, int | None]] = [(after, up_to)]
         if column_name is not None:
             check_column_name(column_name)
-            # A statement about a column that is rare there would go over the whole shard.
+            # A single statement about a rare column would examine the whole shard.
             blocks = self.id_blocks(shard, block_rows, after=after, up_to=up_to)
             parts = ((low, high) for low, high, _ in blocks)
         size, database = PageSize(), self.shards.database(shard)
@@ -140,13 +140,15 @@ class Internals:
         )
 
     def stored_cell(self, row: Row, shard: int) -> StoredCell:
-        """Return a row of ``sql.cells`` that is a whole cell as one."""
+        """Return the cell of a complete row of a shard's ``cell`` table."""
         return self.reader.stored(row, shard)
 
     def stored_tails(self, tails: Sequence[Tail], column_name: str | None) -> dict[int, Page[StoredCell]]:
-        """Read the next cells of many shards' change feeds at once; those that take more than that are absent.
+        """Read the next cells of many shards' change feeds with one statement per server.
 
-        What is absent is read by ``Datastore.get_stored_cells_for_shard``.
+        Returns:
+            Pages by shard. Shards that cannot be read this way are absent; ``Datastore.get_stored_cells_for_shard``
+            reads them.
         """
         return {
             shard: Page([self.reader.stored(row, shard) for row in rows], next_location, held)
@@ -154,29 +156,29 @@ class Internals:
         }
 
     def read_stored(self, shard: int, ids: Sequence[int]) -> Iterator[StoredCell]:
-        """Read the cells with these added_ids from a shard's primary; those that are gone are absent."""
+        """Read the cells with these added_ids from a shard's primary; missing cells are left out."""
         sql = select_by_id(self.shards.database(shard), ids)
         rows = self.reader.select(shard, sql, "primary", {(added_id,) for added_id in ids}, ADDED_ID)
         return (self.reader.stored(row, shard) for row in rows)
 
     def chosen_shards(self, shards: Iterable[int] | None) -> list[int]:
-        """Return shards in their order, each once; all unless some are named.
+        """Return shard numbers in ascending order, without duplicates; all shards for None.
 
         Raises:
-            InvalidInput: there is no such shard.
+            InvalidInput: a number is not that of a shard.
         """
         count = self.topology.shard_count
         return sorted({check_shard(shard, count) for shard in (range(count) if shards is None else shards)})
 
     def databases_by_node(self, shards: Iterable[int]) -> dict[Node, dict[str, int]]:
-        """Return, for each primary, the databases of these shards that it has, and whose each is."""
+        """Return the databases of these shards, with their shard numbers, grouped by primary."""
         databases: dict[Node, dict[str, int]] = {}
         for shard in shards:
             databases.setdefault(self.shards.node_of(shard), {})[self.shards.database(shard)] = shard
         return databases
 
     def id_span(self, shard: int) -> int:
-        """Return how many added_ids a shard's cells span, gaps included; 0 for an empty one."""
+        """Return the number of added_ids from a shard's first cell to its last, gaps included; 0 if it is empty."""
         check_shard(shard, self.topology.shard_count)
         low, high = self.shards.rows(shard, select_id_span(self.shards.database(shard)))[0]
         return 0 if low is None else int(high) - int(low) + 1
@@ -184,9 +186,9 @@ class Internals:
     def id_blocks(
         self, shard: int, rows: int, *, after: int = 0, up_to: int | None = None
     ) -> Iterator[tuple[int, int, int]]:
-        """Yield runs of neighbouring rows as ``(after, up_to, rows)``, reading their ids only.
+        """Yield blocks of consecutive rows as ``(after, up_to, rows)``, reading only their keys.
 
-        For work whose statements must stay short, however large the shard.
+        For work whose statements must stay short however large the shard is.
         """
         check_shard(shard, self.topology.shard_count)
         while True:
@@ -199,11 +201,11 @@ class Internals:
 
 
 class Opened(Protocol):
-    """Whatever has been opened and keeps its tools to itself: a ``Datastore``."""
+    """An object that keeps the internals of an open datastore private: a ``Datastore``."""
 
     _internals: Internals
 
 
 def internals_of(store: Opened) -> Internals:
-    """Return an open datastore's inside, for this package's own tools; no application needs it."""
-    return store._internals  # noqa: SLF001 - the one place that may
+    """Return the internals of an open datastore, for this package's own operations."""
+    return store._internals  # noqa: SLF001 - the only place that may access them

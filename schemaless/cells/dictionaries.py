@@ -97,7 +97,7 @@ class StoredDictionaries:
         return kept
 
     @property
-    def at_hand(self) -> Dictionaries:
+    def in_memory(self) -> Dictionaries:
         """Those of them that were fetched before: no server is asked."""
         return _AtHand(self._kept)
 

@@ -7,12 +7,12 @@ import time
 from collections import Counter
 from typing import Final
 
+from schemaless.admin.indexes import indexes_of
 from schemaless.bench.logbooks import COLUMN
 from schemaless.cell import Cell, CellKey
 from schemaless.datastore import Datastore
 from schemaless.errors import SchemalessError
 from schemaless.followers.worker import Worker
-from schemaless.indexes.admin import Indexes, KeepIndexes
 from schemaless.indexes.definition import define
 from schemaless.terminal.output import out
 from schemaless.triggers.calling import Calls
@@ -41,13 +41,13 @@ def show(store: Datastore) -> None:
         SchemalessError: they do not come to the end.
     """
     _flights.clear()
-    indexes = Indexes(store)
+    indexes = indexes_of(store)
     indexes.create(_INDEX)
     prepare(store, flights_by_airline)
     started_s = time.monotonic()
     stop = threading.Event()
     # What 'schemaless index run' and 'trigger run' start as processes, here in a thread.
-    worker = Worker(store, [*KeepIndexes(()).dealers(store), Calls(flights_by_airline)], "the demo", stop=stop)
+    worker = Worker(store, [*indexes.handlers(), Calls(flights_by_airline)], "the demo", stop=stop)
     thread = threading.Thread(target=worker.run, name="the demo's worker")
     thread.start()
     try:

@@ -1,1 +1,1 @@
-"""Followers of the change feed: who reads a shard's cells as they come, how far, and what is done with them."""
+"""The change feed: a shard's cells in ``added_id`` order, none skipped."""

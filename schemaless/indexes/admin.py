@@ -1,42 +1,57 @@
-"""What people do to indexes: create them, see how far they are, have them become ready, and drop them."""
+"""Administration of indexes: create them, follow their progress, mark them ready, check and drop them."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from schemaless.cells.reading import Reader
 from schemaless.cells.sql import select_nothing
-from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput, JobConflict, ServerError
 from schemaless.events import Advanced, Listener, Total, nobody
-from schemaless.followers.handler import Dealer
 from schemaless.followers.membership import Pair
 from schemaless.followers.rows import FollowerRow, FollowerRows
 from schemaless.followers.settings import Settings
-from schemaless.followers.status import ShardStatus, WorkerStatus, shard_statuses, workers_of
-from schemaless.followers.table_cache import small_table_caches
+from schemaless.followers.status import ShardStatus, WorkerStatus
 from schemaless.indexes import sql
+from schemaless.indexes.check import ROWS_PER_QUERY, IndexCheck
 from schemaless.indexes.definition import Definition
+from schemaless.indexes.entries import Entries
 from schemaless.indexes.follower import Indexing
-from schemaless.indexes.registry import BACKFILLING, DECLARED, DROPPED, DROPPING, LOOK_S, READY, IndexEntry
-from schemaless.internals import internals_of
+from schemaless.indexes.registry import (
+    BACKFILLING,
+    DECLARED,
+    DROPPED,
+    DROPPING,
+    LOOK_S,
+    READY,
+    IndexEntry,
+    Registry,
+)
 from schemaless.topology.moves import refuse_beside_moves, unfinished_moves
+from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Connection
+from schemaless.wire.pool import NodePool
 
 _log = logging.getLogger("schemaless")
 
 _WATCH_S: Final = 1.0
+"""Interval at which ``Watch`` reads the progress of indexes, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexStatus:
-    """Where an index is.
+    """Status of an index.
 
     Attributes:
-        small_caches: what to do on servers that keep too few tables open for it.
+        entry: the index.
+        wanted: whether its follower is to run; None if the index has no follower.
+        shards: the follower's status in each shard.
+        workers: the live workers that maintain the index.
+        small_caches: advice for each server whose table cache is too small for the index's tables.
     """
 
     entry: IndexEntry
@@ -47,7 +62,7 @@ class IndexStatus:
 
     @property
     def stands(self) -> bool:
-        """Whether somebody has to do something: a shard has no row for it, cannot be asked, or is waited for."""
+        """True if the index needs action: a shard has no follower row, cannot be read, or waits."""
         follower = self.entry.follower
         waits = (name for worker in self.workers for name, *_ in worker.told.get("waits", []))
         faults = any(status.fault is not None for status in self.shards)
@@ -56,11 +71,11 @@ class IndexStatus:
 
 @dataclass(slots=True)
 class Backfill:
-    """How far the filling of an index is.
+    """Progress of building an index.
 
     Attributes:
-        targets: the location that each shard's follower has to reach.
-        reached: how far it is; shards that cannot be asked are absent.
+        targets: the location that the follower of each shard has to reach.
+        reached: its current location; shards that cannot be read are absent.
     """
 
     targets: dict[Pair, int]
@@ -68,33 +83,31 @@ class Backfill:
 
     @property
     def done(self) -> bool:
-        """Whether every shard is there."""
+        """True if every shard has reached its target."""
         return all(self.reached.get(pair, -1) >= target for pair, target in self.targets.items())
 
     @property
     def ids(self) -> int:
-        """How many added_ids are behind it, of those that are to be."""
+        """Number of added_ids processed, out of the sum of all targets."""
         return sum(min(self.reached.get(pair, 0), target) for pair, target in self.targets.items())
 
 
 @dataclass(frozen=True, slots=True)
-class KeepIndexes:
-    """Workers keep indexes.
+class FollowerAccess:
+    """Access to the followers that maintain indexes.
 
     Attributes:
-        names: of the indexes; all that are there where it begins, if there are none.
+        settings: the datastore's followers.
+        shard_statuses: returns the status of a follower in each shard, given its name and the fault to report for a
+            shard that has no row of it.
+        workers: returns the live workers of a follower, given its name.
+        small_table_caches: returns advice for servers whose table cache is too small for followers.
     """
 
-    names: tuple[str, ...]
-
-    @property
-    def title(self) -> str:
-        """What it is called in messages."""
-        return f"index {', '.join(self.names)}" if self.names else "each index"
-
-    def dealers(self, store: Datastore) -> Sequence[Dealer]:
-        """Return what keeps them."""
-        return [Indexing(internals_of(store), entry) for entry in Indexes(store).kept(self.names)]
+    settings: Settings
+    shard_statuses: Callable[[str, str], Iterable[ShardStatus]]
+    workers: Callable[[str], Iterable[WorkerStatus]]
+    small_table_caches: Callable[[], Mapping[str, str]]
 
     def followers(self, store: Datastore) -> Sequence[str]:
         """Return the names of their followers."""
@@ -102,77 +115,130 @@ class KeepIndexes:
 
 
 class Indexes:
-    """The indexes of a datastore, for who runs it."""
+    """The indexes of a datastore, for operators and worker processes.
 
-    def __init__(self, store: Datastore) -> None:
-        self._store = store
-        self._internals = internals_of(store)
-        self._shards = self._internals.shards
-        self._settings = Settings(store)
-        self._rows = FollowerRows(self._shards)
+    Args:
+        shards: the datastore's shards.
+        reader: reads cells by their keys.
+        registry: the catalog's list of indexes.
+        catalog: returns the connections to the catalog's server, which a failover may change.
+        followers: access to the followers that maintain the indexes.
+    """
+
+    def __init__(
+        self,
+        shards: Shards,
+        reader: Reader,
+        registry: Registry,
+        catalog: Callable[[], NodePool],
+        followers: FollowerAccess,
+    ) -> None:
+        self._shards = shards
+        self._datastore = shards.topology.name
+        self._shard_count = shards.topology.shard_count
+        self._reader = reader
+        self._registry = registry
+        self._catalog = catalog
+        self._followers = followers
+        self._settings = followers.settings
+        self._rows = FollowerRows(shards)
 
     def all(self) -> tuple[IndexEntry, ...]:
-        """Return all indexes that are not dropped."""
-        return self._internals.registry.read()
+        """Read all indexes that are not dropped."""
+        return self._registry.read()
 
     def named(self, name: str) -> list[IndexEntry]:
-        """Return the indexes of a name: one, and another that is built beside it or was replaced by it.
+        """Read the indexes of a name: usually one; two while one replaces the other.
 
         Raises:
-            InvalidInput: there is none.
+            InvalidInput: there is no index of that name.
         """
-        every = self.all()
-        of_name = [entry for entry in every if entry.name == name]
-        if not of_name:
-            there = ", ".join(sorted({entry.name for entry in every})) or "none yet"
-            raise InvalidInput(f"{self._store.name!r} has no index {name!r}; its indexes: {there}")
-        return of_name
+        entries = self.all()
+        named = [entry for entry in entries if entry.name == name]
+        if not named:
+            names = ", ".join(sorted({entry.name for entry in entries})) or "none yet"
+            raise InvalidInput(f"{self._datastore!r} has no index {name!r}; its indexes: {names}")
+        return named
 
-    def create(self, definition: Definition, listener: Listener = nobody) -> tuple[IndexEntry, bool]:
-        """Make an index's tables and its follower, or go on where that was interrupted.
+    def maintained(self, names: Sequence[str] = ()) -> list[IndexEntry]:
+        """Read the indexes that workers maintain: those of some names, or all. Unknown names are ignored."""
+        return [
+            entry for entry in self.all() if entry.state in (BACKFILLING, READY) and (not names or entry.name in names)
+        ]
 
-        Where it is there, what is missing of its follower is made: those shards are gone over from the beginning.
+    def handlers(self, names: Sequence[str] = ()) -> list[Indexing]:
+        """Return what a worker needs to maintain the indexes of some names, or all."""
+        return [Indexing(entry, self.entries(entry), self._registry) for entry in self.maintained(names)]
 
-        Where there is one of the name with another definition, the new one is built beside it.
+    def entries(self, entry: IndexEntry) -> Entries:
+        """Return the entries of an index."""
+        return Entries(self._shards, self._reader, self._registry, entry)
+
+    def check(self, entry: IndexEntry, *, repair: bool = False, rows_per_query: int = ROWS_PER_QUERY) -> IndexCheck:
+        """Return a check of an index; nothing is read before it is run.
 
         Args:
-            definition: what it is made of.
-            listener: told of each shard.
-
-        Returns:
-            The index, and whether it was made just now.
+            entry: the index.
+            repair: whether the check repairs faults; the account must be allowed to write entries.
+            rows_per_query: number of rows or entries read by one statement.
 
         Raises:
-            InvalidInput: another one of that name is being built already.
+            InvalidInput: the index is not ready.
+        """
+        return IndexCheck(
+            entry,
+            self.entries(entry),
+            self._shards,
+            self._registry,
+            self._catalog,
+            repair=repair,
+            rows_per_query=rows_per_query,
+        )
+
+    def create(self, definition: Definition, listener: Listener = nobody) -> tuple[IndexEntry, bool]:
+        """Create an index's tables and its follower, or continue an interrupted creation.
+
+        If the index exists, missing rows of its follower are created, and workers read those shards from the beginning.
+        If an index of the same name has another definition, the new index is built beside it.
+
+        Args:
+            definition: the name and fields of the index.
+            listener: receives the progress, in shards.
+
+        Returns:
+            The index, and whether this call created it.
+
+        Raises:
+            InvalidInput: another index of that name is still being built.
             JobConflict: shards are being moved.
         """
-        entry = self._like(definition)
+        entry = self._existing(definition)
         if entry is None:
-            refuse_beside_moves(self._internals.catalog, self._store.name)
-            # None where another program was faster, whose index this then is as well.
-            insert = sql.insert_index(self._store.name, definition.name, definition.text, DECLARED)
-            mine = bool(self._execute(insert))
-            entry = self._like(definition)
+            refuse_beside_moves(self._catalog(), self._datastore)
+            # Inserts nothing if another process was faster; the index is the same then.
+            insert = sql.insert_index(self._datastore, definition.name, definition.text, DECLARED)
+            inserted = bool(self._execute(insert))
+            entry = self._existing(definition)
             if entry is None:
                 raise _dropped(definition.name)
             try:
-                # Who begins a move looks for indexes behind that, so one of the two sees the other.
-                refuse_beside_moves(self._internals.catalog, self._store.name)
+                # A move looks for indexes after it has been registered, so one of the two sees the other.
+                refuse_beside_moves(self._catalog(), self._datastore)
             except JobConflict:
-                if mine:
-                    self._put(entry, [DECLARED], DROPPED)
+                if inserted:
+                    self._set_state(entry, [DECLARED], DROPPED)
                 raise
         if entry.state != DECLARED:
             self._settings.mend(entry.follower, lambda shard: 0)
             return entry, False
-        refuse_beside_moves(self._internals.catalog, self._store.name)
-        return self._make(entry, listener), True
+        refuse_beside_moves(self._catalog(), self._datastore)
+        return self._build(entry, listener), True
 
-    def _like(self, definition: Definition) -> IndexEntry | None:
-        """Return the index of a definition; None where there is none.
+    def _existing(self, definition: Definition) -> IndexEntry | None:
+        """Return the index of a definition, if there is one.
 
         Raises:
-            InvalidInput: another one of that name is being built already.
+            InvalidInput: another index of that name is still being built.
         """
         for entry in self.all():
             if entry.name != definition.name or entry.state == DROPPING:
@@ -181,139 +247,138 @@ class Indexes:
                 return entry
             if entry.state != READY:
                 raise InvalidInput(
-                    f"index {definition.name} is {entry.state} with another definition; 'schemaless index drop "
-                    f"{definition.name} --number {entry.number} --execute' removes that one"
+                    f"index {definition.name} is already {entry.state} with another definition. Wait until it is "
+                    f"ready, or remove it: 'schemaless index drop {definition.name} --number {entry.number} --execute'"
                 )
         return None
 
-    def _make(self, entry: IndexEntry, listener: Listener) -> IndexEntry:
-        listener(Total(self._store.shard_count))
-        for shard in range(self._store.shard_count):
+    def _build(self, entry: IndexEntry, listener: Listener) -> IndexEntry:
+        listener(Total(self._shard_count))
+        for shard in range(self._shard_count):
             self._change_tables(shard, sql.create_index_table(self._shards.database(shard), entry.layout))
             listener(Advanced(1))
         self._settings.make(entry.follower, {"index": entry.name}, lambda shard: 0)
-        self._put(entry, [DECLARED], BACKFILLING)
-        now = next((other for other in self.all() if other.number == entry.number), None)
-        if now is None or now.state == DROPPING:
-            # Who dropped it may have been in a shard before its table was made there.
+        self._set_state(entry, [DECLARED], BACKFILLING)
+        current = next((other for other in self.all() if other.number == entry.number), None)
+        if current is None or current.state == DROPPING:
+            # A concurrent drop may have passed a shard before its table was created here.
             self._settings.remove(entry.follower)
             self._drop_tables(entry, nobody)
             raise _dropped(entry.name)
-        return now
+        return current
 
     def _drop_tables(self, entry: IndexEntry, listener: Listener) -> None:
-        listener(Total(self._store.shard_count))
-        for shard in range(self._store.shard_count):
+        listener(Total(self._shard_count))
+        for shard in range(self._shard_count):
             self._change_tables(shard, sql.drop_index_table(self._shards.database(shard), entry.number))
             listener(Advanced(1))
 
-    def kept(self, names: Sequence[str] = ()) -> list[IndexEntry]:
-        """Return the indexes of some names, or all, that workers keep; those that are not there are absent."""
-        return [
-            entry for entry in self.all() if entry.state in (BACKFILLING, READY) and (not names or entry.name in names)
-        ]
-
     def backfill(self, entry: IndexEntry) -> Backfill:
-        """Begin to watch the filling of an index: it is to reach what is there now."""
-        return Backfill({pair: row.top for pair, row in self._look(entry).items()})
+        """Start to follow the building of an index. The targets are the current ends of the shards."""
+        return Backfill({pair: row.top for pair, row in self._follower_rows(entry).items()})
 
-    def watch(self, entry: IndexEntry, filling: Backfill) -> bool:
-        """See how far the filling is, and have the index become ready where it is through; return whether it is.
+    def watch(self, entry: IndexEntry, backfill: Backfill) -> bool:
+        """Update the progress of building an index; once every target is reached, mark the index ready.
 
-        The index that had the name until now is to be dropped then. Beside a move of shards, both stay as they are.
+        An older index of the same name is then marked for dropping. While shards are being moved, both stay as they
+        are, because a shard cannot be moved while one of its indexes is being dropped.
+
+        Returns:
+            True if the index is ready.
         """
-        now = self._look(entry)
-        filling.reached = {pair: row.location for pair, row in now.items()}
-        if len(filling.targets) < self._store.shard_count:
-            # A shard could not be asked when this began.
-            filling.targets |= {pair: row.top for pair, row in now.items() if pair not in filling.targets}
+        rows = self._follower_rows(entry)
+        backfill.reached = {pair: row.location for pair, row in rows.items()}
+        if len(backfill.targets) < self._shard_count:
+            # A shard could not be read when this began.
+            backfill.targets |= {pair: row.top for pair, row in rows.items() if pair not in backfill.targets}
             return False
-        if not filling.done:
+        if not backfill.done:
             return False
         replaced = [e for e in self.all() if e.name == entry.name and e.number < entry.number and e.state == READY]
-        if replaced and unfinished_moves(self._internals.catalog, self._store.name):
-            # Shards with an index that is being dropped are not moved, and beside a move none is dropped.
+        if replaced and unfinished_moves(self._catalog(), self._datastore):
             return False
         if entry.state == BACKFILLING:
-            self._put(entry, [BACKFILLING], READY)
+            self._set_state(entry, [BACKFILLING], READY)
         for old in replaced:
-            self._put(old, [READY], DROPPING, f"index {entry.number} has the name now")
+            self._set_state(old, [READY], DROPPING, f"replaced by index {entry.number}")
             self._settings.remove(old.follower)
         return True
 
     def status(self, entry: IndexEntry) -> IndexStatus:
-        """Return where an index is."""
+        """Read the status of an index."""
         follower = entry.follower
         setting = self._settings.all().get(follower)
         shards: tuple[ShardStatus, ...] = ()
         if entry.state in (BACKFILLING, READY):
-            missing = "it has no progress row here; run 'schemaless index create' with the same fields again"
-            shards = tuple(shard_statuses(self._store, follower, missing))
-        workers = tuple(workers_of(self._store, follower))
-        small_caches = small_table_caches(self._internals) if shards else {}
+            missing = "no progress row in this shard; run 'schemaless index create' with the same fields again"
+            shards = tuple(self._followers.shard_statuses(follower, missing))
+        workers = tuple(self._followers.workers(follower))
+        small_caches = self._followers.small_table_caches() if shards else {}
         return IndexStatus(entry, None if setting is None else setting.wanted, shards, workers, small_caches)
 
     def drop(
         self, entry: IndexEntry, listener: Listener = nobody, *, wait: Callable[[float], None] = time.sleep
     ) -> None:
-        """Refuse an index's queries, have its workers let go, then drop its tables.
+        """Drop an index: queries are refused, workers let go of it, then its tables are dropped.
 
-        Run again where it was interrupted, it goes on.
+        An interrupted call can be repeated.
 
         Args:
             entry: the index.
-            listener: told of each shard.
-            wait: waits so many seconds, until every process has looked at the catalog again.
+            listener: receives the progress, in shards.
+            wait: waits for some seconds, until every process has read the catalog again.
 
         Raises:
             JobConflict: shards are being moved.
         """
-        refuse_beside_moves(self._internals.catalog, self._store.name)
-        self._put(entry, [DECLARED, BACKFILLING, READY, DROPPING], DROPPING)
+        refuse_beside_moves(self._catalog(), self._datastore)
+        self._set_state(entry, [DECLARED, BACKFILLING, READY, DROPPING], DROPPING)
         if entry.follower in self._settings.all():
             self._settings.remove(entry.follower)
             wait(2 * LOOK_S)
-        refuse_beside_moves(self._internals.catalog, self._store.name)
+        refuse_beside_moves(self._catalog(), self._datastore)
         self._drop_tables(entry, listener)
-        self._put(entry, [DROPPING], DROPPED)
+        self._set_state(entry, [DROPPING], DROPPED)
 
     def _change_tables(self, shard: int, statement: bytes) -> None:
-        """Change a shard's tables where its cells are: the statement itself is no question of where that is."""
-        there = select_nothing(self._shards.database(shard))
+        """Execute DDL in a shard, between two statements that fail if the shard's cells are on another server.
+
+        The DDL alone would succeed there.
+        """
+        probe = select_nothing(self._shards.database(shard))
 
         def change(connection: Connection) -> None:
-            for sent in (there, statement, there):
-                connection.execute(sent)
+            for each in (probe, statement, probe):
+                connection.execute(each)
 
         self._shards.run(shard, change, writes=True)
 
-    def _look(self, entry: IndexEntry) -> dict[Pair, FollowerRow]:
-        follower = entry.follower
-        return self._rows.look((follower, shard) for shard in range(self._store.shard_count)).rows
+    def _follower_rows(self, entry: IndexEntry) -> dict[Pair, FollowerRow]:
+        return self._rows.look((entry.follower, shard) for shard in range(self._shard_count)).rows
 
-    def _put(self, entry: IndexEntry, before: Sequence[str], state: str, message: str | None = None) -> None:
-        self._execute(sql.update_index(self._store.name, entry.number, before, state, message))
-        # Queries of this process go by what was read last.
+    def _set_state(self, entry: IndexEntry, before: Sequence[str], state: str, message: str | None = None) -> None:
+        self._execute(sql.update_index(self._datastore, entry.number, before, state, message))
+        # Queries of this process use the list that was read last.
         self.all()
 
     def _execute(self, statement: bytes) -> int:
-        return self._internals.catalog.run(lambda connection: connection.execute(statement), writes=True).affected
+        return self._catalog().run(lambda connection: connection.execute(statement), writes=True).affected
 
 
 def _dropped(name: str) -> InvalidInput:
-    return InvalidInput(f"index {name} was dropped while it was created; create it again, if it is to be")
+    return InvalidInput(f"index {name} was dropped while it was being created; create it again if you still want it")
 
 
 class Watch:
-    """Looks after indexes while workers keep them: has them become ready, and sees when there are others.
+    """Follows indexes while workers maintain them: marks them ready, and notices when others are created or dropped.
 
-    Called again and again, it returns whether these workers are to end.
+    Each call returns whether the workers should end.
 
     Args:
-        indexes: of the datastore.
-        names: of those that are kept; all, if there are none.
-        once: end when everything is dealt with that is there now.
-        listener: told how many added_ids are dealt with, of those that are to be before an index is ready.
+        indexes: the datastore's indexes.
+        names: names of the indexes that the workers maintain; empty for all.
+        listener: receives the number of added_ids processed, out of those that make the indexes ready.
+        once: end as soon as everything that is there now has been processed.
     """
 
     def __init__(self, indexes: Indexes, names: Sequence[str], listener: Listener, *, once: bool) -> None:
@@ -321,35 +386,35 @@ class Watch:
         self._names = names
         self._once = once
         self._listener = listener
-        self._again_s = 0.0
+        self._next_read_s = 0.0
         self._ids = 0
-        self._entries = indexes.kept(names)
-        self._fillings = {
+        self._entries = indexes.maintained(names)
+        self._backfills = {
             entry.number: indexes.backfill(entry) for entry in self._entries if once or entry.state == BACKFILLING
         }
-        listener(Total(sum(sum(filling.targets.values()) for filling in self._fillings.values())))
+        listener(Total(sum(sum(backfill.targets.values()) for backfill in self._backfills.values())))
 
     def __call__(self) -> bool:
-        """Look, once a second."""
-        if time.monotonic() < self._again_s:
+        """Read the progress, at most once a second, and return whether the workers should end."""
+        if time.monotonic() < self._next_read_s:
             return False
-        self._again_s = time.monotonic() + _WATCH_S
+        self._next_read_s = time.monotonic() + _WATCH_S
         try:
-            now = self._indexes.kept(self._names)
-            if {entry.number for entry in now} != {entry.number for entry in self._entries}:
+            entries = self._indexes.maintained(self._names)
+            if {entry.number for entry in entries} != {entry.number for entry in self._entries}:
                 return True
-            for entry in now:
-                if entry.number in self._fillings and self._indexes.watch(entry, self._fillings[entry.number]):
+            for entry in entries:
+                if entry.number in self._backfills and self._indexes.watch(entry, self._backfills[entry.number]):
                     if not self._once:
-                        del self._fillings[entry.number]
+                        del self._backfills[entry.number]
                     if entry.state == BACKFILLING:
                         _log.warning("index %s (%d) is ready", entry.name, entry.number)
         except ServerError as error:
-            # Workers go on with what they know, and so does this.
-            _log.warning("this cannot see now how far indexes are: %s", error)
+            # The workers continue with what they know, so this does not end them.
+            _log.warning("cannot read the progress of indexes: %s", error)
             return False
-        ids = sum(filling.ids for filling in self._fillings.values())
+        ids = sum(backfill.ids for backfill in self._backfills.values())
         if ids > self._ids:
             self._listener(Advanced(ids - self._ids))
             self._ids = ids
-        return self._once and all(filling.done for filling in self._fillings.values())
+        return self._once and all(backfill.done for backfill in self._backfills.values())

@@ -1,7 +1,8 @@
-"""Whether an index says what its rows say: every row against its entry, every entry against its row; and repair.
+"""Check and repair of an index: compares every row with its entry, and every entry with its row.
 
-Beside writers. What differs is looked at a second time, with the follower's location read first: a row whose cells the
-follower has still to deal with lags, and is no fault. What still differs then stays so, unless it is repaired.
+A check runs beside writers and workers. A row that differs from its entry is read again, after the follower's location:
+if the follower has yet to process the row's latest cells, the row lags, which is no fault. A difference that remains
+would stay for ever, and is reported or repaired.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput, JobConflict
 from schemaless.events import Advanced, Listener, Total, nobody
 from schemaless.followers.rows import FollowerRows
@@ -18,35 +18,38 @@ from schemaless.indexes import sql
 from schemaless.indexes.entries import Entries
 from schemaless.indexes.entry_changes import Entry, PageWrites, RowState, values_of
 from schemaless.indexes.query import values_of as values_in_table
-from schemaless.indexes.registry import READY, IndexEntry
+from schemaless.indexes.registry import READY, IndexEntry, Registry
 from schemaless.indexes.tables import check_tables
-from schemaless.internals import internals_of
 from schemaless.topology.moves import last_move, refuse_beside_moves
 from schemaless.topology.placement import shard_for
+from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Rows
+from schemaless.wire.pool import NodePool
 
-_ROWS_AT_ONCE: Final = 200
+ROWS_PER_QUERY: Final = 200
 _STEPS: Final = 1 << 9
+"""Progress steps for each half of a shard's check; a power of two, so that fractions add up exactly."""
 
 Placed = tuple[int, Entry]
-"""This is the number of a shard, and an entry that is in it."""
+"""An entry, after the number of the shard that it belongs to."""
 
 
 @dataclass(slots=True)
 class Found:
-    """What a check of a shard found.
+    """The result of checking one shard.
 
     Attributes:
-        rows: rows of the shard with cells in the index's columns.
-        entries: entries in the shard, of rows of any shard.
-        without_entry: rows that make none: the shard field is missing, or does not fit.
-        null_fields: other fields, of rows that make one, that are missing or do not fit.
-        lagging: differences of rows whose cells the follower has still to deal with; no fault.
-        missing: rows without the entry that they make.
-        stale: entries that say something else than the row, or are in a shard that it has left.
-        ahead: entries made of versions that the row does not have.
-        orphan: entries without any cell of the row.
-        repaired: how many of the last four are none any more.
+        shard: the shard's number.
+        rows: rows of the shard that have cells in source columns.
+        entries: entries in the shard, whichever shard their rows are in.
+        without_entry: rows without an entry because the shard field is missing or does not fit.
+        null_fields: other fields of indexed rows that are missing or do not fit.
+        lagging: differences of rows whose latest cells the follower has yet to process; no fault.
+        missing: rows whose entry is missing.
+        stale: entries with other values than their row, or in a shard that their row has left.
+        ahead: entries built from versions that the row does not have.
+        orphan: entries of rows without any cell.
+        repaired: how many of the last four kinds were repaired.
     """
 
     shard: int
@@ -63,165 +66,193 @@ class Found:
 
     @property
     def faults(self) -> int:
-        """How many there are, repaired ones among them."""
+        """Number of faults, including repaired ones."""
         return self.missing + self.stale + self.ahead + self.orphan
 
     @property
     def counts(self) -> dict[str, int]:
-        """All of it, by name."""
+        """Every number by its name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-class _Share:
-    """How much of a shard was looked at: by where a row_key lies between the first and the last one.
+class _Progress:
+    """Progress within one shard: its rows are the first half, its entries the second.
 
-    First its rows are, then its entries; each is a half. Keys that are drawn, or made of the time, are spread evenly.
+    The position of a row_key between the first and the last one stands for the share that has been read, because random
+    and time-based keys are spread evenly.
 
     Attributes:
-        first, last: of what is looked at now; None where there is nothing.
+        first: the first key of the current half; None if there is none.
+        last: the last key of the current half; None if there is none.
     """
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
-        self._done = 0.0
+        self._reported = 0.0
         self.first: bytes | None = None
         self.last: bytes | None = None
 
-    def reached(self, before: float, row_key: bytes) -> None:
-        """Tell that everything was looked at up to a row_key; the halves ``before`` it as well."""
+    def reached(self, base: float, row_key: bytes) -> None:
+        """Report that everything up to ``row_key`` was read, in the half that begins at the fraction ``base``."""
         if self.first is None or self.last is None:
             return
         first, last, here = (int.from_bytes(key, "big") for key in (self.first, self.last, row_key))
-        # In steps that add up exactly. What is written meanwhile may lie outside.
-        share = before + min(_STEPS, max(0, _STEPS * (here - first) // max(1, last - first))) / (2 * _STEPS)
-        if share > self._done:
-            self._listener(Advanced(share - self._done))
-            self._done = share
+        # A key that was written during the check may lie outside.
+        fraction = base + min(_STEPS, max(0, _STEPS * (here - first) // max(1, last - first))) / (2 * _STEPS)
+        if fraction > self._reported:
+            self._listener(Advanced(fraction - self._reported))
+            self._reported = fraction
 
     def ended(self) -> None:
-        """Tell that all of it was looked at."""
-        self._listener(Advanced(1 - self._done))
+        """Report the rest of the shard."""
+        self._listener(Advanced(1 - self._reported))
 
 
 class IndexCheck:
-    """A check of one index.
+    """A check of one index, made by ``Indexes.check``.
 
     Args:
-        store: the datastore, open with an account that may write entries where they are to be repaired.
         entry: the index.
-        repair: whether faults are mended.
-        rows_at_once: so many rows, or entries, are read by one statement.
+        entries: reads its rows and writes its entries. Repairs need an account that may write entries.
+        shards: the datastore's shards.
+        registry: remembers which of the index's tables were checked.
+        catalog: returns the connections to the catalog's server.
+        repair: whether faults are repaired.
+        rows_per_query: number of rows or entries read by one statement.
+
+    Raises:
+        InvalidInput: the index is not ready.
     """
 
     def __init__(
-        self, store: Datastore, entry: IndexEntry, *, repair: bool = False, rows_at_once: int = _ROWS_AT_ONCE
+        self,
+        entry: IndexEntry,
+        entries: Entries,
+        shards: Shards,
+        registry: Registry,
+        catalog: Callable[[], NodePool],
+        *,
+        repair: bool = False,
+        rows_per_query: int = ROWS_PER_QUERY,
     ) -> None:
         if entry.state != READY:
             raise InvalidInput(
-                f"index {entry.name} ({entry.number}) is {entry.state}; one that is ready can be checked"
+                f"index {entry.name} ({entry.number}) is {entry.state}; only a ready index can be checked"
             )
-        self._store = store
-        self._internals = internals_of(store)
-        self._shards = self._internals.shards
-        self._shard_count = store.shard_count
         self._entry = entry
         self._definition = entry.definition
         self._layout = entry.layout
-        self._entries = Entries(self._internals, entry)
-        self._followers = FollowerRows(self._shards)
+        self._entries = entries
+        self._shards = shards
+        self._shard_count = shards.topology.shard_count
+        self._registry = registry
+        self._catalog = catalog
+        self._datastore = shards.topology.name
+        self._followers = FollowerRows(shards)
         self._repair = repair
-        self._rows_at_once = rows_at_once
+        self._rows_per_query = rows_per_query
 
     def run(self, shards: Sequence[int], listener: Listener = nobody) -> Iterator[Found]:
-        """Check shards one after the other, and yield what was found in each; ``listener`` counts them.
+        """Check shards one after the other, and yield the result of each.
+
+        Args:
+            shards: the numbers of the shards.
+            listener: receives the progress, in shards.
 
         Raises:
             InvalidInput: a shard has no row of the index's follower.
-            JobConflict: faults are to be mended, and shards are being moved, or began to be meanwhile: a move cannot
-                know of that.
+            JobConflict: shards are being moved, or a move began while faults were repaired: it may have copied entries
+                before their repair.
         """
         listener(Total(len(shards)))
         for shard in shards:
-            before = last_move(self._internals.catalog, self._store.name) if self._repair else 0
+            before = last_move(self._catalog(), self._datastore) if self._repair else 0
             if self._repair:
-                refuse_beside_moves(self._internals.catalog, self._store.name)
-            check_tables(self._internals, self._entry, [shard])
-            # Raises where nobody keeps the entries of its rows: all that differs would be said to lag.
+                refuse_beside_moves(self._catalog(), self._datastore)
+            check_tables(self._shards, self._registry, self._entry, [shard])
+            # Without a follower, every difference would be taken for lag: raise instead.
             self._location(shard)
-            tally, shown = Found(shard), _Share(listener)
-            self._forward(tally, shown)
-            self._backward(tally, shown)
-            if tally.repaired and (began := last_move(self._internals.catalog, self._store.name)) > before:
+            found, progress = Found(shard), _Progress(listener)
+            self._check_rows(found, progress)
+            self._check_entries(found, progress)
+            if found.repaired and (move := last_move(self._catalog(), self._datastore)) > before:
                 raise JobConflict(
-                    f"move {began} began while shard {shard} was repaired, and may have copied entries as they were "
-                    "before; run this again for this shard and those behind it, once the move has ended",
-                    began,
+                    f"move {move} began while shard {shard} was being repaired, and may have copied entries before "
+                    "their repair. Wait until the move has ended, then run this command again for this shard and the "
+                    "shards after it",
+                    move,
                 )
-            shown.ended()
-            yield tally
+            progress.ended()
+            yield found
 
     # Rows against entries
 
-    def _forward(self, tally: Found, shown: _Share) -> None:
-        shard, database = tally.shard, self._shards.database(tally.shard)
-        ((shown.first, shown.last),) = self._shards.rows(shard, sql.select_ends(database))
-        for keys in self._runs(lambda after: sql.select_row_keys(database, after, self._rows_at_once), shard):
+    def _check_rows(self, found: Found, progress: _Progress) -> None:
+        shard, database = found.shard, self._shards.database(found.shard)
+        ((progress.first, progress.last),) = self._shards.rows(shard, sql.select_ends(database))
+        for keys in self._pages(lambda after: sql.select_row_keys(database, after, self._rows_per_query), shard):
             rows = self._entries.rows(shard, [bytes(key[0]) for key in keys])
-            made = {row: self._makes(row, state) for row, (state, _) in rows.items()}
-            there = self._there(made.values())
-            tally.rows += sum(max(state.refs) >= 0 for state, _ in rows.values())
-            tally.without_entry += sum(made[row] is None and max(state.refs) >= 0 for row, (state, _) in rows.items())
-            tally.null_fields += sum(placed[1].values[1:].count(None) for placed in made.values() if placed is not None)
-            suspects = [row for row, placed in made.items() if placed is not None and self._differs(placed, there)]
+            expected = {row: self._expected(row, state) for row, (state, _) in rows.items()}
+            stored = self._stored(expected.values())
+            found.rows += sum(max(state.refs) >= 0 for state, _ in rows.values())
+            found.without_entry += sum(
+                expected[row] is None and max(state.refs) >= 0 for row, (state, _) in rows.items()
+            )
+            found.null_fields += sum(
+                placed[1].values[1:].count(None) for placed in expected.values() if placed is not None
+            )
+            suspects = [row for row, placed in expected.items() if placed is not None and self._fault(placed, stored)]
             if suspects:
-                self._second_look(tally, suspects, there)
-            shown.reached(0.0, bytes(keys[-1][0]))
+                self._recheck_rows(found, suspects)
+            progress.reached(0.0, bytes(keys[-1][0]))
 
-    def _second_look(self, tally: Found, suspects: Sequence[bytes], seen: Mapping[tuple[int, bytes], Entry]) -> None:
-        # In this order: the follower has dealt with what is up to the location, so the entries, read later, have it.
-        location = self._location(tally.shard)
-        made_before = self._entries.rows(tally.shard, suspects)
-        there = self._there(self._makes(row, state) for row, (state, _) in made_before.items())
-        for row, (state, top) in self._entries.rows(tally.shard, suspects).items():
-            placed = self._makes(row, state)
+    def _recheck_rows(self, found: Found, suspects: Sequence[bytes]) -> None:
+        # The location is read first: entries that are read after it include everything up to it.
+        location = self._location(found.shard)
+        before = self._entries.rows(found.shard, suspects)
+        stored = self._stored(self._expected(row, state) for row, (state, _) in before.items())
+        for row, (state, top) in self._entries.rows(found.shard, suspects).items():
+            placed = self._expected(row, state)
             if placed is None:
                 continue
-            kind = self._differs(placed, there)
+            kind = self._fault(placed, stored)
             if kind is None:
                 continue
-            if top > location or state.refs != made_before[row][0].refs:
-                tally.lagging += 1
+            if top > location or state.refs != before[row][0].refs:
+                found.lagging += 1
                 continue
-            setattr(tally, kind, getattr(tally, kind) + 1)
+            setattr(found, kind, getattr(found, kind) + 1)
             if self._repair:
                 shard, entry = placed
                 if kind == "ahead":
-                    self._entries.delete_exactly(shard, [(row, there[shard, row].refs)])
+                    self._entries.delete_exactly(shard, [(row, stored[shard, row].refs)])
                 self._entries.apply(PageWrites({shard: [entry]}))
-                tally.repaired += 1
+                found.repaired += 1
 
-    def _differs(self, placed: Placed, there: Mapping[tuple[int, bytes], Entry]) -> str | None:
-        shard, entry = placed
-        old = there.get((shard, entry.row_key))
-        if old is None:
+    def _fault(self, placed: Placed, stored: Mapping[tuple[int, bytes], Entry]) -> str | None:
+        """Return the kind of fault of a row's stored entry, compared with the expected one; None if they agree."""
+        shard, expected = placed
+        entry = stored.get((shard, expected.row_key))
+        if entry is None:
             return "missing"
-        if any(one > other for one, other in zip(old.refs, entry.refs, strict=True)):
+        if _has_later_ref(entry.refs, expected.refs):
             return "ahead"
-        stored = tuple(
-            field.stored(value) for field, value in zip(self._definition.all_fields, entry.values, strict=True)
-        )
-        return None if stored == old.values else "stale"
+        fields = self._definition.all_fields
+        values = tuple(field.stored(value) for field, value in zip(fields, expected.values, strict=True))
+        return None if values == entry.values else "stale"
 
     # Entries against rows
 
-    def _backward(self, tally: Found, shown: _Share) -> None:
-        shard, database = tally.shard, self._shards.database(tally.shard)
-        ((shown.first, shown.last),) = self._shards.rows(shard, sql.select_ends_of_entries(database, self._layout))
-        for some in self._runs(
-            lambda after: sql.select_entries_after(database, self._layout, after, self._rows_at_once), shard
+    def _check_entries(self, found: Found, progress: _Progress) -> None:
+        shard, database = found.shard, self._shards.database(found.shard)
+        ((progress.first, progress.last),) = self._shards.rows(
+            shard, sql.select_ends_of_entries(database, self._layout)
+        )
+        for page in self._pages(
+            lambda after: sql.select_entries_after(database, self._layout, after, self._rows_per_query), shard
         ):
-            entries = [self._parsed(row) for row in some]
-            tally.entries += len(entries)
+            entries = [self._parsed(row) for row in page]
+            found.entries += len(entries)
             by_home: dict[int, list[Entry]] = {}
             for entry in entries:
                 by_home.setdefault(shard_for(entry.row_key, self._shard_count), []).append(entry)
@@ -229,50 +260,50 @@ class IndexCheck:
                 rows = self._entries.rows(home, [entry.row_key for entry in of_home])
                 suspects = [entry for entry in of_home if not self._belongs(shard, entry, rows[entry.row_key][0])]
                 if suspects:
-                    self._strays(tally, home, suspects)
-            shown.reached(0.5, bytes(some[-1][0]))
+                    self._recheck_entries(found, home, suspects)
+            progress.reached(0.5, bytes(page[-1][0]))
 
-    def _strays(self, tally: Found, home: int, suspects: Sequence[Entry]) -> None:
+    def _recheck_entries(self, found: Found, home: int, suspects: Sequence[Entry]) -> None:
         location = self._location(home)
         keys = [entry.row_key for entry in suspects]
-        statement = sql.select_entries(self._shards.database(tally.shard), self._layout, tally.shard, keys)
-        still = [self._parsed(row[1:]) for row in self._shards.rows(tally.shard, statement)]
+        statement = sql.select_entries(self._shards.database(found.shard), self._layout, found.shard, keys)
+        remaining = [self._parsed(row[1:]) for row in self._shards.rows(found.shard, statement)]
         rows = self._entries.rows(home, keys)
-        for entry in still:
+        for entry in remaining:
             state, top = rows[entry.row_key]
-            if self._belongs(tally.shard, entry, state):
+            if self._belongs(found.shard, entry, state):
                 continue
             if top > location:
-                tally.lagging += 1
+                found.lagging += 1
                 continue
             if max(state.refs) < 0:
-                tally.orphan += 1
-            elif any(one > other for one, other in zip(entry.refs, state.refs, strict=True)):
-                tally.ahead += 1
+                found.orphan += 1
+            elif _has_later_ref(entry.refs, state.refs):
+                found.ahead += 1
             else:
-                tally.stale += 1
+                found.stale += 1
             if self._repair:
-                # Of these very versions: one that was written since stays.
-                self._entries.delete_exactly(tally.shard, [(entry.row_key, entry.refs)])
-                tally.repaired += 1
+                # With exactly these refs: an entry that was written since stays.
+                self._entries.delete_exactly(found.shard, [(entry.row_key, entry.refs)])
+                found.repaired += 1
 
     def _belongs(self, shard: int, entry: Entry, state: RowState) -> bool:
-        """Whether a row's entry is in this shard; whether it says what it should is seen from the row's side."""
-        placed = self._makes(entry.row_key, state)
+        """Return True if the entry of this row belongs into this shard; its values are compared by ``_check_rows``."""
+        placed = self._expected(entry.row_key, state)
         return placed is not None and placed[0] == shard
 
-    # What is read
+    # Reading
 
-    def _makes(self, row: bytes, state: RowState) -> Placed | None:
-        """Return the entry that a row makes; None where it makes none."""
+    def _expected(self, row: bytes, state: RowState) -> Placed | None:
+        """Return the entry that a row should have; None if it should have none."""
         values = values_of(self._definition, state.parts)
         shard = self._definition.shard_of(values[0], self._shard_count)
         return None if shard is None else (shard, Entry(row, values, state.refs))
 
-    def _there(self, made: Iterable[Placed | None]) -> dict[tuple[int, bytes], Entry]:
-        """Read the entries that rows have in the shards where they belong."""
+    def _stored(self, expected: Iterable[Placed | None]) -> dict[tuple[int, bytes], Entry]:
+        """Read the stored entries of rows, from the shards that they belong to."""
         by_shard: dict[int, list[bytes]] = {}
-        for placed in made:
+        for placed in expected:
             if placed is not None:
                 by_shard.setdefault(placed[0], []).append(placed[1].row_key)
         entries = {}
@@ -289,19 +320,24 @@ class IndexCheck:
 
     def _location(self, shard: int) -> int:
         pair = self._entry.follower, shard
-        looked = self._followers.look([pair])
-        if shard in looked.failed:
-            raise looked.failed[shard]
-        if pair not in looked.rows:
+        followers = self._followers.look([pair])
+        if shard in followers.failed:
+            raise followers.failed[shard]
+        if pair not in followers.rows:
             raise InvalidInput(
-                f"shard {shard} has no row of the follower that keeps index {self._entry.name}, so no worker keeps "
-                "it there: 'schemaless index create' with the same fields makes one, and workers read the shard again"
+                f"shard {shard} has no row of the follower that maintains index {self._entry.name}, so no worker keeps "
+                "the index up to date there. Run 'schemaless index create' with the same fields again: it creates the "
+                "row, and workers then read the shard from the beginning"
             )
-        return looked.rows[pair].location
+        return followers.rows[pair].location
 
-    def _runs(self, select: Callable[[bytes], bytes], shard: int) -> Iterator[Rows]:
-        """Yield rows in the order of their first column, from the beginning, so many at once."""
+    def _pages(self, select: Callable[[bytes], bytes], shard: int) -> Iterator[Rows]:
+        """Yield pages of a shard's rows in the order of their first column."""
         after = b""
-        while some := self._shards.rows(shard, select(after)):
-            yield some
-            after = bytes(some[-1][0])
+        while page := self._shards.rows(shard, select(after)):
+            yield page
+            after = bytes(page[-1][0])
+
+
+def _has_later_ref(refs: Sequence[int], others: Sequence[int]) -> bool:
+    return any(ref > other for ref, other in zip(refs, others, strict=True))

@@ -1,7 +1,8 @@
-"""What a secondary index is made of: fields of documents, their types, and the limits; pure, and declared once.
+"""Definition of a secondary index: its fields, their types and the limits; pure functions, without I/O.
 
-A field is a value somewhere in the documents of one column. What does not fit its type is NULL: an index never stops
-because of a document. What does not fit the shard field makes no entry at all, since nobody could ask for it.
+A field is a value at some path in the documents of one column. A value that does not fit the field's type is stored as
+NULL, so a document never stops an index. A row whose shard field does not fit has no entry, because no query could name
+it.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from schemaless.topology.placement import shard_for
 from schemaless.wire.sql.parts import blob_hex
 
 MAX_FIELDS: Final = 16
-"""InnoDB takes so many columns in a key."""
+"""Maximum number of columns in an InnoDB key."""
 
 MAX_KEY_BYTES: Final = 3072
-"""InnoDB takes so many bytes in a key."""
+"""Maximum size of an InnoDB key, in bytes."""
 
 _INDEX_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}\Z")
 _FIELD_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}\Z")
 _RESERVED: Final = re.compile(r"(row_key|ref_\d+|where|order_by|limit|after|columns|self)\Z")
-"""The table's own columns have these names, and the arguments of ``query``."""
+"""Names taken by columns of the index's table and by arguments of ``Index.query``."""
 
 _DECLARED: Final = re.compile(
     r'(?:(?P<name>[^="]*)=)?(?:"(?P<quoted>[^"]+)"|(?P<column>[^".][^.]*))\.(?P<path>.+):(?P<type>[^:]+)\Z'
@@ -41,19 +42,19 @@ _DECLARED: Final = re.compile(
 _TYPE: Final = re.compile(r"(uuid|int|float|bool|time)\Z|text\((\d{1,4})\)\Z")
 
 Value = uuid.UUID | int | float | bool | datetime | str | None
-"""A field has one of these; None stands for a value that is missing, or does not fit."""
+"""A field's value; None if it is missing from the document or does not fit the type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type of fields.
+    """A type of field.
 
     Attributes:
-        sql: the column's type in the table.
-        key_bytes: how much of a key it takes, at most.
-        read: makes a value of what stands in a document, or None.
-        literal: writes a value into a statement.
-        canonical: what a value is placed by; None where it cannot be a shard field.
+        sql: type of the column in the index's table.
+        key_bytes: maximum size in a key.
+        read: returns the value of a JSON value, or None if it does not fit.
+        literal: returns a value as an SQL literal.
+        canonical: returns the bytes that decide a value's shard; None for types that cannot be a shard field.
     """
 
     sql: str
@@ -63,7 +64,7 @@ class Kind:
     canonical: Callable[[Any], bytes] | None
 
 
-# The rows of a query have the same value of the shard field, and making a UUID of text takes longer than most of a row.
+# Parsing a UUID takes longer than most of a row, and all rows of a query have the same value of the shard field.
 _uuid_of: Final = lru_cache(1024)(uuid.UUID)
 
 
@@ -95,7 +96,7 @@ def _read_bool(raw: Any) -> bool | None:
 
 
 def _read_time(raw: Any) -> datetime | None:
-    """Read ISO 8601; without an offset it is UTC."""
+    """Parse ISO 8601; a time without an offset is UTC."""
     try:
         at = datetime.fromisoformat(raw) if isinstance(raw, str) else raw
         if not isinstance(at, datetime):
@@ -103,7 +104,7 @@ def _read_time(raw: Any) -> datetime | None:
         at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
-    # The server's DATETIME begins there.
+    # The first year of the server's DATETIME.
     return at if at.year >= 1000 else None
 
 
@@ -111,7 +112,7 @@ def _read_text(raw: Any) -> str | None:
     if not isinstance(raw, str):
         return None
     try:
-        # One surrogate of a pair is JSON, and no UTF-8.
+        # JSON allows lone surrogates, UTF-8 does not.
         raw.encode()
     except UnicodeEncodeError:
         return None
@@ -125,7 +126,7 @@ def _of_time(value: datetime) -> bytes:
 _KINDS: Final[Mapping[str, Kind]] = {
     "uuid": Kind("BINARY(16)", 17, _read_uuid, lambda value: blob_hex(value.bytes), lambda value: bytes(value.bytes)),
     "int": Kind("BIGINT", 9, _read_int, lambda value: b"%d" % value, lambda value: b"%d" % value),
-    # With an exponent: digits and a point alone would be a DECIMAL.
+    # With an exponent, because a literal with only a decimal point would be a DECIMAL.
     "float": Kind("DOUBLE", 9, _read_float, lambda value: b"%.17e" % value, None),
     "bool": Kind("TINYINT", 2, _read_bool, lambda value: b"%d" % value, lambda value: b"%d" % value),
     "time": Kind("DATETIME(6)", 9, _read_time, _of_time, lambda value: bytes(_of_time(value))),
@@ -137,7 +138,7 @@ def _kind(type_name: str) -> Kind:
     assert size is not None
     if size[2] is None:
         return _KINDS[type_name]
-    # Bytes, compared as such: that is the order of code points, on every server, and no blank at the end is ignored.
+    # VARBINARY compares by code points on every server, and does not ignore trailing blanks.
     width = 4 * int(size[2])
     return Kind(
         f"VARBINARY({width})",
@@ -150,12 +151,12 @@ def _kind(type_name: str) -> Kind:
 
 @dataclass(frozen=True)
 class Field:
-    """A value in the documents of a column.
+    """A value at some path in the documents of a column.
 
     Attributes:
-        name: the field's.
-        column: whose documents it is in.
-        path: the keys that lead to it, from the outermost on.
+        name: the field's name.
+        column: the column whose documents have the value.
+        path: the object keys that lead to the value, outermost first.
         type: uuid, int, float, bool, time or text(N).
     """
 
@@ -167,30 +168,30 @@ class Field:
     def __post_init__(self) -> None:
         if _FIELD_NAME.match(self.name) is None or _RESERVED.match(self.name):
             raise InvalidInput(
-                f"a field's name is 1 to 32 of [a-z0-9_], begins with a letter and is no argument of query(), got "
-                f"{self.name!r}; another one is given by NAME=COLUMN.PATH:TYPE"
+                f"a field name must be 1 to 32 characters of [a-z0-9_], begin with a letter and not be an argument of "
+                f"query(), got {self.name!r}; give the field another name with NAME=COLUMN.PATH:TYPE"
             )
         check_column_name(self.column)
         if not self.path or not all(self.path):
-            raise InvalidInput(f"field {self.name}: its path is the keys that lead to it, got {self.path!r}")
+            raise InvalidInput(f"field {self.name}: the path must be one or more object keys, got {self.path!r}")
         match = _TYPE.match(self.type)
         if match is None or (match[2] is not None and int(match[2]) < 1):
             raise InvalidInput(
-                f"field {self.name}: its type is uuid, int, float, bool, time or text(N), got {self.type!r}"
+                f"field {self.name}: the type must be uuid, int, float, bool, time or text(N), got {self.type!r}"
             )
 
     @cached_property
     def kind(self) -> Kind:
-        """What its type means."""
+        """Behaviour of the field's type."""
         return _kind(self.type)
 
     @cached_property
-    def cut_at(self) -> int | None:
-        """How many characters of a text the table has; None for other types."""
+    def max_characters(self) -> int | None:
+        """Number of characters of a text that the table stores; None for other types."""
         return int(self.type[5:-1]) if self.type.startswith("text") else None
 
     def of(self, document: Any) -> Value:
-        """Return its value in a document; None where it is missing or does not fit."""
+        """Return the field's value in a document; None if it is missing or does not fit the type."""
         for key in self.path:
             if type(document) is not dict:
                 return None
@@ -198,16 +199,16 @@ class Field:
         return self.kind.read(document)
 
     def stored(self, value: Value) -> Value:
-        """Return what the table has of a value: a text is cut."""
-        return value[: self.cut_at] if isinstance(value, str) else value
+        """Return a value as the table stores it: text is truncated."""
+        return value[: self.max_characters] if isinstance(value, str) else value
 
     def literal(self, value: Value) -> bytes:
-        """Return what the table has of a value, as it stands in a statement."""
+        """Return a value as the table stores it, as an SQL literal."""
         stored = self.stored(value)
         return b"NULL" if stored is None else self.kind.literal(stored)
 
     def from_table(self, stored: Any) -> Value:
-        """Return the value that the table has."""
+        """Return the value of a column of the index's table."""
         if stored is None:
             return None
         if self.type == "uuid":
@@ -216,28 +217,28 @@ class Field:
             return bool(stored)
         if isinstance(stored, datetime):
             return stored.replace(tzinfo=UTC)
-        return bytes(stored).decode() if self.cut_at is not None else stored
+        return bytes(stored).decode() if self.max_characters is not None else stored
 
     def argument(self, given: Any) -> Value:
-        """Return a value to ask for.
+        """Return the value of a query's argument.
 
         Raises:
-            InvalidInput: it does not fit the type.
+            InvalidInput: the argument does not fit the field's type.
         """
         value = self.kind.read(given)
         if value is None:
-            raise InvalidInput(f"field {self.name} is {self.type}, so it is never {given!r}")
+            raise InvalidInput(f"field {self.name} is of type {self.type}, and {given!r} is not such a value")
         return value
 
 
 @dataclass(frozen=True)
 class Definition:
-    """What an index is made of.
+    """The name and fields of an index.
 
     Attributes:
-        name: the index's.
-        shard_field: which shard an entry is in follows from it; every query names it.
-        fields: what else can be asked for and ordered by, in the order of the key.
+        name: the index's name.
+        shard_field: the field whose value decides the shard of an entry; every query names a value of it.
+        fields: the other fields that queries can compare and order by, in the order of the key.
     """
 
     name: str
@@ -246,20 +247,25 @@ class Definition:
 
     def __post_init__(self) -> None:
         if _INDEX_NAME.match(self.name) is None:
-            raise InvalidInput(f"an index's name is 1 to 32 of [A-Za-z0-9_.-], got {self.name!r}")
+            raise InvalidInput(f"an index name must be 1 to 32 characters of [A-Za-z0-9_.-], got {self.name!r}")
         if self.shard_field.kind.canonical is None:
-            raise InvalidInput(f"a {self.shard_field.type} is compared, not looked up: take another shard field")
+            raise InvalidInput(
+                f"a field of type {self.shard_field.type} cannot be the shard field, because queries compare the shard "
+                "field for equality; choose a field of another type"
+            )
         names = [field.name for field in self.all_fields]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise InvalidInput(f"two fields of {self.name} have one name: {', '.join(twice)}; give one by NAME=...")
+            raise InvalidInput(
+                f"two fields of index {self.name} have the same name: {', '.join(twice)}; rename one with NAME=..."
+            )
         if len(names) > MAX_FIELDS:
-            raise InvalidInput(f"{self.name} has {len(names)} fields, and an index takes {MAX_FIELDS}")
+            raise InvalidInput(f"index {self.name} has {len(names)} fields; the maximum is {MAX_FIELDS}")
         size = sum(field.kind.key_bytes for field in self.all_fields)
         if size > MAX_KEY_BYTES:
             raise InvalidInput(
-                f"the fields of {self.name} take {size:,} bytes of a key, which holds {MAX_KEY_BYTES:,}: a text(N) "
-                "takes four for each character; it may be cut shorter, which loses no row"
+                f"the key of index {self.name} would have {size:,} bytes; the maximum is {MAX_KEY_BYTES:,}. text(N) "
+                "takes four bytes for each character: choose a smaller N, which loses no row"
             )
 
     @cached_property
@@ -269,51 +275,52 @@ class Definition:
 
     @cached_property
     def sources(self) -> tuple[str, ...]:
-        """The columns that entries are made of, in the order in which fields name them."""
+        """The columns that the fields are taken from, in the order in which the fields name them."""
         return tuple(dict.fromkeys(field.column for field in self.all_fields))
 
     @cached_property
     def text(self) -> str:
-        """The definition as the catalog keeps it; ``parse`` reads it."""
+        """The definition as the catalog stores it; ``parse`` reads it."""
         parts = [[field.name, field.column, list(field.path), field.type] for field in self.all_fields]
         return json.dumps({"format": 1, "fields": parts})
 
     @classmethod
     def parse(cls, name: str, text: str) -> Definition:
-        """Return the definition that the catalog keeps."""
+        """Return the definition that the catalog stores as ``text``."""
         fields = [Field(name, column, tuple(path), kind) for name, column, path, kind in json.loads(text)["fields"]]
         return cls(name, fields[0], tuple(fields[1:]))
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the text, in hexadecimal."""
+        """SHA-256 of ``text``, in hexadecimal."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     def layout(self, number: int) -> Layout:
-        """Return what the table looks like."""
+        """Return the layout of the tables of an index with this definition and number."""
         columns = [(field.name, field.kind.sql) for field in self.all_fields]
         return Layout(number, columns, len(self.sources), self.digest)
 
     def field(self, name: str) -> Field:
-        """Return a field.
+        """Return the field of a name.
 
         Raises:
-            InvalidInput: there is none of that name.
+            InvalidInput: there is no such field.
         """
         for field in self.all_fields:
             if field.name == name:
                 return field
-        raise InvalidInput(f"{self.name} has no field {name!r}; it has {', '.join(f.name for f in self.all_fields)}")
+        names = ", ".join(field.name for field in self.all_fields)
+        raise InvalidInput(f"index {self.name} has no field {name!r}; its fields: {names}")
 
     def part(self, column: str, document: Any) -> tuple[Value, ...]:
-        """Return the values of the fields that are in a column's documents."""
+        """Return the values of the fields that are taken from one column, given its document."""
         return tuple(field.of(document) for field in self.all_fields if field.column == column)
 
     def values(self, documents: Mapping[str, Any]) -> tuple[Value, ...]:
-        """Return the values of all fields, by the documents of a row's columns; what is not there is None."""
+        """Return the values of all fields, given the documents of a row's columns; missing values are None."""
         values = []
-        # As ``Field.of`` does, for many rows.
-        for column, path, read in self._places:
+        # ``Field.of``, inlined: this runs for every row of a query.
+        for column, path, read in self._readers:
             found = documents.get(column)
             for key in path:
                 if type(found) is not dict:
@@ -324,13 +331,13 @@ class Definition:
         return tuple(values)
 
     @cached_property
-    def _places(self) -> tuple[tuple[str, tuple[str, ...], Callable[[Any], Value]], ...]:
+    def _readers(self) -> tuple[tuple[str, tuple[str, ...], Callable[[Any], Value]], ...]:
         return tuple((field.column, field.path, field.kind.read) for field in self.all_fields)
 
     def shard_of(self, value: Value, shard_count: int) -> int | None:
-        """Return the shard that entries of a value of the shard field are in; None where it makes none.
+        """Return the shard that has the entries with a value of the shard field; None for None, which has no entries.
 
-        For a UUID that of a row with this row_key; else ``crc32`` of what the table has, written out in bytes.
+        A UUID is placed like a row with that row_key, any other value by the ``crc32`` of its stored form.
         """
         if value is None:
             return None
@@ -341,17 +348,17 @@ class Definition:
 
 
 def parse_field(declared: str) -> Field:
-    """Return the field that ``[NAME=]COLUMN.PATH:TYPE`` declares, such as ``BASE.rider.city:text(64)``.
+    """Parse ``[NAME=]COLUMN.PATH:TYPE``, such as ``BASE.rider.city:text(64)``.
 
-    A column whose name has a dot stands in quotes: ``"v1.BASE".city:int``.
+    A column name with a dot is quoted: ``"v1.BASE".city:int``. The name defaults to the last key of the path.
 
     Raises:
-        InvalidInput: it cannot be used.
+        InvalidInput: the declaration is invalid.
     """
     match = _DECLARED.match(declared)
     if match is None:
         raise InvalidInput(
-            f'a field is declared as [NAME=]COLUMN.PATH:TYPE, such as BASE.city:int or "v1.BASE".city:int; got '
+            f'a field must be declared as [NAME=]COLUMN.PATH:TYPE, such as BASE.city:int or "v1.BASE".city:int; got '
             f"{declared!r}"
         )
     path = tuple(match["path"].split("."))
@@ -361,5 +368,9 @@ def parse_field(declared: str) -> Field:
 
 
 def define(name: str, shard_field: str, fields: Sequence[str]) -> Definition:
-    """Return a definition of fields that are declared as text; raises what ``parse_field`` and the limits raise."""
+    """Return the definition of an index from declarations as ``parse_field`` takes them.
+
+    Raises:
+        InvalidInput: a declaration is invalid, or the index is over a limit.
+    """
     return Definition(name, parse_field(shard_field), tuple(map(parse_field, fields)))

@@ -1,6 +1,6 @@
-"""Entries of an index in their shards: the rows that they are made of, read; and what a page means for them, written.
+"""The entries of an index: reads the rows that they are built from, and writes what a page of the feed changes.
 
-Each write asks for the refs, so all of this may be done again, late, and by many at once.
+Every write is guarded by refs, so it may be repeated, come late, and run in several workers at once.
 """
 
 from __future__ import annotations
@@ -13,63 +13,71 @@ from typing import Any, Final, TypeVar, cast
 
 from schemaless.cell import StoredCell
 from schemaless.cells.paging import Row
-from schemaless.cells.reading import PLACE, Place, only
+from schemaless.cells.reading import PLACE, Place, Reader, only
 from schemaless.cells.sql import select_cells
 from schemaless.errors import CorruptBody, DictionaryDamaged, ServerError, UnknownDictionary, UnknownFormat
 from schemaless.indexes import sql
 from schemaless.indexes.definition import Definition
 from schemaless.indexes.entry_changes import Change, Entry, PageWrites, Part, RowState, page_writes
-from schemaless.indexes.registry import IndexEntry
+from schemaless.indexes.registry import IndexEntry, Registry
 from schemaless.indexes.sql import EntryRow
 from schemaless.indexes.tables import check_tables
-from schemaless.internals import Internals
 from schemaless.topology.placement import shard_for
 from schemaless.topology.routing import Routing
-from schemaless.topology.scatter_gather import ask_shards, prove
+from schemaless.topology.scatter_gather import query_shards, verify_once
+from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Check, Connection, in_packets
 from schemaless.wire.node import Node
 
 T = TypeVar("T")
 
-_BODIES_AT_ONCE: Final = 100
-_SERVERS_AT_ONCE: Final = 8
-_NOT_DAMAGE: Final = (UnknownDictionary, DictionaryDamaged, UnknownFormat)
-"""These say that this process cannot read a body, not that nobody can: nothing is made of it until one can."""
+_BODIES_PER_QUERY: Final = 100
+_MAX_SERVERS: Final = 8
+_UNREADABLE_HERE: Final = (UnknownDictionary, DictionaryDamaged, UnknownFormat)
+"""Errors of bodies that another process or a later version may be able to read; such a page is retried."""
 
 
 class Entries:
     """The entries of one index.
 
     Args:
-        internals: of the datastore.
+        shards: the datastore's shards.
+        reader: reads cells by their keys.
+        registry: remembers which of the index's tables were checked.
         entry: the index.
     """
 
-    def __init__(self, internals: Internals, entry: IndexEntry) -> None:
+    def __init__(self, shards: Shards, reader: Reader, registry: Registry, entry: IndexEntry) -> None:
         self.definition: Definition = entry.definition
         self._entry = entry
         self._layout = entry.layout
-        self._internals = internals
-        self._shards = internals.shards
-        self._shard_count = internals.topology.shard_count
+        self._reader = reader
+        self._registry = registry
+        self._shards = shards
+        self._shard_count = shards.topology.shard_count
 
     # Rows
 
     def part(self, cell: StoredCell) -> Part:
-        """Return what is in a cell; all None where its body is damaged.
+        """Return the field values in a cell; all None if its body is damaged.
 
         Raises:
-            UnknownDictionary, DictionaryDamaged, UnknownFormat: somebody else may be able to read it, or later.
+            UnknownDictionary, DictionaryDamaged, UnknownFormat: this process cannot read the body, but another or a
+                later one may.
         """
         try:
             return self.definition.part(cell.column_name, cell.decode().body)
-        except _NOT_DAMAGE:
+        except _UNREADABLE_HERE:
             raise
         except CorruptBody:
             return self.definition.part(cell.column_name, None)
 
     def writes(self, pages: Mapping[int, Sequence[StoredCell]]) -> PageWrites:
-        """Return what some cells of shards, all of source columns, mean for the index."""
+        """Return the writes that bring the index up to date with pages of shards' feeds.
+
+        Args:
+            pages: cells of source columns, by shard.
+        """
         by_id = {(shard, cell.added_id): cell for shard, cells in pages.items() for cell in cells}
 
         def select(shard: int) -> bytes:
@@ -79,7 +87,7 @@ class Entries:
         refs: dict[bytes, tuple[int, ...]] = {}
         before: dict[tuple[int, int], int | None] = {}
         selected: list[tuple[Any, ...]] = []
-        ask_shards(self._shards, pages, select, selected.extend)
+        query_shards(self._shards, pages, select, selected.extend)
         for added_id, row_key, version, *latest in selected:
             before[self._shard_of(row_key), int(added_id)] = version
             refs[bytes(row_key)] = _refs(latest)
@@ -99,7 +107,11 @@ class Entries:
         return page_writes(self.definition, self._shard_count, changes, self._states(refs, parts))
 
     def rows(self, shard: int, row_keys: Sequence[bytes]) -> dict[bytes, tuple[RowState, int]]:
-        """Read rows of a shard as they are now; with each the highest added_id of what its entry is made of."""
+        """Read the current state of rows of a shard.
+
+        Returns:
+            For each row its state, and the highest added_id among its latest cells of source columns; 0 without any.
+        """
         if not row_keys:
             return {}
         statement = sql.select_refs_of_rows(self._shards.database(shard), self.definition.sources, row_keys)
@@ -109,7 +121,7 @@ class Entries:
         return {row: (state, tops.get(row, 0)) for row, state in self._states(refs, parts).items()}
 
     def _places(self, refs: Mapping[bytes, tuple[int, ...]]) -> list[Place]:
-        """Return the latest cell of each source column of each row."""
+        """Return the key of the latest cell of each source column of each row."""
         return [
             (row, column, ref)
             for row, of_row in refs.items()
@@ -118,16 +130,16 @@ class Entries:
         ]
 
     def _fill(self, parts: dict[Place, Part], wanted: Iterable[Place]) -> dict[bytes, int]:
-        """Read the cells that are not there yet; return the highest added_id that was read of each row."""
+        """Read the cells that ``parts`` lacks into it; return the highest added_id read from each row."""
         missing = [place for place in dict.fromkeys(wanted) if place not in parts]
         tops: dict[bytes, int] = {}
-        for start in range(0, len(missing), _BODIES_AT_ONCE):
-            some = missing[start : start + _BODIES_AT_ONCE]
+        for start in range(0, len(missing), _BODIES_PER_QUERY):
+            batch = missing[start : start + _BODIES_PER_QUERY]
             by_shard: dict[int, list[Place]] = {}
-            for place in some:
+            for place in batch:
                 by_shard.setdefault(self._shard_of(place[0]), []).append(place)
-            for row in self._cells(by_shard, only(set(some), PLACE)):
-                cell = self._internals.reader.stored(row, self._shard_of(row[1]))
+            for row in self._cells(by_shard, only(set(batch), PLACE)):
+                cell = self._reader.stored(row, self._shard_of(row[1]))
                 place = cell.row_key.bytes, cell.column_name, cell.ref_key
                 parts[place] = self.part(cell)
                 tops[place[0]] = max(tops.get(place[0], 0), cell.added_id)
@@ -137,9 +149,9 @@ class Entries:
         def select(shard: int) -> bytes:
             return select_cells(self._shards.database(shard), places[shard])
 
-        # Typed for what every query gives, and these give cells.
+        # ``query_shards`` is typed for any columns; these are cells.
         rows: Any = []
-        ask_shards(self._shards, places, select, rows.extend, check)
+        query_shards(self._shards, places, select, rows.extend, check)
         return cast("Sequence[Row]", rows)
 
     def _shard_of(self, row_key: bytes) -> int:
@@ -165,22 +177,22 @@ class Entries:
     # Writing
 
     def apply(self, writes: PageWrites) -> None:
-        """Do what a page means: first everything that is written, and when that is committed, what is deleted.
+        """Execute the writes of a page: all upserts are committed before the first delete.
 
-        On one server that is one transaction, and on several they are at once.
+        If all entries are on one server, this is one transaction. Several servers are written to at the same time.
         """
-        check_tables(self._internals, self._entry, {*writes.upserts, *writes.deletes})
-        known = self._shards.routing
+        check_tables(self._shards, self._registry, self._entry, {*writes.upserts, *writes.deletes})
+        routing = self._shards.routing
         upserts, deletes = self._by_node(writes.upserts), self._by_node(writes.deletes)
         if len({*upserts, *deletes}) == 1:
             (node,) = {*upserts, *deletes}
-            self._write(known, node, upserts.get(node, {}), deletes.get(node, {}))
+            self._write(routing, node, upserts.get(node, {}), deletes.get(node, {}))
             return
-        _at_once([partial(self._write, known, node, entries, {}) for node, entries in upserts.items()])
-        _at_once([partial(self._write, known, node, {}, rows) for node, rows in deletes.items()])
+        _run_concurrently([partial(self._write, routing, node, entries, {}) for node, entries in upserts.items()])
+        _run_concurrently([partial(self._write, routing, node, {}, rows) for node, rows in deletes.items()])
 
     def delete_exactly(self, shard: int, rows: Sequence[tuple[bytes, tuple[int, ...]]]) -> None:
-        """Delete entries of a shard that were made of these very versions."""
+        """Delete entries of a shard whose refs are exactly these; later entries of the same rows stay."""
         if rows:
             statement = sql.delete_entries(self._shards.database(shard), self._layout, rows, exactly=True)
             self._shards.execute(shard, statement)
@@ -188,44 +200,48 @@ class Entries:
     def _by_node(self, by_shard: Mapping[int, T]) -> dict[Node, dict[int, T]]:
         by_node: dict[Node, dict[int, T]] = {}
         for shard in sorted(by_shard):
-            prove(self._shards, shard)
+            verify_once(self._shards, shard)
             by_node.setdefault(self._shards.node_of(shard), {})[shard] = by_shard[shard]
         return by_node
 
     def _write(
         self,
-        known: Routing,
+        routing: Routing,
         node: Node,
         upserts: Mapping[int, Sequence[Entry]],
         deletes: Mapping[int, Sequence[tuple[bytes, tuple[int, ...]]]],
     ) -> None:
         def operation(connection: Connection) -> None:
-            most = connection.max_statement_bytes
+            max_bytes = connection.max_statement_bytes
             statements: list[bytes] = []
             for shard, entries in upserts.items():
                 rows = [self._row(entry) for entry in entries]
-                statements += [statement for statement, _ in in_packets(rows, self._upserting(shard), most, _never)]
-            for shard, left in deletes.items():
-                statements += [statement for statement, _ in in_packets(left, self._deleting(shard), most, _never)]
-            # One alone is a transaction by itself, in a third of the round trips.
+                statements += [
+                    statement for statement, _ in in_packets(rows, self._upsert(shard), max_bytes, _too_long)
+                ]
+            for shard, keys in deletes.items():
+                statements += [
+                    statement for statement, _ in in_packets(keys, self._delete(shard), max_bytes, _too_long)
+                ]
+            # A single statement is a transaction by itself, in a third of the round trips.
             with connection.transaction() if len(statements) > 1 else nullcontext():
                 for statement in statements:
                     connection.execute(statement)
 
         shard = next(iter({**upserts, **deletes}))
         try:
-            # Safe to repeat: every write asks for the refs.
-            self._shards.pool_for(node).run(operation, shard=shard, writes=True, route=known)
+            # Safe to repeat, because every write is guarded by refs.
+            self._shards.pool_for(node).run(operation, shard=shard, writes=True, route=routing)
         except ServerError:
-            # Its shards may be elsewhere by now: the page comes again, and goes there.
-            self._shards.again(known)
+            # The shards may have moved: the retry of the page then goes to their new servers.
+            self._shards.again(routing)
             raise
 
-    def _upserting(self, shard: int) -> Callable[[Sequence[EntryRow]], bytes]:
+    def _upsert(self, shard: int) -> Callable[[Sequence[EntryRow]], bytes]:
         database = self._shards.database(shard)
         return lambda rows: sql.upsert_entries(database, self._layout, rows)
 
-    def _deleting(self, shard: int) -> Callable[[Sequence[tuple[bytes, tuple[int, ...]]]], bytes]:
+    def _delete(self, shard: int) -> Callable[[Sequence[tuple[bytes, tuple[int, ...]]]], bytes]:
         database = self._shards.database(shard)
         return lambda rows: sql.delete_entries(database, self._layout, rows)
 
@@ -235,23 +251,23 @@ class Entries:
         return EntryRow(entry.row_key, literals, entry.refs)
 
 
-def _at_once(writes: Sequence[Callable[[], None]]) -> None:
-    """Write to several servers at once; all of it has ended then, and of what failed one error is raised."""
+def _run_concurrently(writes: Sequence[Callable[[], None]]) -> None:
+    """Run writes to several servers, each in its own thread; when all have ended, raise the first error."""
     if len(writes) < 2:
         for write in writes:
             write()
         return
     here, *others = writes
-    with ThreadPoolExecutor(min(len(others), _SERVERS_AT_ONCE)) as threads:
-        begun = [threads.submit(write) for write in others]
+    with ThreadPoolExecutor(min(len(others), _MAX_SERVERS)) as threads:
+        futures = [threads.submit(write) for write in others]
         here()
-    for ended in begun:
-        ended.result()
+    for future in futures:
+        future.result()
 
 
 def _refs(latest: Iterable[int | None]) -> tuple[int, ...]:
     return tuple(-1 if ref is None else int(ref) for ref in latest)
 
 
-def _never(row: object, size: int) -> None:
-    raise AssertionError(f"an entry's statement has {size:,} bytes, and its fields fit into a key")
+def _too_long(row: object, size: int) -> None:
+    raise AssertionError(f"the statement for one entry has {size:,} bytes, although its fields fit into a key")

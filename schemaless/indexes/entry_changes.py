@@ -1,8 +1,9 @@
-"""What a page of the feed means for an index: which entries are written, and which deleted; pure.
+"""The entries that a page of the change feed adds, changes and deletes; pure functions, without I/O.
 
-Every read of a row is one snapshot, so the refs that are read of one row at different times form a chain: of any two,
-one is the later in every source column. Cells are never deleted. That is what makes the guard of each write enough:
-entries are written and deleted only by who has read the row as late as the entry's writer, or later.
+Every read of a row is one snapshot and cells are never deleted, so the refs read from a row at different times are
+totally ordered: of any two, one is at least as late in every source column. Each write is therefore guarded by refs
+alone: an entry is only replaced or deleted on behalf of a reader that saw the row as late as the entry's writer did, or
+later.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from typing import NamedTuple
 from schemaless.indexes.definition import Definition, Value
 
 Part = tuple[Value, ...]
-"""A part has the values of those fields of an index that are in one column's documents."""
+"""The values of an index's fields that are taken from one column."""
 
 
 class Change(NamedTuple):
-    """A cell of the page, by what is in it.
+    """A cell of the page.
 
     Attributes:
-        now: what is in the cell.
-        before: what is in the version before it; all None where there is none.
+        row_key: the cell's row.
+        column: the cell's column.
+        now: the field values in the cell.
+        before: the field values in the version before it; all None if there is none.
     """
 
     row_key: bytes
@@ -32,11 +35,11 @@ class Change(NamedTuple):
 
 
 class RowState(NamedTuple):
-    """A row as it was read.
+    """The latest versions of a row's source columns.
 
     Attributes:
-        refs: the latest ref_key of each source column; -1 where there is none.
-        parts: what is in these cells, by column.
+        refs: the latest ref_key of each source column; -1 for a column without cells.
+        parts: the field values in these cells, by column.
     """
 
     refs: tuple[int, ...]
@@ -44,7 +47,7 @@ class RowState(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What an index says of a row."""
+    """An index entry: a row, its field values, and the versions that they were taken from."""
 
     row_key: bytes
     values: tuple[Value, ...]
@@ -53,11 +56,11 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PageWrites:
-    """What is to be done for a page, by the shard that it is done in: first all that is written, then what is deleted.
+    """The writes for a page, by the shard of the entry. All upserts must be committed before the first delete.
 
     Attributes:
-        upserts: entries to be written.
-        deletes: row_key and refs of entries to be deleted.
+        upserts: entries to write.
+        deletes: row_key and refs of entries to delete.
     """
 
     upserts: dict[int, list[Entry]] = field(default_factory=dict)
@@ -67,40 +70,40 @@ class PageWrites:
 def page_writes(
     definition: Definition, shard_count: int, changes: Iterable[Change], rows: Mapping[bytes, RowState]
 ) -> PageWrites:
-    """Return what a page means.
+    """Return the writes that bring the entries of a page's rows up to date.
 
-    A row's entry is written where one of the page's cells, or the version before it, says something else than the
-    latest one. It is deleted in the shards that these cells and the versions before them name, but for its own.
+    The entry of a row is written if the version before one of its cells in the page has other field values than the
+    row's latest version. It is deleted from every other shard that these cells and their predecessors name.
 
     Args:
-        definition: the index's.
-        shard_count: of the datastore.
-        changes: the page's cells, of source columns only.
-        rows: each row of these cells, read behind the page.
+        definition: the index's definition.
+        shard_count: the datastore's number of shards.
+        changes: the page's cells of source columns.
+        rows: the state of each of their rows, read after the page.
     """
     writes = PageWrites()
     changed: set[bytes] = set()
-    old: dict[bytes, set[int]] = {}
+    old_shards: dict[bytes, set[int]] = {}
     shard_column = definition.shard_field.column
     for row_key, column, now, before in changes:
         if before != rows[row_key].parts[column]:
             changed.add(row_key)
         if column == shard_column:
-            # The shard field is the first of all, so it is the first of its column's.
+            # The shard field is the first field, hence the first value of its column's part.
             shards = {definition.shard_of(part[0], shard_count) for part in (now, before)}
-            old.setdefault(row_key, set()).update(shard for shard in shards if shard is not None)
+            old_shards.setdefault(row_key, set()).update(shard for shard in shards if shard is not None)
     for row_key, state in sorted(rows.items()):
         values = values_of(definition, state.parts)
         shard = definition.shard_of(values[0], shard_count)
         if shard is not None and row_key in changed:
             writes.upserts.setdefault(shard, []).append(Entry(row_key, values, state.refs))
-        for left in old.get(row_key, set()) - {shard}:
-            assert left is not None
-            writes.deletes.setdefault(left, []).append((row_key, state.refs))
+        for old_shard in old_shards.get(row_key, set()) - {shard}:
+            assert old_shard is not None
+            writes.deletes.setdefault(old_shard, []).append((row_key, state.refs))
     return writes
 
 
 def values_of(definition: Definition, parts: Mapping[str, Part]) -> tuple[Value, ...]:
-    """Return the values of all fields, of those that are in each column's documents."""
-    left = {column: iter(part) for column, part in parts.items()}
-    return tuple(next(left[field.column]) for field in definition.all_fields)
+    """Return the values of all fields, given those of each column."""
+    remaining = {column: iter(part) for column, part in parts.items()}
+    return tuple(next(remaining[field.column]) for field in definition.all_fields)

@@ -1,7 +1,7 @@
-"""``Index``: rows by what is in their documents. An entry says where to look; the row itself says whether it matches.
+"""``Index``: queries for rows by the contents of their documents.
 
-An entry may be late. So what is found by entries is read again, on the primary, and tested again: a row that a query
-gives satisfied it when it was read.
+An entry says where a matching row may be; only the row says whether it matches. Entries lag behind the rows, so a query
+reads every row that its entries name from the primary and tests it again.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from schemaless.cell import Cell, RowKey
 from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.indexes import sql
 from schemaless.indexes.definition import Definition, Field, Value
-from schemaless.indexes.registry import IndexEntry
-from schemaless.indexes.row_fetch import LatestRow
+from schemaless.indexes.registry import IndexEntry, Registry
+from schemaless.indexes.row_fetch import LatestRow, RowReader
 from schemaless.indexes.tables import check_tables
-from schemaless.internals import Internals
 from schemaless.keys import check_column_name, row_key_bytes
+from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Rows
 
-_MOST_ROWS: Final = 1_000
-_FIRST_LOOK_S: Final = 0.002
-_MOST_LOOK_S: Final = 0.05
+_MAX_LIMIT: Final = 1_000
+_FIRST_POLL_S: Final = 0.002
+_MAX_POLL_S: Final = 0.05
 
 _TESTS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq,
@@ -40,21 +40,22 @@ _TESTS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_LOOSER: Final = {"<": "<=", ">": ">="}
+_INCLUSIVE: Final = {"<": "<=", ">": ">="}
 
 Condition = tuple[str, str, Any]
-"""A condition is a field's name, one of ``= != < <= > >=``, and a value; None goes with ``=`` and ``!=`` only."""
+"""A condition: the name of a field, one of ``= != < <= > >=``, and a value; None is allowed with ``=`` and ``!=``."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexRow:
-    """A row that a query found.
+    """A row found by a query.
 
     Attributes:
-        entry: the values of the index's fields, by their names, as of the row's read.
-        cells: the latest cells of the columns that were asked for, by their names.
-        damaged: why a column's latest cell is not among them: its body does not decode, and counts as a document
-            without fields.
+        row_key: the row.
+        entry: the values of the index's fields when the row was read, by field name.
+        cells: the latest cell of each requested column that the row has, by column name.
+        damaged: the error for each requested column whose latest cell does not decode, by column name. Such a cell is
+            not in ``cells``, and its fields are None.
     """
 
     row_key: uuid.UUID
@@ -65,11 +66,11 @@ class IndexRow:
 
 @dataclass(frozen=True, slots=True)
 class IndexPage:
-    """Some of the rows that satisfy a query.
+    """One page of query results.
 
     Attributes:
-        rows: no row twice; may be fewer than ``limit``, or none, before the end.
-        next: for ``after``, where more may come; None at the end.
+        rows: the rows, each once. There may be fewer than ``limit``, or none, before the last page.
+        next: the cursor for the ``after`` argument of the next query; None on the last page.
     """
 
     rows: list[IndexRow]
@@ -77,36 +78,42 @@ class IndexPage:
 
 
 class Test(NamedTuple):
-    """A condition, checked."""
+    """A validated condition."""
 
     field: Field
     operator: str
     value: Value
 
     def holds(self, value: Value) -> bool:
-        """Whether a row's value satisfies it; None satisfies no comparison but those with None."""
+        """Return True if a row's value satisfies the condition. None satisfies only comparisons with None."""
         if self.value is None:
             return (value is None) == (self.operator == "=")
         return value is not None and _TESTS[self.operator](value, self.value)
 
     @property
     def statement(self) -> bytes:
-        """What every entry satisfies whose row may satisfy it: entries have texts cut."""
-        name, way = self.field.name, self.operator
+        """SQL test that holds for the entry of every row that satisfies the condition.
+
+        Entries hold truncated text, so the test may be looser than the condition.
+        """
+        name, comparison = self.field.name, self.operator
         if self.value is None:
-            return sql.comparison(name, "<=>" if way == "=" else " IS NOT ", b"NULL")
-        if isinstance(self.value, str) and len(self.value) >= (self.field.cut_at or 0):
-            if way == "!=":
+            return sql.comparison(name, "<=>" if comparison == "=" else " IS NOT ", b"NULL")
+        if isinstance(self.value, str) and len(self.value) >= (self.field.max_characters or 0):
+            if comparison == "!=":
                 return sql.comparison(name, " IS NOT ", b"NULL")
-            way = _LOOSER.get(way, way)
-        return sql.comparison(name, way, self.field.literal(self.value))
+            comparison = _INCLUSIVE.get(comparison, comparison)
+        return sql.comparison(name, comparison, self.field.literal(self.value))
 
 
-class Asked(NamedTuple):
-    """A query, checked.
+class Query(NamedTuple):
+    """A validated query.
 
     Attributes:
-        tests: all of them, that of the shard field first.
+        tests: the conditions, that of the shard field first.
+        descending: whether rows are returned in descending order.
+        limit: the maximum number of entries to read.
+        columns: the columns to return.
     """
 
     tests: tuple[Test, ...]
@@ -116,26 +123,40 @@ class Asked(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Digest of all that decides which entries come, and in which order."""
-        said = [[test.field.name, test.operator, str(test.value)] for test in self.tests]
-        return hashlib.sha256(json.dumps([*said, [self.descending]]).encode()).hexdigest()[:16]
+        """Digest of everything that decides which entries are found, and in which order."""
+        tests = [[test.field.name, test.operator, str(test.value)] for test in self.tests]
+        return hashlib.sha256(json.dumps([*tests, [self.descending]]).encode()).hexdigest()[:16]
 
 
 class Index:
-    """A secondary index of an open datastore; made by ``Datastore.index``."""
+    """A secondary index of an open datastore, as returned by ``Datastore.index``.
 
-    def __init__(self, internals: Internals, name: str) -> None:
-        self._internals = internals
+    An index finds rows by values in their documents:
+
+        trips = store.index("client_trips")
+        page = trips.query(client=client_id, where=[("at", ">=", monday)], order_by="-at")
+        for row in page.rows:
+            print(row.row_key, row.entry["at"], row.cells["BASE"].body)
+
+    Worker processes (``schemaless index run``) keep the index up to date, usually within a fraction of a second of a
+    write. A query never returns a row that no longer matches, but it may miss one that was written just now; ``wait``
+    waits for such a row.
+    """
+
+    def __init__(self, shards: Shards, registry: Registry, rows: RowReader, name: str) -> None:
+        self._shards = shards
+        self._registry = registry
+        self._rows = rows
         self._name = name
-        self._seen = internals.registry.ready(name)
+        self._entry = registry.ready(name)
 
     def __repr__(self) -> str:
         return f"Index({self._name!r})"
 
     @property
     def definition(self) -> Definition:
-        """What it is made of."""
-        return self._seen.definition
+        """The fields of the index."""
+        return self._entry.definition
 
     def query(
         self,
@@ -147,110 +168,119 @@ class Index:
         columns: Sequence[str] | None = None,
         **equals: Any,
     ) -> IndexPage:
-        """Return rows that satisfy a query, each as it was read on its primary just now.
+        """Find rows. Every row is read from its primary and tested before it is returned.
 
         Args:
-            where: conditions, each of a field's name, one of ``= != < <= > >=``, and a value. A field that a document
-                lacks, or has in another type, satisfies none but ``("field", "=", None)``.
-            order_by: the first field that is not asked for by ``=``, with ``-`` before it for the highest first; the
-                fields behind it, and the row_key, decide where it is equal.
-            limit: so many entries are looked at, at most; 1 to 1,000.
-            after: a page's ``next``, with the same query: go on behind it.
-            columns: the cells to return; the columns that the index is made of unless given.
-            **equals: the shard field's value, which every query names, and those of others, as if by ``=``.
+            where: conditions, each a tuple of field name, operator (``= != < <= > >=``) and value. A field that is
+                missing from a document, or has another type there, satisfies only ``("field", "=", None)``.
+            order_by: the first field that is not compared by ``=``; prefix it with ``-`` for descending order. Ties are
+                ordered by the remaining fields, then by row_key.
+            limit: maximum number of entries to read, 1 to 1,000.
+            after: the ``next`` cursor of the previous page of the same query.
+            columns: names of the columns whose latest cells are returned. Defaults to the columns that the index is
+                built from.
+            **equals: values of fields, compared by ``=``. The value of the shard field is required.
 
         Returns:
-            A page. A row that changes meanwhile may be on two pages, or on none.
+            A page of rows. A row that changes between two queries may be on both pages or on neither.
 
         Raises:
-            InvalidInput: the shard field is missing, or something cannot be asked; nothing was sent.
-            IndexNotReady, UnknownIndex: the index is not there any more, or another one under its name is not ready.
-            ServerError: as every call.
+            InvalidInput: the shard field is missing, or an argument is invalid; nothing was sent.
+            UnknownIndex: the index was dropped.
+            IndexNotReady: another index has taken the name and is still being built.
+            ServerError: a server failed or refused.
         """
-        check_shard_field(self._seen.definition, equals)
-        entry = self._seen = self._internals.registry.ready(self._name)
-        asked = check_query(entry.definition, equals, where, order_by, limit, columns)
-        tests = [test.statement for test in asked.tests]
+        check_shard_field(self._entry.definition, equals)
+        entry = self._entry = self._registry.ready(self._name)
+        query = check_query(entry.definition, equals, where, order_by, limit, columns)
+        tests = [test.statement for test in query.tests]
         if after is not None:
-            tests.append(_behind(entry, asked, after))
-        matches = self._entries(entry, asked, tests)
-        token = cache(lambda: _token(entry, asked, matches[-1]) if len(matches) == limit else None)
-        rows = self._read_again(entry.definition, asked, [bytes(row[0]) for row in matches], token)
-        return IndexPage(rows, token())
+            tests.append(_after_cursor(entry, query, after))
+        matches = self._matches(entry, query, tests)
+        # Computed while the servers read the rows.
+        cursor = cache(lambda: _cursor(entry, query, matches[-1]) if len(matches) == limit else None)
+        rows = self._matching_rows(entry.definition, query, [bytes(match[0]) for match in matches], cursor)
+        return IndexPage(rows, cursor())
 
     def wait(self, row_key: RowKey, timeout_s: float = 1.0) -> bool:
-        """Wait until the index says of a row what the row says itself: to find by a query what was just written.
+        """Wait until the index has caught up with a row, so that a query finds what was just written.
+
+        Args:
+            row_key: a ``uuid.UUID`` or its 16 bytes.
+            timeout_s: maximum time to wait, in seconds.
 
         Returns:
-            Whether it does, within the time given. At once for a row that has no entry, since its document has no
-            value that fits the shard field: what is left of earlier versions no query gives.
+            True if the index has caught up, False on timeout. Returns True at once for a row that has no entry because
+            its document has no valid value of the shard field; no query returns such a row.
 
         Raises:
-            InvalidInput, IndexNotReady, UnknownIndex, ServerError: as ``query``.
+            InvalidCell: the row_key is invalid.
+            UnknownIndex, IndexNotReady, ServerError: as for ``query``.
         """
-        row, give_up_s, pause_s = row_key_bytes(row_key), time.monotonic() + timeout_s, _FIRST_LOOK_S
-        while not self._agrees(self._internals.registry.ready(self._name), row):
-            if time.monotonic() >= give_up_s:
+        row, deadline_s, pause_s = row_key_bytes(row_key), time.monotonic() + timeout_s, _FIRST_POLL_S
+        while not self._is_current(self._registry.ready(self._name), row):
+            if time.monotonic() >= deadline_s:
                 return False
-            time.sleep(min(pause_s, max(0.0, give_up_s - time.monotonic())))
-            pause_s = min(_MOST_LOOK_S, pause_s * 1.5)
+            time.sleep(min(pause_s, max(0.0, deadline_s - time.monotonic())))
+            pause_s = min(_MAX_POLL_S, pause_s * 1.5)
         return True
 
-    def _agrees(self, entry: IndexEntry, row: bytes) -> bool:
-        definition, shards = entry.definition, self._internals.shards
-        (values,) = self._internals.rows.read([row], definition.sources, lambda now: definition.values(now.documents))
+    def _is_current(self, entry: IndexEntry, row: bytes) -> bool:
+        definition, shards = entry.definition, self._shards
+        (values,) = self._rows.read([row], definition.sources, lambda latest: definition.values(latest.documents))
         shard = definition.shard_of(values[0], shards.topology.shard_count)
         if shard is None:
             return True
-        check_tables(self._internals, entry, [shard])
+        check_tables(shards, self._registry, entry, [shard])
         entries = shards.rows(shard, sql.select_entries(shards.database(shard), entry.layout, shard, [row]))
         stored = tuple(field.stored(value) for field, value in zip(definition.all_fields, values, strict=True))
         return bool(entries) and values_of(definition, entries[0][2:]) == stored
 
-    def _entries(self, entry: IndexEntry, asked: Asked, tests: Sequence[bytes]) -> Rows:
-        shards = self._internals.shards
-        shard = entry.definition.shard_of(asked.tests[0].value, shards.topology.shard_count)
+    def _matches(self, entry: IndexEntry, query: Query, tests: Sequence[bytes]) -> Rows:
+        """Read row_key and fields of the entries that satisfy the SQL tests."""
+        shards = self._shards
+        shard = entry.definition.shard_of(query.tests[0].value, shards.topology.shard_count)
         assert shard is not None
-        check_tables(self._internals, entry, [shard])
+        check_tables(shards, self._registry, entry, [shard])
         statement = sql.select_matches(
-            shards.database(shard), entry.layout, tests, descending=asked.descending, limit=asked.limit
+            shards.database(shard), entry.layout, tests, descending=query.descending, limit=query.limit
         )
         return shards.rows(shard, statement)
 
-    def _read_again(
-        self, definition: Definition, asked: Asked, rows: Sequence[bytes], meanwhile: Callable[[], object]
+    def _matching_rows(
+        self, definition: Definition, query: Query, row_keys: Sequence[bytes], while_waiting: Callable[[], object]
     ) -> list[IndexRow]:
-        """Return those rows that satisfy the query now, in the order given; do something else while servers work."""
-        wanted = tuple(dict.fromkeys((*definition.sources, *asked.columns)))
+        """Read rows and return those that satisfy the query now, in the same order."""
+        columns = tuple(dict.fromkeys((*definition.sources, *query.columns)))
         names = [field.name for field in definition.all_fields]
-        tests = [(names.index(test.field.name), test.holds) for test in asked.tests]
+        tests = [(names.index(test.field.name), test.holds) for test in query.tests]
 
         def matching(row: LatestRow) -> IndexRow | None:
             values = definition.values(row.documents)
-            for place, holds in tests:
-                if not holds(values[place]):
+            for position, holds in tests:
+                if not holds(values[position]):
                     return None
             entry = dict(zip(names, values, strict=True))
             cells = row.cells
-            if asked.columns != wanted:
-                cells = {name: cells[name] for name in asked.columns if name in cells}
-            damaged = row.damaged and {name: row.damaged[name] for name in asked.columns if name in row.damaged}
+            if query.columns != columns:
+                cells = {name: cells[name] for name in query.columns if name in cells}
+            damaged = row.damaged and {name: row.damaged[name] for name in query.columns if name in row.damaged}
             return IndexRow(row.row_key, entry, cells, damaged)
 
-        return [row for row in self._internals.rows.read(rows, wanted, matching, meanwhile) if row is not None]
+        return [row for row in self._rows.read(row_keys, columns, matching, while_waiting) if row is not None]
 
 
 def check_shard_field(definition: Definition, equals: Mapping[str, Any]) -> None:
-    """Check that a query names a value of the shard field; asks no server.
+    """Check that a query gives a value of the shard field; no server is contacted.
 
     Raises:
-        InvalidInput: it does not.
+        InvalidInput: the value is missing.
     """
     name = definition.shard_field.name
     if equals.get(name) is None:
         raise InvalidInput(
-            f"a query of {definition.name} names {name}, which says in which shard to look: query({name}=...); nothing "
-            "was sent"
+            f"a query of index {definition.name} needs a value of its shard field: query({name}=...). It decides "
+            "which shard has the entries. Nothing was sent"
         )
 
 
@@ -261,15 +291,15 @@ def check_query(
     order_by: str | None,
     limit: int,
     columns: Sequence[str] | None,
-) -> Asked:
-    """Return a query that can be asked; asks no server.
+) -> Query:
+    """Validate the arguments of a query; no server is contacted.
 
     Raises:
-        InvalidInput: it cannot be.
+        InvalidInput: an argument is invalid.
     """
     check_shard_field(definition, equals)
-    if type(limit) is not int or not 1 <= limit <= _MOST_ROWS:
-        raise InvalidInput(f"limit must be a number from 1 to {_MOST_ROWS:,}, got {limit!r}")
+    if type(limit) is not int or not 1 <= limit <= _MAX_LIMIT:
+        raise InvalidInput(f"limit must be an int from 1 to {_MAX_LIMIT:,}, got {limit!r}")
     tests = [_test(definition, name, "=", value) for name, value in equals.items()]
     tests += [_test(definition, *condition) for condition in where]
     tests.sort(key=lambda test: test.field is not definition.shard_field)
@@ -278,47 +308,50 @@ def check_query(
     descending = order_by is not None and order_by.startswith("-")
     if order_by is not None and (not free or order_by.removeprefix("-") != free[0]):
         raise InvalidInput(
-            f"{definition.name} gives rows in the order of {free[0] if free else 'nothing but row_key'} here, not of "
-            f"{order_by!r}: ask for the fields before that by '=', or declare an index with the fields in another order"
+            f"this query of index {definition.name} can order rows by {free[0] if free else 'row_key only'}, not by "
+            f"{order_by!r}. Compare the fields before it by '=', or declare an index with another order of fields"
         )
     for name in columns or ():
         check_column_name(name)
     chosen = definition.sources if columns is None else tuple(columns)
-    return Asked(tuple(tests), descending, limit, chosen)
+    return Query(tuple(tests), descending, limit, chosen)
 
 
-def _test(definition: Definition, name: str, way: str, value: Any) -> Test:
+def _test(definition: Definition, name: str, comparison: str, value: Any) -> Test:
     field = definition.field(name)
-    if way not in _TESTS or (value is None and way not in ("=", "!=")):
+    if comparison not in _TESTS or (value is None and comparison not in ("=", "!=")):
         raise InvalidInput(
-            f"a condition is a field, one of {' '.join(_TESTS)}, and a value; got {(name, way, value)!r}"
+            f"a condition is a field, one of {' '.join(_TESTS)}, and a value (None with = and != only); got "
+            f"{(name, comparison, value)!r}"
         )
-    return Test(field, way, None if value is None else field.argument(value))
+    return Test(field, comparison, None if value is None else field.argument(value))
 
 
 def values_of(definition: Definition, columns: Sequence[Any]) -> tuple[Value, ...]:
-    """Return the values of an entry, as the table has them; what stands behind them is left out."""
+    """Return the values of an entry's fields from a row of its table; columns after the fields are ignored."""
     fields = definition.all_fields
     return tuple(field.from_table(column) for field, column in zip(fields, columns[: len(fields)], strict=True))
 
 
-def _token(entry: IndexEntry, asked: Asked, last: Sequence[Any]) -> str:
-    values = values_of(entry.definition, last[1:])[1:]
-    said = [
+def _cursor(entry: IndexEntry, query: Query, last: Sequence[Any]) -> str:
+    values = [
         value.isoformat() if isinstance(value, datetime) else str(value) if isinstance(value, uuid.UUID) else value
-        for value in values
+        for value in values_of(entry.definition, last[1:])[1:]
     ]
-    return json.dumps([entry.number, asked.digest, bytes(last[0]).hex(), *said], separators=(",", ":"))
+    return json.dumps([entry.number, query.digest, bytes(last[0]).hex(), *values], separators=(",", ":"))
 
 
-def _behind(entry: IndexEntry, asked: Asked, after: str) -> bytes:
+def _after_cursor(entry: IndexEntry, query: Query, cursor: str) -> bytes:
+    """Return the SQL test for entries after a cursor."""
     try:
-        number, digest, row_key, *values = json.loads(after)
-        if (number, digest) != (entry.number, asked.digest):
-            raise InvalidInput(f"after is of another query, or of an earlier index {entry.name}: begin without it")
+        number, digest, row_key, *values = json.loads(cursor)
+        if (number, digest) != (entry.number, query.digest):
+            raise InvalidInput(
+                f"after is the cursor of another query, or of an earlier index {entry.name}; start again without it"
+            )
         row = bytes.fromhex(row_key)
         fields = entry.definition.fields
         literals = [field.literal(field.kind.read(value)) for field, value in zip(fields, values, strict=True)]
     except (ValueError, TypeError) as error:
-        raise InvalidInput(f"after takes a page's next, got {after!r:.80}") from error
-    return sql.behind([field.name for field in fields], literals, row, descending=asked.descending)
+        raise InvalidInput(f"after must be the next cursor of a page, got {cursor!r:.80}") from error
+    return sql.after_entry([field.name for field in fields], literals, row, descending=query.descending)

@@ -1,7 +1,7 @@
-"""Which secondary indexes there are, by the catalog, and in which state each is.
+"""The secondary indexes of a datastore and their states, as the catalog lists them.
 
-An index has a name and a number. The number is its table's; another definition under the same name has another number,
-is built beside the old one, and takes the name when it is ready.
+An index has a name and a number; its tables are named after the number. A new definition under an existing name gets a
+new number, is built beside the old index, and takes over the name when it is ready.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from schemaless.indexes.definition import Definition
 from schemaless.indexes.sql import Layout
 from schemaless.wire.pool import NodePool
 
-# stored; never renumber
+# Stored in the catalog; never change.
 DECLARED: Final = "declared"
 BACKFILLING: Final = "backfilling"
 READY: Final = "ready"
@@ -25,19 +25,20 @@ DROPPING: Final = "dropping"
 DROPPED: Final = "dropped"
 
 LOOK_S: Final = 2.0
-"""A process goes by what it knows for so long."""
+"""Time for which a process uses the list that it read last, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """An index as the catalog has it.
+    """An index as the catalog lists it.
 
     Attributes:
-        number: never given twice.
-        state: declared (its tables are being made), backfilling, ready, or dropping.
+        number: the index's number; never reused.
+        definition: the fields of the index.
+        state: declared (its tables are being created), backfilling, ready or dropping.
         created_at: UTC, ISO 8601.
         ready_at: UTC, ISO 8601; None until then.
-        message: why it is in that state, where there is something to say.
+        message: the reason for the state, if there is one.
     """
 
     number: int
@@ -49,86 +50,91 @@ class IndexEntry:
 
     @property
     def name(self) -> str:
-        """What it is asked by."""
+        """The name that queries use."""
         return self.definition.name
 
     @property
     def follower(self) -> str:
-        """What the follower that keeps it is called in the tables."""
+        """Name of the follower that maintains the index."""
         return f"index:{self.number}"
 
     @property
     def layout(self) -> Layout:
-        """What its tables look like."""
+        """Layout of the index's tables."""
         return self.definition.layout(self.number)
 
 
 class Registry:
-    """The catalog's list of indexes, kept for two seconds.
-
-    Safe to share between threads: it is swapped whole.
+    """The catalog's list of indexes, cached for two seconds. Thread-safe: the list is replaced as a whole.
 
     Attributes:
-        checked: the tables that were compared with their definition, by shard, its place, and number.
+        checked: tables that were compared with their definition: shard, its place, and the number of the index.
     """
 
     def __init__(self, catalog: Callable[[], NodePool], datastore: str) -> None:
+        """Create the registry; no server is contacted.
+
+        Args:
+            catalog: returns the connections to the catalog's server, which a failover may change.
+            datastore: the datastore's name.
+        """
         self._catalog = catalog
         self._datastore = datastore
         self.checked: set[tuple[int, int, int]] = set()
-        self._known: tuple[float, tuple[IndexEntry, ...]] | None = None
+        self._cached: tuple[float, tuple[IndexEntry, ...]] | None = None
 
     def read(self) -> tuple[IndexEntry, ...]:
-        """Return the indexes that are not dropped, as the catalog has them now."""
-        began_s = time.monotonic()
+        """Read the indexes that are not dropped from the catalog."""
+        started_s = time.monotonic()
         statement = sql.select_indexes(self._datastore)
         rows = self._catalog().run(lambda connection: connection.rows(statement))
         entries = tuple(
             IndexEntry(int(number), Definition.parse(str(name), definition), str(state), created, ready, message)
             for number, name, definition, state, created, ready, message in rows
         )
-        known = self._known
-        if known is None or began_s >= known[0]:
-            # Another thread may have read it since.
-            self._known = began_s, entries
+        cached = self._cached
+        # Another thread may have stored a later list in the meantime.
+        if cached is None or started_s >= cached[0]:
+            self._cached = started_s, entries
         return entries
 
     def all(self) -> tuple[IndexEntry, ...]:
-        """Return the indexes, as of two seconds ago at most; as they were last where the catalog does not answer."""
-        known = self._known
-        if known is not None and time.monotonic() - known[0] < LOOK_S:
-            return known[1]
+        """Return the indexes, at most two seconds old; the last known list if the catalog does not answer."""
+        cached = self._cached
+        if cached is not None and time.monotonic() - cached[0] < LOOK_S:
+            return cached[1]
         try:
             return self.read()
         except ServerError:
-            if known is None:
+            if cached is None:
                 raise
-            return known[1]
+            return cached[1]
 
     def ready(self, name: str) -> IndexEntry:
-        """Return the index that queries of a name go to.
+        """Return the index that serves queries under a name.
 
         Raises:
-            UnknownIndex: there is none of that name.
-            IndexNotReady: it is still being filled, or being dropped.
+            UnknownIndex: there is no index of that name.
+            IndexNotReady: the index is still being built, or is being dropped.
         """
-        there = [entry for entry in self.all() if entry.name == name]
-        for entry in reversed(there):
+        named = [entry for entry in self.all() if entry.name == name]
+        for entry in reversed(named):
             if entry.state == READY:
                 return entry
-        if not there:
+        if not named:
             names = sorted({entry.name for entry in self.all()})
             raise UnknownIndex(f"{self._datastore!r} has no index {name!r}; its indexes: {', '.join(names) or 'none'}")
         raise IndexNotReady(
-            f"index {name} is {there[-1].state}, so queries would miss rows; 'schemaless index status {name}' says how "
-            "far it is"
+            f"index {name} is {named[-1].state}, so a query would miss rows; 'schemaless index status {name}' shows "
+            "its progress"
         )
 
     def expects(self, shard: int, table: str) -> bool:
-        """Whether a table that is missing in a shard should be there, so that the shard may be elsewhere.
+        """Return True if a table that is missing from a shard should exist there; the shard may have moved then.
 
         Raises:
-            UnknownIndex, IndexNotReady: it is that of an index which is dropped, or is not made yet.
+            UnknownIndex: the table's index was dropped.
+            IndexNotReady: the table's index is being created or dropped.
         """
         match = sql.INDEX_TABLE.fullmatch(table)
         if match is None:
@@ -138,4 +144,4 @@ class Registry:
                 if entry.state in (DECLARED, DROPPING):
                     raise IndexNotReady(f"index {entry.name} is {entry.state}: shard {shard} has no {table}")
                 return True
-        raise UnknownIndex(f"the index of {table} was dropped")
+        raise UnknownIndex(f"the index of table {table} was dropped")

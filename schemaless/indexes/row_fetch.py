@@ -1,6 +1,7 @@
-"""The rows that an index names, as they are now: the latest cells of some columns, read on their primaries.
+"""Row fetcher for index queries: reads the latest cells of many rows from their primaries.
 
-The rows of a server are read in one statement, all servers at once. A row is read by one statement: in one snapshot.
+Each server gets one statement for all of its rows, and the servers work at the same time. A row is always read by a
+single statement, so its cells come from one snapshot.
 """
 
 from __future__ import annotations
@@ -17,32 +18,31 @@ from schemaless.cells.reading import PAIR, Reader, only
 from schemaless.errors import CorruptBody
 from schemaless.indexes import sql
 from schemaless.topology.placement import shard_for
-from schemaless.topology.scatter_gather import ask_shards
+from schemaless.topology.scatter_gather import query_shards
 from schemaless.topology.shards import Shards
-from schemaless.wire.connection import Rows
 
 T = TypeVar("T")
 
-_READ_AT_ONCE: Final = 200
+_ROWS_PER_ROUND_TRIP: Final = 200
 
-_VERSIONS: Final = 3
-"""So many versions of a row's column are sent, on the average of a shard's rows, to save a search for each of them."""
+_MAX_VERSIONS: Final = 3
+"""Maximum number of versions fetched per row and column, on the average of a shard's rows."""
 
 _EXACT_READS: Final = 50
-"""So often the latest versions are searched for one by one, after rows that had too many of them."""
+"""Number of reads that look up each latest version separately after a read has met rows with too many versions."""
 
-
-Take = Callable[[bytes, dict[str, Row]], None]
-"""This function is given a row's key, and the latest cell of each of its columns that were asked for."""
+LatestCells = dict[str, Row]
+"""The latest cell of each column of a row, by column name."""
 
 
 class LatestRow(NamedTuple):
-    """A row, as it was read.
+    """The latest cells of a row, decoded.
 
     Attributes:
-        cells: the latest cell of each column that was asked for and that it has, in their order.
-        documents: theirs.
-        damaged: why a column's latest cell is not among them: its body does not decode.
+        row_key: the row.
+        cells: the latest cell of each requested column that the row has, in the order of the request.
+        documents: the documents of these cells, by column name.
+        damaged: the error for each column whose latest cell does not decode; such a cell is not in ``cells``.
     """
 
     row_key: uuid.UUID
@@ -52,158 +52,152 @@ class LatestRow(NamedTuple):
 
 
 class RowReader:
-    """Reads the latest cells of rows; shared by threads.
+    """Reads the latest cells of rows. Thread-safe.
 
-    A server takes longer to begin a search than to read a row beside another one. So it is asked for all versions of a
-    shard's rows at once, though not too many. Rows that have more are read again, each column's latest by a search of
-    its own; and then all are for a while, of these columns.
+    Starting a search takes a server longer than reading the next row of an index. So the reader fetches all versions of
+    a shard's rows by one range scan, up to a limit. Rows beyond that limit are fetched again, with a separate search
+    for the latest version of each column, and so are the next reads of the same columns.
     """
 
-    def __init__(self, shards: Shards, reader: Reader, at_hand: Reader, exact_reads: int = _EXACT_READS) -> None:
-        """Make it; no server is asked.
+    def __init__(self, shards: Shards, reader: Reader, local_reader: Reader, exact_reads: int = _EXACT_READS) -> None:
+        """Create the reader; no server is contacted.
 
         Args:
-            shards: the way to every shard's server.
-            reader: turns stored bytes into cells.
-            at_hand: does so without asking a server, which would want a second connection where the first is held.
-            exact_reads: so often the latest versions are searched for one by one, after rows that had too many.
+            shards: the datastore's shards.
+            reader: decodes cells and fetches the dictionaries that they need.
+            local_reader: decodes cells with the dictionaries that are in memory, since fetching one would take a second
+                connection while others are held.
+            exact_reads: number of reads that look up each latest version separately, after one that met rows with too
+                many versions.
         """
         self._shards = shards
         self._reader = reader
-        self._at_hand = at_hand
+        self._local_reader = local_reader
         self._exact_reads = exact_reads
-        self._exact: dict[tuple[str, ...], int] = {}
+        self._exact_reads_left: dict[tuple[str, ...], int] = {}
 
     def read(
         self,
-        rows: Sequence[bytes],
+        row_keys: Sequence[bytes],
         columns: Sequence[str],
-        make: Callable[[LatestRow], T],
-        meanwhile: Callable[[], object] = lambda: None,
+        convert: Callable[[LatestRow], T],
+        while_waiting: Callable[[], object] = lambda: None,
     ) -> list[T]:
-        """Read the latest cells of some columns of rows, and return what ``make`` makes of each, in their order.
+        """Read the latest cells of some columns of rows.
 
-        What one server gave is dealt with while others work.
+        Rows of one server are decoded and converted while the other servers work.
 
         Args:
-            rows: their row_keys.
+            row_keys: the rows, each once.
             columns: the names of the columns.
-            make: given each row once; must not ask a server.
-            meanwhile: may be called while servers work, once or more often; must not ask one either.
-        """
-        shard_count = self._shards.topology.shard_count
-        shard_of = {row: shard_for(row, shard_count) for row in rows}
-        made: dict[bytes, T] = {}
-        left: dict[bytes, dict[str, Row]] = {}
-
-        def take(row: bytes, of_row: dict[str, Row]) -> None:
-            latest = _decoded(self._at_hand, row, shard_of[row], columns, of_row)
-            if latest.damaged:
-                # Perhaps it only takes a dictionary that is not at hand.
-                left[row] = of_row
-            else:
-                made[row] = make(latest)
-
-        places = list(shard_of.items())
-        for start in range(0, len(places), _READ_AT_ONCE):
-            self._read(places[start : start + _READ_AT_ONCE], tuple(columns), take, meanwhile)
-        for row, shard in places:
-            if row not in made:
-                made[row] = make(_decoded(self._reader, row, shard, columns, left.get(row, {})))
-        return [made[row] for row in rows]
-
-    def _read(
-        self,
-        places: Iterable[tuple[bytes, int]],
-        columns: tuple[str, ...],
-        take: Take,
-        meanwhile: Callable[[], object],
-    ) -> None:
-        """Read the latest versions of some rows, given with their shards."""
-        by_shard: dict[int, list[bytes]] = {}
-        for row, shard in places:
-            by_shard.setdefault(shard, []).append(row)
-        exact = self._exact.get(columns, 0)
-        if exact:
-            self._exact[columns] = exact - 1
-        else:
-            most = _VERSIONS * len(columns)
-            select = partial(sql.select_versions_of_rows, versions=most)
-            by_shard = self._select(by_shard, columns, select, most, take, meanwhile)
-            if by_shard:
-                self._exact[columns] = self._exact_reads
-        if by_shard:
-            self._select(by_shard, columns, sql.select_latest_of_rows, None, take, meanwhile)
-
-    def _select(
-        self,
-        by_shard: Mapping[int, list[bytes]],
-        columns: tuple[str, ...],
-        select: Callable[[str, Sequence[bytes], tuple[str, ...]], bytes],
-        most: int | None,
-        take: Take,
-        meanwhile: Callable[[], object],
-    ) -> dict[int, list[bytes]]:
-        """Read cells of some rows, and have the latest of each column taken.
-
-        Args:
-            by_shard: the rows of each shard.
-            columns: the names of their columns.
-            select: makes the statement about some rows of a database.
-            most: how many cells this gives of each row, on the average of a shard's; None where all come.
-            take: given each row that has cells.
-            meanwhile: as that of ``read``.
+            convert: called once for each row, also for rows without cells; must not query a server.
+            while_waiting: called while servers work, zero or more times; must not query a server.
 
         Returns:
-            The rows of those shards that have more cells: none of them was taken.
+            The results of ``convert``, in the order of ``row_keys``.
         """
+        names = tuple(columns)
+        shard_count = self._shards.topology.shard_count
+        shard_of = {row_key: shard_for(row_key, shard_count) for row_key in row_keys}
+        converted: dict[bytes, T] = {}
+        undecoded: dict[bytes, LatestCells] = {}
 
-        def of_shard(shard: int) -> bytes:
-            return select(self._shards.database(shard), by_shard[shard], columns)
+        def on_row(row_key: bytes, cells: LatestCells) -> None:
+            row = _decoded(self._local_reader, row_key, shard_of[row_key], names, cells)
+            if row.damaged:
+                # The body may only need a dictionary that is not in memory.
+                undecoded[row_key] = cells
+            else:
+                converted[row_key] = convert(row)
 
-        def of_server(cells: Any) -> None:
-            # Typed for what every query gives, and these give cells.
-            counts = dict.fromkeys(by_shard, 0)
-            newest: dict[bytes, dict[str, Row]] = {}
+        for start in range(0, len(row_keys), _ROWS_PER_ROUND_TRIP):
+            part = row_keys[start : start + _ROWS_PER_ROUND_TRIP]
+            self._fetch({row_key: shard_of[row_key] for row_key in part}, names, on_row, while_waiting)
+        for row_key in row_keys:
+            if row_key not in converted:
+                cells = undecoded.get(row_key, {})
+                converted[row_key] = convert(_decoded(self._reader, row_key, shard_of[row_key], names, cells))
+        return [converted[row_key] for row_key in row_keys]
+
+    def _fetch(
+        self,
+        shard_of: Mapping[bytes, int],
+        columns: tuple[str, ...],
+        on_row: Callable[[bytes, LatestCells], None],
+        while_waiting: Callable[[], object],
+    ) -> None:
+        """Call ``on_row`` for each of these rows that has cells."""
+        exact_reads_left = self._exact_reads_left.get(columns, 0)
+        if exact_reads_left:
+            self._exact_reads_left[columns] = exact_reads_left - 1
+        else:
+            limit = _MAX_VERSIONS * len(columns)
+            select = partial(sql.select_versions_of_rows, versions=limit)
+            overfull = self._query(shard_of, columns, select, limit, on_row, while_waiting)
+            if not overfull:
+                return
+            self._exact_reads_left[columns] = self._exact_reads
+            shard_of = {row_key: shard for row_key, shard in shard_of.items() if shard in overfull}
+        self._query(shard_of, columns, sql.select_latest_of_rows, None, on_row, while_waiting)
+
+    def _query(
+        self,
+        shard_of: Mapping[bytes, int],
+        columns: tuple[str, ...],
+        select: Callable[[str, Sequence[bytes], tuple[str, ...]], bytes],
+        limit: int | None,
+        on_row: Callable[[bytes, LatestCells], None],
+        while_waiting: Callable[[], object],
+    ) -> set[int]:
+        """Query the shards of some rows, and call ``on_row`` with the latest cells of each row.
+
+        Args:
+            shard_of: the rows, with their shards.
+            columns: the names of the columns.
+            select: returns the query for rows of one database.
+            limit: the number of cells per row, on the average of a shard, at which that query stops; None if it
+                returns everything.
+            on_row: called for each row that has cells.
+            while_waiting: as for ``read``.
+
+        Returns:
+            The shards whose query reached the limit. ``on_row`` was called for none of their rows.
+        """
+        rows_of: dict[int, list[bytes]] = {}
+        for row_key, shard in shard_of.items():
+            rows_of.setdefault(shard, []).append(row_key)
+        overfull: set[int] = set()
+
+        def statement(shard: int) -> bytes:
+            return select(self._shards.database(shard), rows_of[shard], columns)
+
+        def on_cells(cells: Iterable[Any]) -> None:
+            counts = dict.fromkeys(rows_of, 0)
+            latest: dict[bytes, LatestCells] = {}
             for cell in cells:
-                _, row, column, ref_key, _, _ = cell
-                counts[shard_of[row]] += 1
-                of_row = newest.setdefault(row, {})
+                _, row_key, column, ref_key, _, _ = cell
+                counts[shard_of[row_key]] += 1
+                of_row = latest.setdefault(row_key, {})
                 if of_row.setdefault(column, cell)[3] < ref_key:
                     of_row[column] = cell
-            if most is not None:
-                more.update({shard: rows for shard, rows in by_shard.items() if counts[shard] == most * len(rows)})
-            for row, of_row in newest.items():
-                if shard_of[row] not in more:
-                    take(row, of_row)
+            if limit is not None:
+                overfull.update(shard for shard, rows in rows_of.items() if counts[shard] == limit * len(rows))
+            for row_key, of_row in latest.items():
+                if shard_of[row_key] not in overfull:
+                    on_row(row_key, of_row)
 
-        def prepare() -> None:
-            if not wanted:
-                shard_of.update({row: shard for shard, rows in by_shard.items() for row in rows})
-                wanted.update(product(shard_of, columns))
-            meanwhile()
-
-        def strange(cells: Rows) -> str | None:
-            # What is checked comes here before it goes to ``of_server``.
-            if not wanted:
-                prepare()
-            return check(cells)
-
-        more: dict[int, list[bytes]] = {}
-        shard_of: dict[bytes, int] = {}
-        wanted: set[tuple[bytes, str]] = set()
-        check = only(wanted, PAIR)
-        ask_shards(self._shards, by_shard, of_shard, of_server, strange, prepare)
-        return more
+        check = only(set(product(shard_of, columns)), PAIR)
+        query_shards(self._shards, rows_of, statement, on_cells, check, while_waiting)
+        return overfull
 
 
-def _decoded(reader: Reader, row: bytes, shard: int, columns: Sequence[str], of_row: Mapping[str, Row]) -> LatestRow:
+def _decoded(reader: Reader, row: bytes, shard: int, columns: Sequence[str], latest: Mapping[str, Row]) -> LatestRow:
     row_key = uuid.UUID(bytes=row)
     cells: dict[str, Cell] = {}
     documents: dict[str, JSONDocument] = {}
     damaged: dict[str, CorruptBody] = {}
     for column in columns:
-        stored = of_row.get(column)
+        stored = latest.get(column)
         if stored is None:
             continue
         try:

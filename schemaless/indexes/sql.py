@@ -1,7 +1,8 @@
-"""Statements about secondary indexes: their table in each shard, their entries, and the catalog's list of them.
+"""Statements for secondary indexes: their table in each shard, their entries, and the catalog's list of indexes.
 
-An entry carries the version of each source column that it was made of, its refs. Every write asks for them: an entry
-is neither replaced nor deleted by who has read an older state of the row, so that nobody needs to be the only writer.
+An entry stores the versions of the source columns that it was built from, its refs. Every write compares them: an entry
+is neither replaced nor deleted on behalf of a reader that saw an older state of the row. So an index may have several
+writers at once.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from schemaless.wire.sql.parts import (
 )
 
 INDEX_TABLE: Final = re.compile(r"index_(\d+)")
-"""The tables of indexes are called so, and no others."""
+"""Names of index tables; no other table has such a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What an index's table looks like.
+    """Layout of an index's table.
 
     Attributes:
-        number: the index's.
+        number: the index's number.
         columns: name and SQL type of each field, the shard field first.
-        sources: how many columns of the row an entry is made of.
-        digest: of the definition; the table's comment.
-        named: what the table is called for a while; None: by the number.
+        sources: number of source columns.
+        digest: digest of the definition; stored as the table's comment.
+        named: temporary name of the table; None for the name that follows from the number.
     """
 
     number: int
@@ -50,16 +51,17 @@ class Layout:
 
     @property
     def table(self) -> str:
-        """What the table is called."""
+        """Name of the table."""
         return index_table(self.number) if self.named is None else self.named
 
 
 class EntryRow(NamedTuple):
-    """An entry, as literals.
+    """An entry as SQL literals.
 
     Attributes:
-        values: of each field, the shard field first.
-        refs: of each source column, the ref_key of the version that the entry was made of; -1 where there was none.
+        row_key: the row.
+        values: the value of each field, the shard field first.
+        refs: for each source column the ref_key of the version that the entry was built from; -1 if there was none.
     """
 
     row_key: bytes
@@ -76,7 +78,7 @@ def index_table(number: int) -> str:
 
 
 def create_index_table(database: str, layout: Layout) -> bytes:
-    """Make an index's table, unless it is there."""
+    """Create an index's table if it does not exist."""
     columns = [
         *(
             b"`%b` %b %b" % (name.encode(), kind.encode(), b"NULL" if nullable else b"NOT NULL")
@@ -93,7 +95,7 @@ def create_index_table(database: str, layout: Layout) -> bytes:
 
 
 def columns_of(layout: Layout) -> list[tuple[str, str, bool]]:
-    """Return name, type and whether it may be NULL of each column of an index's table."""
+    """Return name, SQL type and nullability of each column of an index's table."""
     shard_field, *fields = layout.columns
     return [
         ("row_key", "BINARY(16)", False),
@@ -104,17 +106,17 @@ def columns_of(layout: Layout) -> list[tuple[str, str, bool]]:
 
 
 def keys_of(layout: Layout) -> dict[str, list[str]]:
-    """Return the columns of each key of an index's table."""
+    """Return the column names of each key of an index's table."""
     return {"PRIMARY": ["row_key"], "query": [name for name, _ in layout.columns]}
 
 
 def drop_index_table(database: str, number: int) -> bytes:
-    """Drop an index's table, if it is there."""
+    """Drop an index's table if it exists."""
     return b"DROP TABLE IF EXISTS %b" % _table(database, index_table(number))
 
 
 def select_comments(databases: Iterable[str], number: int) -> bytes:
-    """Select database and comment of an index's tables; those that are not there, or may not be seen, are absent."""
+    """Select database and comment of an index's tables; tables that are missing or not visible are left out."""
     return b"SELECT TABLE_SCHEMA, TABLE_COMMENT FROM information_schema.TABLES WHERE TABLE_SCHEMA IN (%b) AND %b" % (
         texts(databases),
         b"TABLE_NAME=%b" % text(index_table(number)),
@@ -122,12 +124,12 @@ def select_comments(databases: Iterable[str], number: int) -> bytes:
 
 
 def select_tables(database: str) -> bytes:
-    """Select name and comment of a database's tables; those that may not be seen are absent."""
+    """Select name and comment of a database's tables; tables that are not visible are left out."""
     return b"SELECT TABLE_NAME, TABLE_COMMENT FROM information_schema.TABLES WHERE TABLE_SCHEMA=%b" % text(database)
 
 
 def select_index_columns(database: str) -> bytes:
-    """Select table, name, type and whether it may be NULL of the columns of indexes' tables, in their order."""
+    """Select table, name, type and nullability of the columns of index tables, in order."""
     return (
         b"SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE FROM information_schema.COLUMNS "
         b"WHERE TABLE_SCHEMA=%b AND TABLE_NAME LIKE 'index%%' ORDER BY TABLE_NAME, ORDINAL_POSITION" % text(database)
@@ -135,7 +137,7 @@ def select_index_columns(database: str) -> bytes:
 
 
 def select_index_keys(database: str) -> bytes:
-    """Select table, key and column of the keys of indexes' tables, in their order."""
+    """Select table, key and column of the keys of index tables, in order."""
     return (
         b"SELECT TABLE_NAME, INDEX_NAME, COLUMN_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA=%b "
         b"AND TABLE_NAME LIKE 'index%%' ORDER BY TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX" % text(database)
@@ -143,15 +145,15 @@ def select_index_keys(database: str) -> bytes:
 
 
 def select_no_entry(database: str, table: str) -> bytes:
-    """Select no entry; refused where the table is not there, or may not be read."""
+    """Select no entry; fails if the table does not exist or may not be read."""
     return b"SELECT 1 FROM %b LIMIT 0" % _table(database, table)
 
 
 def upsert_entries(database: str, layout: Layout, entries: Iterable[EntryRow]) -> bytes:
-    """Write entries; one that was made of later versions stays as it is."""
+    """Write entries; an existing entry with later refs is left unchanged."""
     names = [*_names(layout), *_refs(layout)]
     newer = b" AND ".join(b"%b<=VALUES(%b)" % (ref, ref) for ref in _refs(layout))
-    # The refs last: the tests before them are about the ones that were there.
+    # Refs are assigned last, because the tests in the other assignments compare the old ones.
     changes = [b"%b=IF(%b,VALUES(%b),%b)" % (name, newer, name, name) for name in _names(layout)]
     changes += [b"%b=GREATEST(%b,VALUES(%b))" % (ref, ref, ref) for ref in _refs(layout)]
     rows = [
@@ -169,10 +171,13 @@ def upsert_entries(database: str, layout: Layout, entries: Iterable[EntryRow]) -
 def delete_entries(
     database: str, layout: Layout, rows: Iterable[tuple[bytes, Sequence[int]]], *, exactly: bool = False
 ) -> bytes:
-    """Delete the entries of rows, each of ``(row_key, refs)``; one that was made of later versions stays.
+    """Delete the entries of rows, given as ``(row_key, refs)``; an entry with later refs stays.
 
     Args:
-        exactly: only entries that were made of these very versions.
+        database: the shard's database.
+        layout: layout of the index's table.
+        rows: row_keys and refs.
+        exactly: delete only entries whose refs are equal to the given ones.
     """
     compare = b"=" if exactly else b"<="
     tests = [
@@ -187,7 +192,7 @@ def delete_entries(
 
 
 def select_entries(database: str, layout: Layout, shard: int, row_keys: Iterable[bytes]) -> bytes:
-    """Select the shard's number, row_key, fields and refs of the entries of some rows."""
+    """Select the given shard number, row_key, fields and refs of the entries of some rows."""
     return b"SELECT %d, row_key, %b FROM %b WHERE row_key IN (%b)" % (
         shard,
         b", ".join([*_names(layout), *_refs(layout)]),
@@ -197,7 +202,7 @@ def select_entries(database: str, layout: Layout, shard: int, row_keys: Iterable
 
 
 def select_entries_after(database: str, layout: Layout, after: bytes, limit: int) -> bytes:
-    """Select row_key, fields and refs of the entries behind a row_key, in the order of these."""
+    """Select row_key, fields and refs of the entries after a row_key, ordered by row_key."""
     return b"SELECT row_key, %b FROM %b FORCE INDEX (PRIMARY) WHERE row_key>%b ORDER BY row_key LIMIT %d" % (
         b", ".join([*_names(layout), *_refs(layout)]),
         _table(database, layout.table),
@@ -207,9 +212,9 @@ def select_entries_after(database: str, layout: Layout, after: bytes, limit: int
 
 
 def select_matches(database: str, layout: Layout, tests: Sequence[bytes], *, descending: bool, limit: int) -> bytes:
-    """Select row_key and fields of the entries for which all tests hold, in the order of the fields and the row_key."""
-    way = b" DESC" if descending else b""
-    order = [b"%b%b" % (name, way) for name in (*_names(layout)[1:], b"row_key")]
+    """Select row_key and fields of the entries that satisfy all tests, ordered by fields and row_key."""
+    direction = b" DESC" if descending else b""
+    order = [b"%b%b" % (name, direction) for name in (*_names(layout)[1:], b"row_key")]
     return b"SELECT row_key, %b FROM %b FORCE INDEX (query) WHERE %b ORDER BY %b LIMIT %d" % (
         b", ".join(_names(layout)),
         _table(database, layout.table),
@@ -220,19 +225,19 @@ def select_matches(database: str, layout: Layout, tests: Sequence[bytes], *, des
 
 
 def comparison(name: str, operator: str, value: bytes) -> bytes:
-    """Return a test of a field against a literal; ``<=>`` takes NULL for a value."""
+    """Return a test that compares a field with a literal; ``<=>`` also compares NULL."""
     return b"`%b`%b%b" % (name.encode(), operator.encode(), value)
 
 
-def behind(names: Sequence[str], values: Sequence[bytes], row_key: bytes, *, descending: bool) -> bytes:
-    """Return a test for what comes behind an entry, in the order of fields and row_key; NULL is the least."""
+def after_entry(names: Sequence[str], values: Sequence[bytes], row_key: bytes, *, descending: bool) -> bytes:
+    """Return a test for the entries after one entry, in the order of fields and row_key; NULL is the lowest value."""
     steps = []
     equal: list[bytes] = []
     for name, value in zip(names, values, strict=True):
         field = b"`%b`" % name.encode()
         if not descending:
-            further = b"%b IS NOT NULL" % field if value == b"NULL" else b"%b>%b" % (field, value)
-            steps.append(b" AND ".join([*equal, further]))
+            greater = b"%b IS NOT NULL" % field if value == b"NULL" else b"%b>%b" % (field, value)
+            steps.append(b" AND ".join([*equal, greater]))
         elif value != b"NULL":
             steps.append(b" AND ".join([*equal, b"(%b<%b OR %b IS NULL)" % (field, value, field)]))
         equal.append(b"%b<=>%b" % (field, value))
@@ -240,15 +245,15 @@ def behind(names: Sequence[str], values: Sequence[bytes], row_key: bytes, *, des
     return b"((%b))" % b") OR (".join(steps)
 
 
-# The rows that entries are made of
+# The rows that entries are built from
 
 
 def select_refs(database: str, columns: Sequence[str], ids: Iterable[int]) -> bytes:
-    """Select, for each cell of some added_ids, its row_key and where it stands among the versions: one snapshot of all.
+    """Select the refs around cells, given by their added_ids, in one snapshot.
 
     Returns:
-        A statement whose rows are added_id, row_key, the ref_key of the version before it in its column, and of each
-        of ``columns`` the latest ref_key of the row; NULL where there is none.
+        A statement whose rows are added_id, row_key, the ref_key of the previous version in the cell's column, and the
+        row's latest ref_key in each of ``columns``; NULL if there is none.
     """
     before = (
         b"(SELECT b.ref_key FROM %b AS b FORCE INDEX (cell_key) WHERE b.row_key=p.row_key AND "
@@ -263,7 +268,7 @@ def select_refs(database: str, columns: Sequence[str], ids: Iterable[int]) -> by
 
 
 def select_refs_of_rows(database: str, columns: Sequence[str], row_keys: Sequence[bytes]) -> bytes:
-    """Select of each row its row_key and the latest ref_key of each of some columns: one snapshot of all."""
+    """Select row_key and the latest ref_key in each of some columns, for each row, in one snapshot."""
     rows = b" UNION ALL ".join(b"SELECT CAST(%b AS BINARY(16)) AS row_key" % blob_hex(row_key) for row_key in row_keys)
     return b"SELECT p.row_key, %b FROM (%b) AS p" % (
         b", ".join(_latest(database, column, b"p.row_key") for column in columns),
@@ -272,7 +277,7 @@ def select_refs_of_rows(database: str, columns: Sequence[str], row_keys: Sequenc
 
 
 def select_latest_of_rows(database: str, row_keys: Iterable[bytes], columns: Iterable[str]) -> bytes:
-    """Select the latest cell of each of some columns of rows: one snapshot of all."""
+    """Select the latest cell of each of some columns of rows, in one snapshot."""
     select = b"(SELECT %b FROM %b WHERE row_key=x'" % (CELL, by_key(database))
     newest = [b"' AND column_name=%b ORDER BY ref_key DESC LIMIT 1)" % text(column) for column in columns]
     rows = [select + row_key.hex().encode() for row_key in row_keys]
@@ -280,9 +285,9 @@ def select_latest_of_rows(database: str, row_keys: Iterable[bytes], columns: Ite
 
 
 def select_versions_of_rows(database: str, row_keys: Sequence[bytes], columns: tuple[str, ...], versions: int) -> bytes:
-    """Select cells of some columns of rows, all where they are fewer than ``versions`` for each row: one snapshot.
+    """Select all versions of some columns of rows, up to ``versions`` per row on average, in one snapshot.
 
-    They come in no order that one could rely on. That the server sorts them, which are few, costs it a twentieth more.
+    The order is undefined: sorting on the server would make the statement a twentieth slower.
     """
     return b"%b%b) LIMIT %d)" % (
         _versions_of_rows(database, columns),
@@ -291,14 +296,14 @@ def select_versions_of_rows(database: str, row_keys: Sequence[bytes], columns: t
     )
 
 
-# The same in each query that asks a shard.
+# The beginning is the same for every query of a shard.
 @lru_cache(4096)
 def _versions_of_rows(database: str, columns: tuple[str, ...]) -> bytes:
     return b"(SELECT %b FROM %b WHERE column_name IN (%b) AND row_key IN (" % (CELL, by_key(database), texts(columns))
 
 
 def select_row_keys(database: str, after: bytes, limit: int) -> bytes:
-    """Select the row_keys of a shard behind one of them, in their order."""
+    """Select the row_keys of a shard after one of them, in order."""
     return b"SELECT DISTINCT row_key FROM %b WHERE row_key>%b ORDER BY row_key LIMIT %d" % (
         by_key(database),
         blob_hex(after),
@@ -307,12 +312,12 @@ def select_row_keys(database: str, after: bytes, limit: int) -> bytes:
 
 
 def select_ends(database: str) -> bytes:
-    """Select the lowest and the highest row_key of a shard; NULLs where it has no cell."""
+    """Select the lowest and the highest row_key of a shard; both NULL if the shard is empty."""
     return b"SELECT MIN(row_key), MAX(row_key) FROM %b" % by_key(database)
 
 
 def select_ends_of_entries(database: str, layout: Layout) -> bytes:
-    """Select the lowest and the highest row_key of the entries of a shard; NULLs where it has none."""
+    """Select the lowest and the highest row_key of the entries of a shard; both NULL if there are none."""
     return b"SELECT MIN(row_key), MAX(row_key) FROM %b FORCE INDEX (PRIMARY)" % _table(database, layout.table)
 
 
@@ -327,7 +332,7 @@ def _latest(database: str, column: str, row_key: bytes) -> bytes:
 
 
 def insert_index(catalog: str, name: str, definition: str, state: str) -> bytes:
-    """Insert an index, unless its name has one that is being built, or one of the same definition: safe to repeat."""
+    """Insert an index, unless its name has an index that is being built or one with this definition. Safe to repeat."""
     named = b"SELECT 1 FROM %b AS t WHERE t.name=%b AND " % (_list(catalog), text(name))
     built = b"(t.state IN ('declared','backfilling') OR t.state='ready' AND t.definition=%b)" % text(definition)
     return b"INSERT INTO %b (name, definition, state) SELECT %b FROM DUAL WHERE NOT EXISTS (%b)" % (
@@ -338,7 +343,7 @@ def insert_index(catalog: str, name: str, definition: str, state: str) -> bytes:
 
 
 def select_indexes(catalog: str) -> bytes:
-    """Select number, name, definition, state, when it was made and became ready (UTC), and message, but of dropped."""
+    """Select number, name, definition, state, created_at and ready_at (UTC), and message of indexes not yet dropped."""
     return (
         b"SELECT index_id, name, definition, state, CONCAT(created_at,'+00:00'), CONCAT(ready_at,'+00:00'), message "
         b"FROM %b WHERE state<>'dropped' ORDER BY index_id" % _list(catalog)
@@ -346,7 +351,7 @@ def select_indexes(catalog: str) -> bytes:
 
 
 def update_index(catalog: str, number: int, before: Sequence[str], state: str, message: str | None = None) -> bytes:
-    """Put an index into another state, where it is in one of those that come before."""
+    """Change the state of an index if it is in one of the states ``before``."""
     changes: dict[str, Term] = {"state": state, "message": message}
     if state in ("ready", "dropped"):
         changes[f"{state}_at"] = NOW

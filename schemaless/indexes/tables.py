@@ -1,4 +1,4 @@
-"""What is asked before an index's tables are used: whether they are the index's."""
+"""Proof that an index's tables belong to the index, before they are read or written."""
 
 from __future__ import annotations
 
@@ -6,50 +6,50 @@ from collections.abc import Iterable, Mapping
 
 from schemaless.errors import SchemaMismatch
 from schemaless.indexes import sql
-from schemaless.indexes.registry import IndexEntry
-from schemaless.internals import Internals
+from schemaless.indexes.registry import IndexEntry, Registry
 from schemaless.topology.routing import Spot
-from schemaless.topology.scatter_gather import prove
+from schemaless.topology.scatter_gather import verify_once
 from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Rows
 from schemaless.wire.errors import Elsewhere
 from schemaless.wire.node import Node
 
 
-def check_tables(internals: Internals, entry: IndexEntry, of: Iterable[int]) -> None:
-    """See, once for each shard in each place, that its table of an index is the one that the definition makes.
+def check_tables(shards: Shards, registry: Registry, entry: IndexEntry, numbers: Iterable[int]) -> None:
+    """Check that an index's tables in some shards were created from its definition.
+
+    Each table is checked once per server; ``registry.checked`` holds the tables that have passed.
 
     Raises:
-        SchemaMismatch: its comment is the digest of another definition.
+        SchemaMismatch: a table's comment is the digest of another definition.
     """
-    shards, checked = internals.shards, internals.registry.checked
     by_node: dict[Node, dict[str, tuple[int, int, int]]] = {}
-    of_node: dict[Node, Spot] = {}
-    for shard in of:
+    spots: dict[Node, Spot] = {}
+    for shard in numbers:
         spot = shards.spot(shard)
         key = (*spot.place, entry.number)
-        if key not in checked:
-            prove(shards, shard)
+        if key not in registry.checked:
+            verify_once(shards, shard)
             by_node.setdefault(spot.node, {})[shards.database(shard)] = key
-            of_node.setdefault(spot.node, spot)
+            spots.setdefault(spot.node, spot)
     for node, keys in by_node.items():
-        for database, comment in _comments(shards, of_node[node], keys, entry.number):
+        for database, comment in _comments(shards, spots[node], keys, entry.number):
             if str(comment) != entry.definition.digest:
                 raise SchemaMismatch(
-                    f"{database}.{sql.index_table(entry.number)} on {node} is not of index {entry.name} as the catalog "
-                    "has it: was one of the two restored from an earlier backup? 'schemaless index drop' it and create "
-                    "it again; nothing was read or written"
+                    f"{database}.{sql.index_table(entry.number)} on {node} was not created from the definition of "
+                    f"index {entry.name} that the catalog has. Nothing was read or written. Was the catalog or the "
+                    "shard restored from an earlier backup? Run 'schemaless index drop' and create the index again"
                 )
-            checked.add(keys[str(database)])
+            registry.checked.add(keys[str(database)])
 
 
 def _comments(shards: Shards, spot: Spot, keys: Mapping[str, tuple[int, int, int]], number: int) -> Rows:
-    """Read the comments of the tables of databases that are on one server, of which one shard is asked after."""
+    """Read database and comment of an index's tables on one server; ``spot`` is that of one of the shards."""
     statement = sql.select_comments(keys, number)
     try:
         pool = shards.pool_for(spot.node)
         return pool.run(lambda connection: connection.rows(statement), shard=spot.shard, route=spot.routing)
     except Elsewhere:
-        # One by one, wherever they are by now.
+        # A shard has moved: ask for each table where its shard is now.
         selects = ((shard, sql.select_comments([database], number)) for database, (shard, *_) in keys.items())
         return tuple(row for shard, select in selects for row in shards.rows(shard, select))

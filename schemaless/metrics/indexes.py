@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from schemaless.admin.indexes import indexes_of
 from schemaless.datastore import Datastore
 from schemaless.followers.states import QUARANTINED, RUNNING
-from schemaless.indexes.admin import Indexes, IndexStatus
+from schemaless.indexes.admin import IndexStatus
 from schemaless.indexes.registry import BACKFILLING, DECLARED, DROPPING, READY
 from schemaless.metrics.metric import Collector, Metric, Read, Sample
 
@@ -35,7 +36,7 @@ WORKERS: Final = Metric("index_workers", "Live workers that keep the index.", _I
 
 
 def _reading(store: Datastore) -> Read:
-    indexes = Indexes(store)
+    indexes = indexes_of(store)
 
     def read() -> Iterator[Sample]:
         for entry in indexes.all():

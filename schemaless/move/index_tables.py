@@ -101,7 +101,7 @@ class MovedIndexes:
         rows = self._locations([entry.follower for entry in entries])
         self._insert(fence, rows, lambda part: sql.insert_saved_locations(fence.database, saved, part))
         for entry in entries:
-            check_tables(self._internals, entry, [self._run.state.shard])
+            check_tables(self._internals.shards, self._internals.registry, entry, [self._run.state.shard])
             layout = entry.layout
             incoming = replace(layout, named=moving.incoming(layout.table, token))
             fence.target.execute(entries_sql.create_index_table(fence.database, incoming))

@@ -1,4 +1,4 @@
-"""Many shards asked at once: those of a server in one statement, and all servers before the first one's reply."""
+"""Queries of many shards: one statement for all shards of a server, and all servers at once."""
 
 from __future__ import annotations
 
@@ -7,61 +7,63 @@ from functools import partial
 
 from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Check, Rows
-from schemaless.wire.pipelining import Question, ask
+from schemaless.wire.pipelining import Query, run_queries
 from schemaless.wire.pool import NodePool
 from schemaless.wire.sql.parts import all_rows
 
 
-def prove(shards: Shards, shard: int) -> None:
-    """See that a shard is where the catalog says, once; for statements that are about many shards of a server."""
+def verify_once(shards: Shards, shard: int) -> None:
+    """Verify that a shard is where the catalog says, unless that is known; for statements that span many shards."""
     if shards.routing.proven[shard] is None:
         shards.run(shard, lambda connection: None)
 
 
-def ask_shards(
+def query_shards(
     shards: Shards,
     numbers: Collection[int],
     select: Callable[[int], bytes],
-    take: Callable[[Rows], None],
+    on_rows: Callable[[Rows], None],
     check: Check | None = None,
-    meanwhile: Callable[[], None] = lambda: None,
+    while_waiting: Callable[[], object] = lambda: None,
 ) -> None:
-    """Send a query for each of some shards to their primaries.
+    """Query the primaries of some shards.
+
+    Shards that cannot be read together with the others, such as one that has just moved, are read one by one.
 
     Args:
-        shards: the way to them.
-        numbers: the shards that are asked.
-        select: makes a shard's query, of the same columns for each; what one query gives is one snapshot.
-        take: given the rows, a server's at a time, while others work; all of a shard at once. It must not ask a server.
-        check: looks at the rows of each statement.
-        meanwhile: may be called while servers work, once or more often; it must not ask one either.
+        shards: the datastore's shards.
+        numbers: the shards to query.
+        select: returns the query for a shard; the columns are the same for every shard. Each query is one snapshot.
+        on_rows: receives the rows of one server at a time, while the other servers work; the rows of a shard are never
+            split. It must not query a server.
+        check: validates the rows of each reply.
+        while_waiting: called while servers work, zero or more times; it must not query a server.
 
     Raises:
-        ServerError: as ``Shards.rows``.
+        ServerError: a shard could not be read, as in ``Shards.rows``.
     """
     if len(numbers) == 1:
         (shard,) = numbers
-        take(shards.rows(shard, select(shard), check=check))
+        on_rows(shards.rows(shard, select(shard), check=check))
         return
     shards.look_now_and_then()
     for shard in numbers:
-        prove(shards, shard)
-    known = shards.routing
+        verify_once(shards, shard)
+    routing = shards.routing
     by_pool: dict[NodePool | None, list[int]] = {}
     for shard in numbers:
-        by_pool.setdefault(known.proven[shard], []).append(shard)
-    # What went elsewhere just now, or is not where it was asked for: the usual way finds it.
-    left = by_pool.pop(None, [])
-    questions = [
-        Question(pool, partial(_statement, select, of_pool), check, of_pool[0], known, len(of_pool))
+        by_pool.setdefault(routing.proven[shard], []).append(shard)
+    one_by_one = by_pool.pop(None, [])
+    queries = [
+        Query(pool, partial(_statement, select, of_pool), check, of_pool[0], routing, len(of_pool))
         for pool, of_pool in by_pool.items()
         if pool is not None
     ]
-    for question, error in zip(questions, ask(questions, take, meanwhile), strict=True):
+    for query, error in zip(queries, run_queries(queries, on_rows, while_waiting), strict=True):
         if error is not None:
-            left += by_pool[question.pool]
-    for shard in left:
-        take(shards.rows(shard, select(shard), check=check))
+            one_by_one += by_pool[query.pool]
+    for shard in one_by_one:
+        on_rows(shards.rows(shard, select(shard), check=check))
 
 
 def _statement(select: Callable[[int], bytes], numbers: Collection[int]) -> bytes:

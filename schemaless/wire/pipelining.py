@@ -1,4 +1,4 @@
-"""Several servers asked at once by one thread: each is sent its query before the reply of the first one is read."""
+"""Queries to several servers at once, by one thread: every query is sent before the first reply is read."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from schemaless.errors import ServerError
-from schemaless.wire.connection import Check, Connection, Rows
+from schemaless.wire.connection import Check, Rows
 from schemaless.wire.pool import NodePool
 from schemaless.wire.route import Route
 
-_AT_ONCE: Final = 8
-"""So many servers work at a time: each holds a connection, and some of the caller's stack."""
+_MAX_SERVERS: Final = 8
+"""Servers queried at a time; the caller holds a connection to each of them."""
 
 
-class Question(NamedTuple):
-    """A query for a server.
+class Query(NamedTuple):
+    """A query for one server.
 
     Attributes:
-        pool: the server's.
-        sql: makes the query, while the servers before this one work; may be asked again where the connection was lost.
-        check: looks at its rows, if any.
-        shard: one that it is about.
-        route: asked whether that one is still there where the server fails.
-        work: how much it is, beside others; what takes less is read first.
+        pool: the server's connections.
+        sql: builds the statement while the servers before this one work; called again for a retry.
+        check: validates the rows, if given.
+        shard: a shard that the query reads; named in errors.
+        route: tells whether that shard is still on the server after the server has failed.
+        size: the amount of work relative to the other queries; smaller replies are read first.
     """
 
     pool: NodePool
@@ -31,101 +31,111 @@ class Question(NamedTuple):
     check: Check | None
     shard: int
     route: Route
-    work: int
+    size: int
 
 
-def ask(
-    questions: Sequence[Question], take: Callable[[Rows], None], meanwhile: Callable[[], None] = lambda: None
+def run_queries(
+    queries: Sequence[Query], on_rows: Callable[[Rows], None], while_waiting: Callable[[], object] = lambda: None
 ) -> list[ServerError | None]:
-    """Ask each question, of which each is about another server; return what its server met, None where it answered.
+    """Run queries, each on another server, and hand the rows of one server to the caller while the others work.
+
+    Connections are acquired in the order of the servers' addresses, so that two callers never wait for each other. A
+    server that fails is retried alone, by the rules of ``NodePool.run``, once the connections to the others have been
+    returned.
 
     Args:
-        questions: what to ask.
-        take: given the rows of each, while others work: it must not ask a server, for connections are held meanwhile.
-        meanwhile: called before replies are read, perhaps more than once, the first time while all work; it must not
-            either.
+        queries: the queries; no two of them for the same server.
+        on_rows: receives the rows of one query. It must not query a server, because connections are held. What it
+            raises ends the call and is passed on unchanged, even if it is a ``ServerError``.
+        while_waiting: called once for every eight servers, when the queries have been sent; the same rules apply.
+
+    Returns:
+        For each query the error of its server, or None if its rows were delivered.
     """
-    asking = _Asking(questions, take, meanwhile)
-    # Always in this order: nobody waits for a connection to a server while somebody else waits the other way round.
-    order = sorted(range(len(questions)), key=lambda number: str(questions[number].pool.node))
-    for start in range(0, len(order), _AT_ONCE):
+    errors: list[ServerError | None] = [None] * len(queries)
+    in_order = sorted(range(len(queries)), key=lambda number: str(queries[number].pool.node))
+    for start in range(0, len(in_order), _MAX_SERVERS):
+        attempts = [(number, _Attempt(queries[number])) for number in in_order[start : start + _MAX_SERVERS]]
+        _first_attempts([attempt for _, attempt in attempts], on_rows, while_waiting)
+        for number, attempt in attempts:
+            if not attempt.answered:
+                errors[number] = attempt.retry(on_rows)
+    return errors
+
+
+def _first_attempts(
+    attempts: Sequence[_Attempt], on_rows: Callable[[Rows], None], while_waiting: Callable[[], object]
+) -> None:
+    # The list holds every connection that must be returned. A signal handler may raise at any line: an attempt is in
+    # the list before it takes a slot, and what an exception keeps the inner ``finally`` from returning, the outer does.
+    try:
         try:
-            asking.ask(order[start : start + _AT_ONCE])
-        except _Stopped as stopped:
-            raise stopped.error from stopped.error.__cause__
-    return [None if number in asking.taken else asking.error(number) for number in range(len(questions))]
+            for attempt in attempts:
+                attempt.send()
+            while_waiting()
+            for attempt in sorted(attempts, key=lambda attempt: attempt.query.size):
+                attempt.receive(on_rows)
+        finally:
+            for attempt in attempts:
+                attempt.return_connection()
+    finally:
+        for attempt in attempts:
+            attempt.return_slot()
 
 
-class _Stopped(Exception):
-    """Something was raised by what the caller does meanwhile: by no server, whatever its class; nothing is repeated."""
-
-    def __init__(self, error: ServerError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-class _Asking:
-    """Some servers, asked at once.
+class _Attempt:
+    """The first attempt at a query.
 
     Attributes:
-        taken: the numbers of the questions whose rows were taken.
+        answered: whether the rows have arrived and were handed to the caller.
     """
 
-    def __init__(
-        self, questions: Sequence[Question], take: Callable[[Rows], None], meanwhile: Callable[[], None]
-    ) -> None:
-        self._questions = questions
-        self._take = take
-        self._meanwhile = meanwhile
-        self._errors: dict[int, ServerError] = {}
-        self.taken: set[int] = set()
-        self._waiting: dict[int, Callable[[], Rows]] = {}
-        self._failed: dict[int, ServerError] = {}
+    __slots__ = ("_checked_out", "_error", "_read", "answered", "query")
 
-    def error(self, number: int) -> ServerError:
-        """Return what kept the rows of a question from being taken; its server's error, or a signal's handler's."""
-        node = str(self._questions[number].pool.node)
-        return self._errors.get(number) or ServerError("its reply was not read to the end", node=node)
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self.answered = False
+        # Takes no slot before ``begin``.
+        self._checked_out = query.pool.connection(query.shard)
+        self._read: Callable[[], Rows] | None = None
+        self._error: ServerError | None = None
 
-    def ask(self, order: Sequence[int]) -> None:
-        """Ask the first of these; those behind it while its server works, or where it could not be asked."""
-        if not order:
-            self._read()
+    def send(self) -> None:
+        query = self.query
+        if query.pool.breaker.alarmed:
+            # ``NodePool.run`` first finds out whether the server is up and still has the shard.
             return
-        number, left = order[0], list(order[1:])
-        pool, sql, check, shard, route, _ = self._questions[number]
-
-        def operation(connection: Connection) -> None:
-            self._waiting[number] = connection.begin(sql(), check)
-            others = left.copy()
-            # Once, however often this is repeated.
-            left.clear()
-            self.ask(others)
-            error = self._failed.pop(number, None)
-            if error is not None:
-                raise error
-
         try:
-            pool.run(operation, shard=shard, route=route)
+            self._read = self._checked_out.begin().begin(query.sql(), query.check)
         except ServerError as error:
-            self._errors[number] = error
-        # Where it was not asked, those behind it were not either, and nobody's reply was read.
-        self.ask(left)
+            self._error = error
 
-    def _read(self) -> None:
-        """Read the replies of all that were asked, of those first that have the least to do."""
+    def receive(self, on_rows: Callable[[Rows], None]) -> None:
+        if self._read is None:
+            return
         try:
-            self._meanwhile()
+            rows = self._read()
         except ServerError as error:
-            raise _Stopped(error) from error
-        for number in sorted(self._waiting, key=lambda number: self._questions[number].work):
-            try:
-                rows = self._waiting.pop(number)()
-            except ServerError as error:
-                self._failed[number] = error
-                continue
-            try:
-                self._take(rows)
-            except ServerError as error:
-                raise _Stopped(error) from error
-            self.taken.add(number)
+            self._error = error
+            return
+        # Outside of ``try``: an exception of the caller's is not the server's.
+        on_rows(rows)
+        self.answered = True
+
+    def return_connection(self) -> None:
+        self._checked_out.end(self._error)
+
+    def return_slot(self) -> None:
+        self.query.pool.places.give_back(self._checked_out.place)
+
+    def retry(self, on_rows: Callable[[Rows], None]) -> ServerError | None:
+        """Run the query alone and return the error of its last attempt, if all attempts failed."""
+        pool, sql, check, shard, route, _ = self.query
+        try:
+            rows = pool.run(
+                lambda connection: connection.rows(sql(), check), shard=shard, route=route, failed=self._error
+            )
+        except ServerError as error:
+            return error
+        on_rows(rows)
+        return None

@@ -342,6 +342,7 @@ class NodePool:
         writes: bool = False,
         route: Route | None = None,
         doubt: ServerError | None = None,
+        failed: ServerError | None = None,
     ) -> T:
         """Run an operation on a connection, and retry it after a lost connection or a deadlock.
 
@@ -354,6 +355,7 @@ class NodePool:
             route: checks whether the shard is still on this server, before a lost connection is replaced and after the
                 last attempt; a replaced server may be back before its clients learn of it.
             doubt: the error of an earlier attempt at this write, on another server, whose outcome is open.
+            failed: the error of a first attempt that the caller made itself, on another connection of this pool.
 
         Raises:
             Elsewhere: the shard has moved.
@@ -374,6 +376,9 @@ class NodePool:
                 if self.listener is not None:
                     self.listener(Retried(type(last).__name__))
             try:
+                if failed is not None:
+                    first, failed = failed, None
+                    raise first
                 if self.breaker.alarmed:
                     self._after_alarm(route, shard, lost if writes else None)
                 held = _CheckedOut(self, shard)

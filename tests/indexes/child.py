@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import schemaless
+from schemaless.admin.indexes import indexes_of
 from schemaless.cell import StoredCell
 from schemaless.followers.lease_state import Owned
 from schemaless.followers.worker import Worker
 from schemaless.indexes import sql
-from schemaless.indexes.admin import KeepIndexes
 from schemaless.indexes.entries import Entries
 from schemaless.indexes.entry_changes import PageWrites
 from schemaless.indexes.follower import Indexing
@@ -96,4 +96,4 @@ def work(url: str, control: str, name: str) -> None:
     _freeze_when_told()
     CONTROLS.get(control, lambda: None)()
     with schemaless.connect(url) as store:
-        Worker(store, KeepIndexes(()).dealers(store), name, timing=TIMING, stop=threading.Event()).run()
+        Worker(store, indexes_of(store).handlers(), name, timing=TIMING, stop=threading.Event()).run()

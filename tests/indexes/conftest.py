@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import make_url
 
 import schemaless
+from schemaless.admin.indexes import indexes_of
 from schemaless.followers.membership import Timing
 from schemaless.followers.worker import Worker
-from schemaless.indexes.admin import Indexes, KeepIndexes
 from schemaless.indexes.definition import Definition, define
 from schemaless.indexes.registry import READY, IndexEntry
 from schemaless.internals import internals_of
@@ -41,7 +41,7 @@ class Kept:
 
     def make(self, definition: Definition = TRIPS) -> IndexEntry:
         """Create an index, and give the accounts what they need for it."""
-        entry, _ = Indexes(self.admin).create(definition)
+        entry, _ = indexes_of(self.admin).create(definition)
         self.allow(entry.number)
         self._worker = None
         return entry
@@ -50,7 +50,7 @@ class Kept:
         """Return the one worker of all indexes."""
         if self._worker is None:
             self.stack.close()
-            dealers = KeepIndexes(()).dealers(self.follow)
+            dealers = indexes_of(self.follow).handlers()
             self._worker = Worker(self.follow, dealers, "the worker", timing=CALM, stop=threading.Event())
             self.stack.enter_context(self._worker._members)
         return self._worker
@@ -72,7 +72,7 @@ class Kept:
         """Create an index and fill it until it is ready."""
         entry = self.make(definition)
         self.catch_up()
-        indexes = Indexes(self.follow)
+        indexes = indexes_of(self.follow)
         filling = indexes.backfill(entry)
         assert indexes.watch(entry, filling)
         (now,) = [each for each in indexes.all() if each.number == entry.number]

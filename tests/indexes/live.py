@@ -26,9 +26,9 @@ from typing import Any, Final
 from unittest import mock
 
 import schemaless
+from schemaless.admin.indexes import indexes_of
 from schemaless.followers.rows import FollowerRows
 from schemaless.indexes import sql
-from schemaless.indexes.admin import Indexes
 from schemaless.indexes.definition import define
 from schemaless.indexes.query import values_of
 from schemaless.indexes.registry import IndexEntry
@@ -133,7 +133,7 @@ class LiveIndex(Live):
                 yield _often(part, number, min(len(clients), 1 + (self.parts - 1 - part) // self._apart))
 
     def _begin(self) -> None:
-        self.entry, _ = Indexes(self.store).create(TRIPS)
+        self.entry, _ = indexes_of(self.store).create(TRIPS)
 
     def _program(self, name: str) -> tuple[Callable[..., None], tuple[Any, ...]]:
         return child.work, (self.url, self.control, name)

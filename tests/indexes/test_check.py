@@ -7,10 +7,10 @@ import uuid
 import pytest
 
 import schemaless
+from schemaless.admin.indexes import indexes_of
 from schemaless.admin.table_check import TableCheck
 from schemaless.errors import ServerUnavailable
 from schemaless.events import Advanced, Event, Total
-from schemaless.indexes.admin import Indexes
 from schemaless.indexes.check import Found, IndexCheck
 from schemaless.triggers.supervision import prepare
 from tests.cases import each
@@ -39,7 +39,7 @@ def test_how_far_a_check_is_within_a_shard_is_told(kept, fresh_store, keys):
     told: list[Event] = []
     for shard in range(4):
         told.clear()
-        list(IndexCheck(kept.follow, entry, rows_at_once=10).run([shard], told.append))
+        list(indexes_of(kept.follow).check(entry, rows_per_query=10).run([shard], told.append))
         steps = [event.units for event in told if isinstance(event, Advanced)]
 
         assert told[0] == Total(1)
@@ -76,11 +76,11 @@ def test_damage_of_each_kind_is_found_and_repaired(kept, fresh_store, by_hand, n
     rows += strange
     damage(copied, strange)
     fresh_store.put_cell(rows[50], "BASE", 2, {"client": str(uuid.UUID(int=50)), "city": -50})
-    found = totals(IndexCheck(kept.follow, entry))
+    found = totals(indexes_of(kept.follow).check(entry))
     said = invoke("index", "check", "client_trips", "--repair", "--json", url=follow_url)
     assert (said.code, said.json["missing"], "nothing was changed" in said.err) == (1, 7, True)
     kept.catch_up()
-    repaired = totals(IndexCheck(kept.follow, entry, repair=True))
+    repaired = totals(indexes_of(kept.follow).check(entry, repair=True))
 
     assert found == {
         "rows": 102,
@@ -96,7 +96,7 @@ def test_damage_of_each_kind_is_found_and_repaired(kept, fresh_store, by_hand, n
     # While it repairs, entries come and go.
     counted = {name: count for name, count in found.items() if name not in ("entries", "lagging")}
     assert {name: count for name, count in repaired.items() if name != "entries"} == {**counted, "repaired": 25}
-    assert totals(IndexCheck(kept.follow, entry)) == {
+    assert totals(indexes_of(kept.follow).check(entry)) == {
         "rows": 102,
         "entries": 100,
         "without_entry": 2,
@@ -114,15 +114,15 @@ def test_a_lost_row_of_the_follower_is_told_and_made_again(kept, fresh_store, by
     shards.execute(2, b"DELETE FROM `%b`.follower" % shards.database(2).encode())
     said = invoke("index", "check", "client_trips", url=follow_url)
     status = invoke("index", "status", "client_trips", url=follow_url)
-    assert (said.code != 0, "shard 2 has no row of the follower that keeps index client_trips" in said.err) == (
+    assert (said.code != 0, "shard 2 has no row of the follower that maintains index client_trips" in said.err) == (
         True,
         True,
     )
-    assert (status.code, "shard 2: it has no progress row here" in status.err) == (1, True)
-    Indexes(kept.admin).create(entry.definition)
+    assert (status.code, "shard 2: no progress row in this shard" in status.err) == (1, True)
+    indexes_of(kept.admin).create(entry.definition)
     kept.catch_up()
 
-    assert totals(IndexCheck(kept.follow, entry)) == {"rows": 20, "entries": 20, "null_fields": 60}
+    assert totals(indexes_of(kept.follow).check(entry)) == {"rows": 20, "entries": 20, "null_fields": 60}
     assert invoke("index", "status", "client_trips", url=follow_url).code == 0
 
 
@@ -261,7 +261,7 @@ def test_an_index_that_is_made_or_dropped_while_tables_are_checked_is_no_fault(k
     entry = kept.make()
     made = before.run(range(4))
     beside = TableCheck(admin_store)
-    Indexes(admin_store).drop(entry, wait=lambda seconds: None)
+    indexes_of(admin_store).drop(entry, wait=lambda seconds: None)
     dropped = beside.run(range(4))
 
     assert (made.faults, dropped.faults) == ({}, {})

@@ -68,16 +68,16 @@ def test_an_index_is_created_filled_asked_and_dropped(
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        (("--shard-field", "BASE.x:float"), "a float is compared, not looked up"),
-        (("--shard-field", "BASE.x:number"), "its type is uuid, int, float, bool, time or text(N)"),
-        (("--shard-field", "BASE:int"), "a field is declared as [NAME=]COLUMN.PATH:TYPE"),
-        (("--shard-field", "BASE.Client:int"), "another one is given by NAME=COLUMN.PATH:TYPE"),
-        (("--shard-field", "BASE.limit:int"), "is no argument of query()"),
-        (("--shard-field", "BASE.x:int", "--field", "B.a.x:int"), "two fields of trips have one name: x"),
-        (("--shard-field", "BASE.x:text(768)"), "take 3,075 bytes of a key, which holds 3,072"),
+        (("--shard-field", "BASE.x:float"), "a field of type float cannot be the shard field"),
+        (("--shard-field", "BASE.x:number"), "the type must be uuid, int, float, bool, time or text(N)"),
+        (("--shard-field", "BASE:int"), "a field must be declared as [NAME=]COLUMN.PATH:TYPE"),
+        (("--shard-field", "BASE.Client:int"), "give the field another name with NAME=COLUMN.PATH:TYPE"),
+        (("--shard-field", "BASE.limit:int"), "not be an argument of query()"),
+        (("--shard-field", "BASE.x:int", "--field", "B.a.x:int"), "two fields of index trips have the same name: x"),
+        (("--shard-field", "BASE.x:text(768)"), "would have 3,075 bytes; the maximum is 3,072"),
         (
             ("--shard-field", "BASE.x:int", *(word for n in range(16) for word in ("--field", f"B.f{n}:int"))),
-            "has 17 fields, and an index takes 16",
+            "has 17 fields; the maximum is 16",
         ),
     ],
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import schemaless
+from schemaless.admin.indexes import indexes_of
 from schemaless.errors import InvalidInput
 from schemaless.events import Total, only
 from schemaless.followers.settings import Settings
-from schemaless.indexes.admin import Indexes
 from schemaless.indexes.registry import BACKFILLING
 from schemaless.internals import internals_of
 from schemaless.wire.connection import Connection
@@ -29,14 +29,14 @@ def test_two_who_create_an_index_at_once_make_one(kept, admin_store, monkeypatch
             return execute(self, statement)
         made.append(None)
         inserted = execute(self, statement) if when == "behind its insert" else None
-        made[0] = Indexes(admin_store).create(TRIPS)[0]
+        made[0] = indexes_of(admin_store).create(TRIPS)[0]
         return execute(self, statement) if inserted is None else inserted
 
     monkeypatch.setattr(Connection, "execute", raced)
-    mine, new = Indexes(admin_store).create(TRIPS)
+    mine, new = indexes_of(admin_store).create(TRIPS)
 
     assert (mine, new) == (made[0], False)
-    assert [each.number for each in Indexes(admin_store).all()] == [mine.number]
+    assert [each.number for each in indexes_of(admin_store).all()] == [mine.number]
     assert mine.state == BACKFILLING
 
 
@@ -44,12 +44,12 @@ def test_an_index_dropped_while_it_is_created_says_so(accounts, fresh_url):
     """Nothing is left of it, and who creates it is told."""
 
     def drop(total: Total) -> None:
-        (entry,) = Indexes(root).all()
-        Indexes(root).drop(entry, wait=lambda seconds: None)
+        (entry,) = indexes_of(root).all()
+        indexes_of(root).drop(entry, wait=lambda seconds: None)
 
     with schemaless.connect(accounts.root(fresh_url)) as root:
-        with pytest.raises(InvalidInput, match="trips was dropped while it was created"):
-            Indexes(root).create(TRIPS, only(Total, drop))
+        with pytest.raises(InvalidInput, match="trips was dropped while it was being created"):
+            indexes_of(root).create(TRIPS, only(Total, drop))
         shards = internals_of(root).shards
         statements = {shard: f"SHOW TABLES FROM `{shards.database(shard)}` LIKE 'index%'" for shard in range(4)}
 

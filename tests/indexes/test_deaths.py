@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 import schemaless
-from schemaless.indexes.check import IndexCheck
+from schemaless.admin.indexes import indexes_of
 from schemaless.indexes.entries import Entries
 from schemaless.wire.connection import Connection
 
@@ -69,7 +69,7 @@ def test_a_worker_that_dies_at_any_statement_of_a_page_leaves_nothing_wrong(kept
         finished = left > 0
         left = 0
         kept.catch_up()
-        assert [each.faults + each.lagging for each in IndexCheck(kept.follow, entry).run(range(4))] == [0] * 4
+        assert [each.faults + each.lagging for each in indexes_of(kept.follow).check(entry).run(range(4))] == [0] * 4
         if finished:
             break
 

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 import schemaless
+from schemaless.admin.indexes import indexes_of
 from schemaless.errors import ServerError
 from schemaless.failover import nodes
 from schemaless.indexes import sql
-from schemaless.indexes.admin import Indexes
-from schemaless.indexes.entries import Entries
 from schemaless.indexes.registry import BACKFILLING, READY
 from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
@@ -47,13 +46,13 @@ def url(own_accounts: Accounts, replicated: LocalServer) -> str:
 def test_after_a_loss_no_entry_goes_to_a_primary_that_was_replaced(url, own_accounts, replicated, new_row):
     """It takes writes, and has every table; neither an entry nor a query's read is made there."""
     with schemaless.connect(own_accounts.root(url)) as store:
-        entry, _ = Indexes(store).create(TRIPS)
+        entry, _ = indexes_of(store).create(TRIPS)
         rows = [row for row in (new_row() for _ in range(200)) if store.shard_of(row) >= 2][:2]
         home = store.shard_of(rows[0])
         client = next(row for row in iter(new_row, None) if store.shard_of(row) == home)
         store.put_cell(rows[0], "BASE", 1, trip(1, client))
         internals = internals_of(store)
-        entries = Entries(internals, entry)
+        entries = indexes_of(store).entries(entry)
         entries.apply(entries.writes({home: list(internals.scan(home))}))
         internals.catalog.run(
             lambda connection: connection.execute(

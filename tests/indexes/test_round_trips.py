@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import uuid
@@ -70,26 +71,28 @@ def test_a_connection_that_is_lost_under_a_query_is_replaced(index, fresh_store,
     assert found(index) == expected
 
 
-def test_rows_that_a_server_does_not_give_are_read_by_their_shards(index, fresh_store, monkeypatch):
-    """As where a shard has gone elsewhere since: each row's shard is asked, wherever it is."""
-    expected, asked = found(index), []
+def test_rows_that_a_server_does_not_return_are_read_shard_by_shard(index, fresh_store, monkeypatch):
+    """A shard may have moved: each row's shard is queried wherever it is now."""
+    expected, queried = found(index), []
     shards = internals_of(fresh_store).shards
-    rows = shards.rows
+    rows, rows_of_shard = Connection.rows, shards.rows
 
-    def refuse(connection: Connection, sql: bytes, check: object = None) -> None:
-        raise ConnectionLost("it is not here", node=connection.node)
+    def refuse_several_shards(connection: Connection, sql: bytes, *args: object, **named: object) -> object:
+        if len(set(re.findall(rb"`\w+_(\d{4})`", sql))) > 1:
+            raise ConnectionLost("it is not here", node=connection.node)
+        return rows(connection, sql, *args, **named)
 
-    def noted(shard, *args, **named):
-        asked.append(shard)
-        return rows(shard, *args, **named)
+    def recorded(shard, *args, **named):
+        queried.append(shard)
+        return rows_of_shard(shard, *args, **named)
 
-    monkeypatch.setattr(Connection, "begin", refuse)
-    monkeypatch.setattr(shards, "rows", noted)
+    monkeypatch.setattr(Connection, "rows", refuse_several_shards)
+    monkeypatch.setattr(shards, "rows", recorded)
     monkeypatch.setattr("schemaless.wire.pool.NodePool.retry_pause_s", 0.0)
 
     assert found(index) == expected
-    assert asked[0] == fresh_store.shard_of(CLIENT), "the entries"
-    assert sorted(asked[1:]) == [0, 1, 2, 3]
+    assert queried[0] == fresh_store.shard_of(CLIENT), "the entries"
+    assert sorted(queried[1:]) == [0, 1, 2, 3]
 
 
 def test_a_reply_with_a_row_that_was_not_asked_for_is_not_used(index, monkeypatch):

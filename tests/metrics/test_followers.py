@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 import schemaless
+from schemaless.admin.indexes import indexes_of
 from schemaless.followers.membership import Timing
 from schemaless.followers.worker import Worker
-from schemaless.indexes.admin import Indexes
 from schemaless.indexes.definition import define
 from schemaless.metrics.followers import FOLLOWERS
 from schemaless.metrics.indexes import INDEXES
@@ -87,7 +87,7 @@ def test_an_index_has_a_state_and_is_behind(
     accounts.allow("measure", fresh_store.name, 4)
     fresh_store.put_cells([schemaless.NewCell(new_row(), "BASE", 1, {}) for _ in range(3)])
     with schemaless.connect(admin_url) as admin:
-        Indexes(admin).create(define("trips", "BASE.client:uuid", []))
+        indexes_of(admin).create(define("trips", "BASE.client:uuid", []))
     found = told(accounts.url("measure", fresh_url), INDEXES)
 
     assert found["index_state", "trips", "1", "backfilling"] == 1

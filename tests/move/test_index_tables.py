@@ -14,6 +14,7 @@ import pytest
 
 import schemaless
 from schemaless import Datastore, JobConflict, MoveRefused, ServerUnavailable
+from schemaless.admin.indexes import indexes_of
 from schemaless.cell import StoredCell
 from schemaless.followers.lease_state import Owned
 from schemaless.followers.membership import Timing
@@ -21,8 +22,6 @@ from schemaless.followers.rows import FollowerRows
 from schemaless.followers.settings import Settings
 from schemaless.followers.worker import Worker
 from schemaless.indexes import check as index_check
-from schemaless.indexes.admin import Indexes, KeepIndexes
-from schemaless.indexes.check import IndexCheck
 from schemaless.indexes.definition import define
 from schemaless.indexes.registry import READY
 from schemaless.internals import internals_of
@@ -86,13 +85,13 @@ class Indexed:
         self._chance = random.Random(7)
         self.rows: list[uuid.UUID] = []
         self.write(60)
-        self.entry, _ = Indexes(store).create(TRIPS)
+        self.entry, _ = indexes_of(store).create(TRIPS)
         Settings(store).make(self.seen.name, {}, lambda shard: 0)
-        dealers = [*KeepIndexes(()).dealers(store), self.seen]
+        dealers = [*indexes_of(store).handlers(), self.seen]
         self._worker = Worker(store, dealers, "the worker", timing=CALM, stop=threading.Event())
         stack.enter_context(self._worker._members)
         self.catch_up()
-        indexes = Indexes(store)
+        indexes = indexes_of(store)
         assert indexes.watch(self.entry, indexes.backfill(self.entry))
         (self.entry,) = indexes.all()
         assert self.entry.state == READY
@@ -148,7 +147,7 @@ class Indexed:
         """Return the faults that a check of the index finds once the worker has caught up."""
         self.catch_up()
         internals_of(self.store).registry.read()
-        every = list(IndexCheck(self.store, self.entry).run(range(SHARDS)))
+        every = list(indexes_of(self.store).check(self.entry).run(range(SHARDS)))
         names = ("lagging", "missing", "stale", "ahead", "orphan")
         return {name: count for name in names if (count := sum(each.counts[name] for each in every))}
 
@@ -315,7 +314,7 @@ def test_an_index_that_cannot_be_moved_is_refused(indexed, client):
     query(home, f"UPDATE `{name}`.secondary_index SET state='ready'")
     job, _ = moves.begin_or_join(client, spec, [SHARD])
     with pytest.raises(JobConflict, match=f"move {job.job_id} is running, and index tables"):
-        list(IndexCheck(client, indexed.entry, repair=True).run([0]))
+        list(indexes_of(client).check(indexed.entry, repair=True).run([0]))
     moves.abort(client, job)
 
     assert indexed.faults() == {}
@@ -333,10 +332,10 @@ def test_a_repair_ends_when_a_move_begins(indexed, client, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(index_check.sql, "select_entries_after", begin)
-        with pytest.raises(JobConflict, match=r"move \d+ began while shard 0 was repaired"):
-            list(IndexCheck(client, indexed.entry, repair=True).run(range(SHARDS)))
+        with pytest.raises(JobConflict, match=r"move \d+ began while shard 0 was being repaired"):
+            list(indexes_of(client).check(indexed.entry, repair=True).run(range(SHARDS)))
     moves.abort(client, begun[0])
-    list(IndexCheck(client, indexed.entry, repair=True).run(range(SHARDS)))
+    list(indexes_of(client).check(indexed.entry, repair=True).run(range(SHARDS)))
 
     assert indexed.faults() == {}
 
@@ -347,7 +346,7 @@ def test_a_plan_knows_an_index_that_is_created_during_it(indexed, client, url, m
 
     def create_index(*args: object) -> object:
         with schemaless.connect(url) as another:
-            Indexes(another).create(define("more", "BASE.client:uuid", ["BASE.city:int"]))
+            indexes_of(another).create(define("more", "BASE.client:uuid", ["BASE.city:int"]))
         return disk_space(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(moves, "disk_space_of", create_index)

@@ -1,176 +1,245 @@
-"""Several servers asked at once: each works before the reply of the first one is read, and none is asked twice."""
+"""Queries to several servers at once: all are sent before the first reply is read, and no server is queried twice."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from schemaless.errors import ServerError, ServerTimeout
 from schemaless.wire.errors import ConnectionLost
-from schemaless.wire.pipelining import Question, ask
+from schemaless.wire.pipelining import Query, run_queries
 
 pytestmark = [pytest.mark.mysql, pytest.mark.once]
 
 
 class Server:
-    """Stands for a server's pool, and for its connection: does what a test says, and notes in which order."""
+    """Stands in for a server's pool and for its connection; records the steps of all servers in one list.
 
-    def __init__(self, name: str, done: list[str], losses: int = 0, away: bool = False, work: int = 1) -> None:
+    Attributes:
+        held: the number of connections that are checked out.
+        errors: the error that each connection was returned with.
+    """
+
+    def __init__(
+        self, name: str, steps: list[str], losses: int = 0, away: bool = False, size: int = 1, alarmed: bool = False
+    ) -> None:
         self.node = name
-        self.work = work
-        self._done = done
+        self.size = size
+        self.breaker = SimpleNamespace(alarmed=alarmed)
+        self.places = self
+        self.held = 0
+        self.errors: list[ServerError | None] = []
+        self._steps = steps
         self._losses = losses
         self._away = away
 
-    def run(self, operation: Callable[[Any], None], **asked: object) -> None:
-        assert asked == {"shard": 1, "route": "the route"}
+    def connection(self, shard: int) -> CheckedOut:
+        assert shard == 1
+        return CheckedOut(self)
+
+    def connect(self) -> Server:
         if self._away:
-            raise ServerError("it is away", node=self.node)
-        while True:
-            try:
-                return operation(self)
-            except ConnectionLost as error:
-                self._done.append(f"{error.node} lost")
+            raise ServerError("it is down", node=self.node)
+        return self
+
+    def give_back(self, place: list[object]) -> None:
+        self.held -= len(place)
+        place.clear()
+
+    def run(self, operation: Callable[[Any], Any], **options: object) -> Any:
+        failed = options.pop("failed")
+        assert options == {"shard": 1, "route": "the route"}
+        assert isinstance(failed, ServerError) == (not self.breaker.alarmed)
+        self._steps.append(f"retry {self.node}")
+        return operation(self.connect())
 
     def begin(self, sql: bytes, check: object) -> Callable[[], Any]:
-        self._done.append(f"ask {self.node}")
+        self._steps.append(f"send {self.node}")
+        return lambda: self._read(sql)
 
-        def rows() -> Any:
-            if self._losses:
-                self._losses -= 1
-                raise ConnectionLost("it was lost", node=self.node)
-            self._done.append(f"read {self.node}")
-            return ((sql,),)
+    def rows(self, sql: bytes, check: object) -> Any:
+        return self.begin(sql, check)()
 
-        return rows
+    def _read(self, sql: bytes) -> Any:
+        if self._losses:
+            self._losses -= 1
+            raise ConnectionLost("it was lost", node=self.node)
+        self._steps.append(f"read {self.node}")
+        return ((sql,),)
 
 
-def asked(servers: Iterable[Server]) -> tuple[list[ServerError | None], list[bytes]]:
-    """Ask servers; return what each met, and the rows in the order in which they were taken."""
+class CheckedOut:
+    """Stands in for a connection that is checked out, and for its slot."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.place: list[object] = []
+
+    def begin(self) -> Server:
+        connection = self.server.connect()
+        self.server.held += 1
+        self.place.append(self)
+        return connection
+
+    def end(self, error: ServerError | None) -> None:
+        if self.place:
+            self.server.errors.append(error)
+        self.server.give_back(self.place)
+
+
+def queries_of(servers: Iterable[Server]) -> list[Query]:
     route: Any = "the route"
-    taken: list[bytes] = []
-    questions = [
-        Question(cast("Any", server), server.node.encode, lambda rows: None, 1, route, server.work)
-        for server in servers
+    return [
+        Query(cast("Any", server), server.node.encode, lambda rows: None, 1, route, server.size) for server in servers
     ]
-    return ask(questions, lambda rows: taken.append(rows[0][0])), taken
 
 
-def test_each_server_works_before_a_reply_is_read_and_always_in_one_order():
-    """Whoever holds a connection to a server waits for one to a later server only."""
-    done: list[str] = []
+def run(servers: Iterable[Server]) -> tuple[list[ServerError | None], list[bytes]]:
+    """Query servers; return the error of each, and the rows in the order in which they were delivered."""
+    servers = list(servers)
+    rows: list[bytes] = []
+    errors = run_queries(queries_of(servers), lambda of_server: rows.append(of_server[0][0]))
+    assert [server.held for server in servers] == [0] * len(servers)
+    return errors, rows
 
-    assert asked(Server(name, done) for name in "cab") == ([None] * 3, [b"a", b"b", b"c"])
-    assert done == ["ask a", "ask b", "ask c", "read a", "read b", "read c"]
-    assert asked([]) == ([], [])
+
+def test_every_query_is_sent_before_a_reply_is_read_and_always_in_one_order():
+    """A caller that holds a connection to a server only waits for connections to later servers."""
+    steps: list[str] = []
+
+    assert run(Server(name, steps) for name in "cab") == ([None] * 3, [b"a", b"b", b"c"])
+    assert steps == ["send a", "send b", "send c", "read a", "read b", "read c"]
+    assert run([]) == ([], [])
 
 
-def test_what_has_the_least_to_do_is_read_first_and_taken_while_the_others_work():
-    """In whatever order they were asked."""
-    done: list[str] = []
-    works = dict(zip("abcd", (3, 1, 4, 2), strict=True))
+def test_the_smallest_reply_is_read_first_and_delivered_while_others_work():
+    """The order of the replies does not depend on the order in which the servers were queried."""
+    steps: list[str] = []
+    sizes = dict(zip("abcd", (3, 1, 4, 2), strict=True))
 
-    assert asked(Server(name, done, work=work) for name, work in works.items()) == (
+    assert run(Server(name, steps, size=size) for name, size in sizes.items()) == (
         [None] * 4,
         [b"b", b"d", b"a", b"c"],
     )
-    assert done[:4] == ["ask a", "ask b", "ask c", "ask d"]
+    assert steps[:4] == ["send a", "send b", "send c", "send d"]
 
 
-def test_so_many_servers_at_a_time_and_no_more():
-    """Each holds a connection, and some of the stack."""
-    done: list[str] = []
-    errors, taken = asked(Server(f"{number:03}", done) for number in range(300))
+def test_at_most_eight_servers_are_queried_at_a_time():
+    """Each of them holds one of the caller's connections."""
+    steps: list[str] = []
+    errors, rows = run(Server(f"{number:03}", steps) for number in range(300))
     held, most = 0, 0
-    for step in done:
-        held += 1 if step.startswith("ask") else -1
+    for step in steps:
+        held += 1 if step.startswith("send") else -1
         most = max(most, held)
 
     assert errors == [None] * 300
-    assert sorted(taken) == [b"%03d" % number for number in range(300)]
+    assert sorted(rows) == [b"%03d" % number for number in range(300)]
     assert (held, most) == (0, 8)
 
 
 @pytest.mark.parametrize("lost", "abc")
-def test_a_lost_connection_is_about_its_own_server_alone(lost):
-    """That one is asked again; the others were asked, and are not asked once more, and nothing is taken twice."""
-    done: list[str] = []
-    errors, taken = asked(Server(name, done, losses=name == lost) for name in "abc")
+def test_a_lost_connection_concerns_only_its_own_server(lost):
+    """That server is retried, with no other connection held; the others are not, and no row is delivered twice."""
+    steps: list[str] = []
+    servers = [Server(name, steps, losses=name == lost) for name in "abc"]
+    errors, rows = run(servers)
 
     assert errors == [None] * 3
-    assert taken == [*(name.encode() for name in "abc" if name != lost), lost.encode()]
-    assert done == [
-        *("ask a", "ask b", "ask c"),
+    assert rows == [*(name.encode() for name in "abc" if name != lost), lost.encode()]
+    assert steps == [
+        *("send a", "send b", "send c"),
         *(f"read {name}" for name in "abc" if name != lost),
-        *(f"{lost} lost", f"ask {lost}", f"read {lost}"),
+        *(f"retry {lost}", f"send {lost}", f"read {lost}"),
+    ]
+    assert [[type(error) for error in server.errors] for server in servers] == [
+        [ConnectionLost if name == lost else type(None)] for name in "abc"
     ]
 
 
 @pytest.mark.parametrize("away", "abc")
-def test_a_server_that_is_away_keeps_no_other_from_being_asked(away):
-    """Its error stands in the place of None."""
-    done: list[str] = []
-    errors, taken = asked(Server(name, done, away=name == away) for name in "abc")
+def test_a_server_that_is_down_does_not_keep_others_from_being_queried(away):
+    """Its error is returned in its position."""
+    steps: list[str] = []
+    errors, rows = run(Server(name, steps, away=name == away) for name in "abc")
 
     assert [isinstance(error, ServerError) for error in errors] == [name == away for name in "abc"]
-    assert taken == [name.encode() for name in "abc" if name != away]
-    assert sorted(done) == sorted(f"{what} {name}" for name in "abc" if name != away for what in ("ask", "read"))
+    assert rows == [name.encode() for name in "abc" if name != away]
+    assert sorted(steps) == sorted(
+        [f"retry {away}", *(f"{step} {name}" for name in "abc" if name != away for step in ("send", "read"))]
+    )
 
 
-class Stopped(BaseException):
-    """Stands for what a signal's handler raises."""
+def test_a_server_with_an_alarm_is_queried_alone():
+    """The pool has to find out first whether the server is still the primary."""
+    steps: list[str] = []
+    errors, rows = run(Server(name, steps, alarmed=name == "b") for name in "abc")
+
+    assert (errors, rows) == ([None] * 3, [b"a", b"c", b"b"])
+    assert steps == ["send a", "send c", "read a", "read c", "retry b", "send b", "read b"]
 
 
-SERVERS_ERRORS = [kind("by a handler", node="handler") for kind in (ConnectionLost, ServerTimeout, ServerError)]
+class Interrupted(BaseException):
+    """Stands in for what a signal handler raises."""
 
 
-@pytest.mark.parametrize("raised", [Stopped("by a handler"), OSError("by a handler"), *SERVERS_ERRORS], ids=repr)
+SERVER_ERRORS = [kind("by a handler", node="handler") for kind in (ConnectionLost, ServerTimeout, ServerError)]
+
+
+@pytest.mark.parametrize("raised", [Interrupted("by a handler"), OSError("by a handler"), *SERVER_ERRORS], ids=repr)
 @pytest.mark.parametrize("when", range(4))
-def test_what_is_raised_while_servers_work_ends_the_call(raised, when):
-    """Whatever it is, it is no server's error: nothing is asked again, and nothing counts as answered by it."""
-    done: list[str] = []
-    route: Any = "the route"
-    servers: Any = [Server(name, done) for name in "abc"]
-    taken: list[object] = []
+def test_an_exception_of_the_caller_ends_the_call(raised, when):
+    """Whatever its class, it is not taken for a server's: nothing is retried, and no connection counts as lost."""
+    steps: list[str] = []
+    servers = [Server(name, steps) for name in "abc"]
+    delivered: list[object] = []
 
-    def take(rows: object) -> None:
-        taken.append(rows)
-        meanwhile()
+    def on_rows(rows: object) -> None:
+        delivered.append(rows)
+        while_waiting()
 
-    def meanwhile() -> None:
-        if len(taken) == when:
+    def while_waiting() -> None:
+        if len(delivered) == when:
             raise raised
 
-    questions = [Question(server, server.node.encode, lambda rows: None, 1, route, 1) for server in servers]
-    with pytest.raises(type(raised), match="by a handler"):
-        ask(questions, take, meanwhile)
-    assert done == ["ask a", "ask b", "ask c", *[f"read {name}" for name in "abc"[:when]]]
+    with pytest.raises(type(raised), match="by a handler") as caught:
+        run_queries(queries_of(servers), on_rows, while_waiting)
+    assert caught.value is raised
+    assert steps == ["send a", "send b", "send c", *[f"read {name}" for name in "abc"[:when]]]
+    assert [(server.held, server.errors) for server in servers] == [(0, [None])] * 3
 
 
-@pytest.mark.parametrize("raised", SERVERS_ERRORS, ids=repr)
-def test_what_is_raised_before_rows_are_taken_leaves_none_out(raised):
-    """A handler's error may pass for a server's there: whoever was not taken has an error, and is asked again."""
-    done: list[str] = []
-    route: Any = "the route"
-    servers: Any = [Server(name, done) for name in "abc"]
-    taken: list[Any] = []
+@pytest.mark.parametrize("raised", [Interrupted("by a handler"), *SERVER_ERRORS], ids=repr)
+def test_an_interrupt_between_the_steps_arrives_and_returns_every_connection(raised):
+    """Here it strikes while the order of the replies is determined."""
+    servers = [Server(name, []) for name in "abc"]
 
-    class Handler:
-        """How much there is to do, which raises once, where it is compared: before the first server is read."""
-
-        compared = False
-
+    class Size(int):
         def __lt__(self, other: object) -> bool:
-            if not Handler.compared:
-                Handler.compared = True
-                raise raised
-            return False
+            raise raised
 
-    work: Any = Handler()
-    questions = [Question(server, server.node.encode, lambda rows: None, 1, route, work) for server in servers]
-    errors = ask(questions, taken.append)
-    missing = {b"a", b"b", b"c"} - {rows[0][0] for rows in taken}
+    servers[0].size = servers[1].size = Size()
+    with pytest.raises(type(raised)) as caught:
+        run_queries(queries_of(servers), lambda rows: None)
+    assert caught.value is raised
+    assert [(server.held, server.errors) for server in servers] == [(0, [None])] * 3
 
-    assert {servers[number].node.encode() for number, error in enumerate(errors) if error is not None} >= missing
+
+@pytest.mark.parametrize("struck", "abc")
+def test_an_interrupt_while_connections_are_returned_loses_no_slot(struck, monkeypatch):
+    """What the first pass does not return, a second one does."""
+    servers = [Server(name, []) for name in "abc"]
+    end = CheckedOut.end
+
+    def interrupted(self: CheckedOut, error: ServerError | None) -> None:
+        if self.server.node == struck:
+            raise Interrupted
+        end(self, error)
+
+    monkeypatch.setattr(CheckedOut, "end", interrupted)
+    with pytest.raises(Interrupted):
+        run_queries(queries_of(servers), lambda rows: None)
+    assert [server.held for server in servers] == [0] * 3

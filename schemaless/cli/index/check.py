@@ -6,11 +6,11 @@ from typing import Final
 
 import click
 
+from schemaless.admin.indexes import indexes_of
 from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option
 from schemaless.cli.trigger.steer import execute_option
 from schemaless.errors import InvalidInput, SchemalessError
-from schemaless.indexes.admin import Indexes
-from schemaless.indexes.check import Found, IndexCheck
+from schemaless.indexes.check import Found
 from schemaless.indexes.registry import READY, IndexEntry
 from schemaless.numbers import shards_text as list_of_shards
 from schemaless.terminal.output import EXIT_FAILED, json_option, note, out, print_json, print_table, progress
@@ -51,11 +51,12 @@ def check(name: str, repair: bool, shards_text: str | None, execute: bool, url: 
     Exit status: 0, or 1 if a fault was found and not repaired.
     """
     with open_store(url) as store:
-        ready = [entry for entry in Indexes(store).named(name) if entry.state == READY]
+        indexes = indexes_of(store)
+        ready = [entry for entry in indexes.named(name) if entry.state == READY]
         if not ready:
             raise InvalidInput(f"index {name} is not ready; 'schemaless index status {name}' says how far it is")
         shards = shards_of(shards_text, store.shard_count)
-        checking = IndexCheck(store, ready[-1], repair=repair and execute)
+        checking = indexes.check(ready[-1], repair=repair and execute)
         results: list[Found] = []
         try:
             with progress(f"checking {name}", len(shards), "shards") as listener:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
+from schemaless.admin.indexes import indexes_of
 from schemaless.cli.options import open_store, url_option
-from schemaless.indexes.admin import Indexes
 from schemaless.indexes.definition import define
 from schemaless.terminal.output import json_option, note, out, print_json, progress
 
@@ -54,7 +54,7 @@ def create(name: str, shard_field: str, fields: tuple[str, ...], url: str, as_js
     """
     definition = define(name, shard_field, fields)
     with open_store(url) as store, progress("making tables", None, "shards") as listener:
-        entry, made = Indexes(store).create(definition, listener)
+        entry, made = indexes_of(store).create(definition, listener)
     if as_json:
         print_json(
             {

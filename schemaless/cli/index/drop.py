@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
+from schemaless.admin.indexes import indexes_of
 from schemaless.cli.options import note_dry, open_store, url_option
 from schemaless.cli.quantities import CatalogId
 from schemaless.cli.trigger.steer import execute_option
 from schemaless.errors import InvalidInput
-from schemaless.indexes.admin import Indexes
 from schemaless.indexes.registry import DROPPING
 from schemaless.terminal.output import json_option, out, print_json, progress
 
@@ -43,7 +43,7 @@ def drop(name: str, number: int | None, replaced: bool, execute: bool, url: str,
       schemaless index drop client_trips --replaced --execute
     """
     with open_store(url) as store:
-        indexes = Indexes(store)
+        indexes = indexes_of(store)
         chosen = [
             entry
             for entry in indexes.named(name)

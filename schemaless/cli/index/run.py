@@ -6,13 +6,14 @@ from contextlib import nullcontext
 
 import click
 
+from schemaless.admin.indexes import KeepIndexes, indexes_of
 from schemaless.cli.index.status import show_statuses, status_json
 from schemaless.cli.jobs import workers_option
 from schemaless.cli.options import open_store, url_option
 from schemaless.errors import InvalidInput
 from schemaless.events import nobody
 from schemaless.followers.supervisor import Supervisor
-from schemaless.indexes.admin import Indexes, KeepIndexes, Watch
+from schemaless.indexes.admin import Watch
 from schemaless.indexes.registry import BACKFILLING
 from schemaless.terminal.output import EXIT_FAILED, json_option, note, print_json, progress
 
@@ -42,11 +43,11 @@ def run(names: tuple[str, ...], workers: int, once: bool, url: str, as_json: boo
     Exit status: 3 stopped; with --once 0, or 1 if the index cannot be kept up to date in some shard.
     """
     with open_store(url) as store:
-        indexes = Indexes(store)
+        indexes = indexes_of(store)
         for name in names:
             indexes.named(name)
         while True:
-            entries = indexes.kept(names)
+            entries = indexes.maintained(names)
             if not entries:
                 raise InvalidInput("there is no index yet; 'schemaless index create' makes one")
             filling = [entry.name for entry in entries if entry.state == BACKFILLING]
@@ -57,7 +58,7 @@ def run(names: tuple[str, ...], workers: int, once: bool, url: str, as_json: boo
                 supervisor.run(Watch(indexes, names, listener, once=once))
             if once:
                 break
-        statuses = [indexes.status(entry) for entry in indexes.kept(names)]
+        statuses = [indexes.status(entry) for entry in indexes.maintained(names)]
     if as_json:
         print_json([status_json(index) for index in statuses])
     else:

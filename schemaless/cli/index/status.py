@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import click
 
+from schemaless.admin.indexes import indexes_of
 from schemaless.cli.options import open_store, url_option
 from schemaless.followers.states import QUARANTINED
-from schemaless.indexes.admin import Indexes, IndexStatus
+from schemaless.indexes.admin import IndexStatus
 from schemaless.indexes.registry import BACKFILLING, READY
 from schemaless.terminal.output import EXIT_FAILED, facts, json_option, note, out, print_json, print_table
 from schemaless.terminal.progress import duration
@@ -38,7 +39,7 @@ def status(name: str | None, url: str, as_json: bool) -> int:
     Exit status: 0, or 1 if a shard cannot be asked, has no progress row, or has a worker that waits after an error.
     """
     with open_store(url) as store:
-        indexes = Indexes(store)
+        indexes = indexes_of(store)
         statuses = [indexes.status(entry) for entry in (indexes.all() if name is None else indexes.named(name))]
     if as_json:
         print_json([status_json(index) for index in statuses])
