@@ -5,8 +5,8 @@
     store = schemaless.connect("mysql://app@db-1:3306/mezzanine")
     store.put_cell(row_key, "BASE", 1, {"fare": {"total": 12.5}})
 
-The public names; everything else may change between versions. Each is imported when it is first used, so that the
-command line and the tools that need no server start without SQLAlchemy.
+These are the public names; everything else may change between versions. Each is imported on first use, so that
+commands that need no server start without importing SQLAlchemy.
 """
 
 from importlib import import_module
@@ -190,7 +190,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-if not TYPE_CHECKING:  # type checkers have the imports above; this would let them take any name for one
+if not TYPE_CHECKING:  # type checkers use the imports above; with __getattr__ they would accept any name
 
     def __getattr__(name: str) -> Any:
         if name not in __all__:

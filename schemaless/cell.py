@@ -1,6 +1,6 @@
-"""The cell: its key, its forms and its limits.
+"""The data types of the API: cells, keys, pages and the results of writes.
 
-What it is, not how it is stored: bytes are the codec's, tables are ``mysql``'s.
+They say nothing about storage; ``codec`` defines the stored bytes and ``schema`` the tables.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from datetime import datetime
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 MAX_BODY_BYTES: Final = (1 << 24) - 1
-"""No encoded body is longer: a MEDIUMBLOB holds so much, 16 MiB - 1."""
+"""Maximum size of an encoded body: 16 MiB - 1, the capacity of a MEDIUMBLOB."""
 
 JSONDocument = Any
-"""A document is dict with str keys, list, str, int, float, bool or None, nested; mypy has no finite name for it."""
+"""A JSON document: dict with str keys, list, str, int, float, bool or None; Python's types cannot express it."""
 
 RowKey = uuid.UUID | bytes
-"""Calls accept these as a row_key: a UUID, or its 16 bytes."""
+"""A row_key as calls accept it: a ``uuid.UUID`` or its 16 bytes."""
 
 
 class CellKey(NamedTuple):
-    """What names a cell: one body, ever, stands under it."""
+    """The key of a cell. A key identifies one immutable body."""
 
     row_key: uuid.UUID
     column_name: str
@@ -34,11 +34,15 @@ class CellKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewCell:
-    """A cell to be written.
+    """A cell to write.
 
     Attributes:
-        created_at: for imports, when the document was first stored, aware; None for the server's clock when it is
-            written. A cell that is there already keeps the time that it has.
+        row_key: a ``uuid.UUID`` or its 16 bytes.
+        column_name: 1 to 64 characters of ``[A-Za-z0-9_.:-]``.
+        ref_key: the version, 0 to 2^63 - 1.
+        body: the document.
+        created_at: for imports, the time at which the document was first stored, as an aware datetime. None for the
+            server's time of writing. An existing cell keeps its time.
     """
 
     row_key: RowKey
@@ -50,10 +54,14 @@ class NewCell:
 
 @dataclass(frozen=True, slots=True)
 class NewStoredCell:
-    """A cell to be written whose body is encoded already: for imports and copies.
+    """A cell to write whose body is already encoded: for imports and copies.
 
     Attributes:
-        created_at: as that of ``NewCell``.
+        row_key: a ``uuid.UUID`` or its 16 bytes.
+        column_name: 1 to 64 characters of ``[A-Za-z0-9_.:-]``.
+        ref_key: the version, 0 to 2^63 - 1.
+        body: the encoded bytes.
+        created_at: as in ``NewCell``.
     """
 
     row_key: RowKey
@@ -65,14 +73,17 @@ class NewStoredCell:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Cell:
-    """A cell as it was read.
+    """A cell with its document, as returned by reads.
 
     Attributes:
+        row_key: the row.
+        column_name: the column.
+        ref_key: the version.
         body: the document.
-        added_id: its place in its shard's change feed; unique within the shard only.
-        created_at: when the server stored it; UTC, aware.
-        stale: whether a newer one, or others beside it, may have been written that this read could not see: it was
-            found on a replica, while the primary did not answer, and not by its whole key. True for a ``StaleCell``.
+        added_id: position of the cell in its shard's change feed; unique within the shard.
+        created_at: time at which the server stored the cell, as an aware datetime in UTC.
+        stale: True for a ``StaleCell``: the primary did not answer, and the cell was found on a replica, not by its
+            full key. The primary may have newer cells.
     """
 
     row_key: uuid.UUID
@@ -92,7 +103,7 @@ class Cell:
         added_id: int,
         created_at: datetime,
     ) -> None:
-        # As a frozen dataclass would by itself, in three fifths of the time: every read makes some.
+        # What a frozen dataclass generates, in three fifths of the time; every read creates cells.
         _set_row_key(self, row_key)
         _set_column_name(self, column_name)
         _set_ref_key(self, ref_key)
@@ -102,7 +113,7 @@ class Cell:
 
     @property
     def key(self) -> CellKey:
-        """The cell's key."""
+        """Key of the cell."""
         return CellKey(self.row_key, self.column_name, self.ref_key)
 
 
@@ -112,7 +123,10 @@ _set_row_key, _set_column_name, _set_ref_key, _set_body, _set_added_id, _set_cre
 
 
 class StaleCell(Cell):
-    """A cell that ``read_from="available"`` found on a replica; a class of its own, so that others cost nothing."""
+    """A cell that ``read_from="available"`` found on a replica.
+
+    It has a class of its own, so that other cells need no flag.
+    """
 
     __slots__ = ()
     stale: ClassVar[bool] = True
@@ -123,10 +137,15 @@ class StoredCell:
     """A cell with its stored bytes, for tools that do not need the document.
 
     Attributes:
-        body: the stored bytes, as they are in the table.
-        shard: the shard that it was read from.
-        stale: as that of ``Cell``. True for a ``StaleStoredCell``.
-        decoder: turns ``body`` into the document; set by the store that read it.
+        row_key: the row.
+        column_name: the column.
+        ref_key: the version.
+        body: the bytes in the table.
+        added_id: position of the cell in its shard's change feed; unique within the shard.
+        created_at: time at which the server stored the cell, as an aware datetime in UTC.
+        shard: number of the shard that the cell was read from.
+        decoder: decodes ``body``; set by the datastore that read the cell.
+        stale: True for a ``StaleStoredCell``, as in ``Cell``.
     """
 
     row_key: uuid.UUID
@@ -141,14 +160,14 @@ class StoredCell:
 
     @property
     def key(self) -> CellKey:
-        """The cell's key."""
+        """Key of the cell."""
         return CellKey(self.row_key, self.column_name, self.ref_key)
 
     def decode(self) -> Cell:
-        """Return the cell with its document.
+        """Decode the body and return the cell with its document.
 
         Raises:
-            CorruptBody: the stored bytes do not decode; the error names this cell.
+            CorruptBody: the stored bytes do not decode; the error names the cell.
         """
         return Cell(self.row_key, self.column_name, self.ref_key, self.decoder(self), self.added_id, self.created_at)
 
@@ -160,7 +179,11 @@ class StaleStoredCell(StoredCell):
     stale: ClassVar[bool] = True
 
     def decode(self) -> StaleCell:
-        """Return the cell with its document, as stale; raises as that of ``StoredCell``."""
+        """Decode the body and return the cell with its document, marked as stale.
+
+        Raises:
+            CorruptBody: the stored bytes do not decode; the error names the cell.
+        """
         document = self.decoder(self)
         return StaleCell(self.row_key, self.column_name, self.ref_key, document, self.added_id, self.created_at)
 
@@ -170,12 +193,12 @@ AnyCell = TypeVar("AnyCell", Cell, StoredCell)
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[AnyCell]):
-    """Some of a shard's cells, in ``added_id`` order.
+    """A page of a shard's change feed, in ``added_id`` order.
 
     Attributes:
-        cells: at most as many as were asked for; may be fewer, or none, before the end.
-        next_location: where the next page begins; keep it once the cells are dealt with.
-        held: why the feed does not go on at once, such as writes that are still open; None where it does not wait.
+        cells: the cells. There may be fewer than the limit, or none, before the end of the feed.
+        next_location: the location of the next page. Store it after the cells have been processed.
+        held: the reason why the feed stops before the shard's last cell, such as an open transaction; None otherwise.
     """
 
     cells: list[AnyCell]
@@ -184,12 +207,12 @@ class Page(Generic[AnyCell]):
 
 
 class Put(NamedTuple):
-    """What became of one written cell.
+    """The result of writing one cell.
 
     Attributes:
         key: the cell's key.
-        added_id: its place in its shard's change feed.
-        created: False where the same cell with the same body was there before.
+        added_id: position of the cell in its shard's change feed.
+        created: False if the cell already existed with the same body.
     """
 
     key: CellKey

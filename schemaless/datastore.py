@@ -1,4 +1,4 @@
-"""``Datastore``: the calls that applications use, each where its documentation is; the work is done below."""
+"""``Datastore``: the public calls and their documentation. They check arguments and delegate to ``Internals``."""
 
 from __future__ import annotations
 
@@ -23,10 +23,19 @@ _MAX_PAGE_CELLS = 100_000
 
 
 class Datastore:
-    """An open datastore: cells are written once, and read by key.
+    """An open datastore: writes immutable cells and reads them by key.
 
-    Made by ``connect``. Every call may raise ``ServerError``, and for the first use of a shard
-    ``ShardIdentityMismatch``. It is shared by threads, and neither copied nor pickled.
+    Returned by ``connect``, and usable as a context manager:
+
+        with schemaless.connect("mysql://app@db-1:3306/mezzanine") as store:
+            store.put_cell(row_key, "BASE", 1, {"fare": {"total": 12.5}})
+            cell = store.get_cell_latest(row_key, "BASE")
+
+    A datastore is thread-safe and may be used after ``fork``. It cannot be copied or pickled: call ``connect`` in the
+    other process.
+
+    Any method that contacts a server can raise ``ServerError``. The first use of a shard can also raise
+    ``ShardIdentityMismatch``.
     """
 
     def __init__(self, internals: Internals) -> None:
@@ -48,32 +57,44 @@ class Datastore:
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Datastore holds this process's connections: it is not copied or pickled; connect() there")
+        raise TypeError("cannot copy or pickle a Datastore: it holds connections of this process; call connect()")
 
     def close(self) -> None:
-        """Close the idle connections to every server."""
+        """Close the idle connections to all servers. A closed datastore can still be used; it connects again."""
         self._internals.shards.close()
 
     @property
     def name(self) -> str:
-        """The datastore's name."""
+        """Name of the datastore."""
         return self._internals.topology.name
 
     @property
     def shard_count(self) -> int:
-        """How many shards it has; never changes."""
+        """Number of shards. It is fixed when the datastore is created."""
         return self._shard_count
 
     def codec_for(self, column_name: str) -> Codec:
-        """Return what new bodies of a column are written in unless a call says otherwise."""
+        """Return the codec that new bodies of a column are written with by default.
+
+        Raises:
+            InvalidCell: the column name is invalid.
+        """
         return self._internals.columns.codec_for(check_column_name(column_name))
 
     def decode(self, body: bytes) -> JSONDocument:
-        """Return the document of stored bytes, with this datastore's dictionaries; raises what ``decode_body`` does."""
+        """Decode stored bytes, using this datastore's dictionaries.
+
+        Raises:
+            CorruptBody: the bytes do not decode.
+        """
         return decode_body(body, self._internals.limits, self._internals.dictionaries)
 
     def shard_of(self, row_key: RowKey) -> int:
-        """Return the number of the shard that owns a row."""
+        """Return the number of the shard that a row belongs to.
+
+        Raises:
+            InvalidCell: the row_key is invalid.
+        """
         return shard_for(row_key_bytes(row_key), self._shard_count)
 
     # Writing
@@ -83,24 +104,25 @@ class Datastore:
     ) -> Put:
         """Write one cell.
 
-        Writing the same cell with the same body again changes nothing; key order does not count.
+        Repeating the call with the same body is safe and changes nothing. Bodies are compared as documents: the order
+        of keys does not matter.
 
         Args:
             row_key: a ``uuid.UUID`` or its 16 bytes.
-            column_name: 1 to 64 of ``[A-Za-z0-9_.:-]``.
+            column_name: 1 to 64 characters of ``[A-Za-z0-9_.:-]``.
             ref_key: the version, 0 to 2^63 - 1.
-            body: dict with str keys, list, str, int, float, bool or None, nested.
-            codec: such as ``msgpack+zstd``; unless given, what the column is set to ('schemaless codec set'), and
-                MessagePack + zlib for one that is not.
+            body: a JSON document: dict with str keys, list, str, int, float, bool or None.
+            codec: name of a codec, such as ``msgpack+zstd``. Defaults to the column's setting ('schemaless codec set'),
+                or MessagePack + zlib if there is none.
 
         Returns:
-            What became of it. After a lost connection that had to be repeated, ``created`` may be False for a cell that
-            this very call created.
+            The key and added_id of the cell, and whether this call created it. If a connection was lost on the way,
+            ``created`` may be False although the cell was created by this call.
 
         Raises:
-            InvalidCell: the key or the body is not allowed; nothing was sent.
+            InvalidCell: the key or the body is invalid; nothing was sent.
             CellConflict: the cell exists with another body; nothing was written.
-            OutcomeUnknown: the reply was lost and could not be had; write the same cell again to settle it.
+            OutcomeUnknown: the reply was lost and retries did not settle the outcome; repeat the call.
         """
         key = cell_key(row_key, column_name, ref_key)
         cell = encoded_cell(key, encode_body(body, self._codec(codec, column_name)), lambda: body)
@@ -108,21 +130,23 @@ class Datastore:
         return self._cells.put_on_shard(shard, [cell])[cell.place]
 
     def put_cells(self, cells: Iterable[NewCell], *, codec: str | None = None, look_first: bool = False) -> list[Put]:
-        """Write cells, in one transaction for each shard.
+        """Write a batch of cells, in one transaction per shard.
+
+        Repeating the call with the same bodies is safe and changes nothing.
 
         Args:
-            cells: the same key may stand there twice if the bodies are the same; the first one's ``created_at`` counts.
-            codec: as in ``put_cell``.
-            look_first: read what is there before inserting. For imports that are repeated: an INSERT that meets an
-                existing cell would use up an added_id.
+            cells: the cells. A key may occur twice if both bodies are equal; the first one's ``created_at`` is stored.
+            codec: name of a codec for all cells; defaults to the setting of each column, as in ``put_cell``.
+            look_first: read existing cells before inserting the others. Use it for imports that are repeated, because
+                each INSERT of an existing cell uses up an added_id.
 
         Returns:
-            One Put for each cell, in the order given; empty for an empty batch.
+            One ``Put`` per cell, in the same order.
 
         Raises:
-            InvalidCell: a key or a body is not allowed, or a key stands there with two bodies; nothing was sent.
-            BatchError: at least one shard was not written (``causes`` says why: ``CellConflict``, ``OutcomeUnknown``,
-                ...); ``written`` and ``not_written`` say which cells.
+            InvalidCell: a key or a body is invalid, or a key occurs with two bodies; nothing was sent.
+            BatchError: at least one shard failed. ``written`` and ``not_written`` list the cells, and ``causes`` has
+                the error of each failed shard, such as ``CellConflict`` or ``OutcomeUnknown``.
         """
         chosen = None if codec is None else codec_named(codec)
         encoded: list[EncodedCell] = []
@@ -131,30 +155,30 @@ class Datastore:
             try:
                 body = encode_body(cell.body, chosen or self._internals.columns.codec_for(cell.column_name))
             except InvalidBody as error:
-                raise InvalidBody(f"cell {position} of the batch, {key}: {error}; nothing was written") from None
+                raise InvalidBody(f"cell {position} of the batch, {key}: {error}. Nothing was written") from None
             at = check_created_at(cell.created_at)
             encoded.append(encoded_cell(key, body, lambda document=cell.body: document, at))  # type: ignore[misc]
         return self._cells.put_batch(encoded, look_first)
 
     def append_cell(self, row_key: RowKey, column_name: str, body: JSONDocument, *, codec: str | None = None) -> Put:
-        """Write a body as the next version: at the latest ref_key + 1, and at 1 where there is none.
+        """Write a body as the next version: at the latest ref_key + 1, or at 1 for the first version.
 
-        When another writer takes that ref_key first, the next one is tried. Appending the same body twice gives two
-        cells. Takes four round trips to the server, where ``put_cell`` takes one.
+        If another writer takes that ref_key first, the next one is used. Unlike ``put_cell``, the call is not safe to
+        repeat: appending the same body twice creates two cells. It takes four round trips, ``put_cell`` takes one.
 
         Args:
             row_key: a ``uuid.UUID`` or its 16 bytes.
-            column_name: 1 to 64 of ``[A-Za-z0-9_.:-]``.
-            body: as in ``put_cell``.
-            codec: as in ``put_cell``.
+            column_name: 1 to 64 characters of ``[A-Za-z0-9_.:-]``.
+            body: a JSON document, as in ``put_cell``.
+            codec: name of a codec, as in ``put_cell``.
 
         Returns:
-            Where it was written; ``created`` is True.
+            The key and added_id of the new cell; ``created`` is True.
 
         Raises:
-            InvalidCell: the key or the body is not allowed, or ref_keys are used up; nothing was written.
-            OutcomeUnknown: the reply to the commit was lost and could not be had; ``put_cell`` the same body with the
-                error's ``key`` to settle it. Any other ``ServerError`` means that nothing was written.
+            InvalidCell: the key or the body is invalid, or the highest ref_key is taken; nothing was written.
+            OutcomeUnknown: the reply to the commit was lost and retries did not settle the outcome. Call ``put_cell``
+                with the same body and the error's ``key``. After any other ``ServerError``, nothing was written.
         """
         row = uuid.UUID(bytes=row_key_bytes(row_key))
         check_column_name(column_name)
@@ -164,20 +188,21 @@ class Datastore:
     def put_stored_cells(
         self, cells: Iterable[NewStoredCell], *, look_first: bool = False, trusted: bool = False
     ) -> list[Put]:
-        """Write cells whose bodies are stored bytes already, byte for byte: for imports and copies.
+        """Write a batch of encoded cells, byte for byte: for imports and copies.
 
         Args:
-            cells: bodies that ``decode`` reads: with this datastore's dictionaries, legacy text included.
-            look_first: as in ``put_cells``.
-            trusted: the caller has decoded every body already, so do not do it again.
+            cells: cells whose bodies ``decode`` can read, including legacy text.
+            look_first: read existing cells first, as in ``put_cells``.
+            trusted: skip decoding the bodies, because the caller has already decoded them.
 
         Returns:
-            As ``put_cells``. A cell that is there with other bytes but the same document counts as the same.
+            One ``Put`` per cell, in the same order. An existing cell with other bytes but the same document counts as
+            equal.
 
         Raises:
             CorruptBody: a body does not decode; nothing was sent.
-            BodyTooLarge: a body is over 16 MiB - 1; nothing was sent.
-            InvalidCell, BatchError: as ``put_cells``.
+            BodyTooLarge: a body is larger than 16 MiB - 1; nothing was sent.
+            InvalidCell, BatchError: as for ``put_cells``.
         """
         encoded = []
         for cell in cells:
@@ -191,61 +216,75 @@ class Datastore:
     def get_cell(
         self, row_key: RowKey, column_name: str, ref_key: int, *, read_from: ReadFrom = "primary"
     ) -> Cell | None:
-        """Read one version.
+        """Read one cell by its full key.
 
         Args:
             row_key: a ``uuid.UUID`` or its 16 bytes.
             column_name: the column.
             ref_key: the version.
-            read_from: ``replica`` reads from a replica where the cluster has one; it may lag. ``available`` reads from
-                the primary, and from a replica while that one does not answer: what is found by its whole key is right
-                wherever it was found, other cells that a replica gave are ``stale``, and of what it has not got
-                nobody knows whether it was written.
+            read_from: ``primary``, ``replica`` or ``available``. ``replica`` reads from a replica, which may lag, if
+                the cluster has one. ``available`` reads from the primary, and falls back to a replica while the primary
+                does not answer. A cell found by its full key is correct wherever it was found; any other cell from a
+                replica is marked ``stale``, because a newer one may exist on the primary.
 
         Returns:
-            The cell, or None where it is not there.
+            The cell, or None if it does not exist.
 
         Raises:
-            CorruptBody: its stored bytes do not decode.
-            StaleAbsence: with ``available``: the primary does not answer, and the replica has not got it.
+            CorruptBody: the stored bytes do not decode.
+            StaleAbsence: with ``available`` only: the primary does not answer and the cell is missing from the replica,
+                so it may still exist on the primary.
         """
         return self._reader.version(cell_key(row_key, column_name, ref_key), read_from)
 
     def get_cell_latest(self, row_key: RowKey, column_name: str, *, read_from: ReadFrom = "primary") -> Cell | None:
-        """Read the version with the highest ref_key, whenever it was written.
+        """Read the latest version: the cell with the highest ref_key, whenever it was written.
+
+        Args:
+            row_key: a ``uuid.UUID`` or its 16 bytes.
+            column_name: the column.
+            read_from: where to read, as in ``get_cell``.
 
         Returns:
-            The cell, or None where the row has none in that column.
+            The cell, or None if the row has no cell in that column.
 
         Raises:
-            CorruptBody: its stored bytes do not decode.
-            StaleAbsence: as ``get_cell``.
+            CorruptBody: the stored bytes do not decode.
+            StaleAbsence: as for ``get_cell``.
         """
         return self._reader.latest(row_key, column_name, read_from)
 
     def get_cells_latest(
         self, keys: Iterable[tuple[RowKey, str]], *, read_from: ReadFrom = "primary"
     ) -> dict[tuple[uuid.UUID, str], Cell]:
-        """Read the latest version for many ``(row_key, column_name)``.
+        """Read the latest versions of many rows and columns, grouped by shard.
+
+        Args:
+            keys: pairs of row_key and column_name.
+            read_from: where to read, as in ``get_cell``.
 
         Returns:
-            The cells by row_key and column_name; those that are not there are absent.
+            The cells by row_key and column_name. Missing cells are left out.
 
         Raises:
-            CorruptBody: stored bytes of one of them do not decode.
-            StaleAbsence: as ``get_cell``, for one of them; ``found`` has the others.
+            CorruptBody: the stored bytes of a cell do not decode.
+            StaleAbsence: as for ``get_cell``, if it concerns any of the cells; ``found`` has the others.
         """
         return self._reader.latest_of_many(keys, read_from)
 
     def get_row(self, row_key: RowKey, *, read_from: ReadFrom = "primary") -> dict[str, Cell]:
         """Read a row: the latest cell of each of its columns.
 
+        Args:
+            row_key: a ``uuid.UUID`` or its 16 bytes.
+            read_from: where to read, as in ``get_cell``.
+
         Returns:
-            Cells by column_name, in the order of the names; empty where there is no such row.
+            The cells by column name, ordered by name; empty if the row does not exist.
 
         Raises:
-            CorruptBody: stored bytes of one of them do not decode.
-            StaleAbsence: as ``get_cell``, for the whole row.
+            CorruptBody: the stored bytes of a cell do not decode.
+            StaleAbsence: as for ``get_cell``, if the replica has no cell of the row.
         """
         return self._reader.row(row_key, read_from)
 
@@ -260,24 +299,25 @@ class Datastore:
         limit: int | None = None,
         read_from: ReadFrom = "primary",
     ) -> Iterator[Cell]:
-        """Read versions of one row and column.
+        """Iterate over the versions of one row and column.
 
         Args:
             row_key: a ``uuid.UUID`` or its 16 bytes.
             column_name: the column.
-            after: only versions with a higher ref_key.
-            before: only versions with a lower ref_key.
-            descending: newest first.
-            limit: at most so many; all of them unless given.
-            read_from: as in ``get_cell``.
+            after: return only versions with a higher ref_key.
+            before: return only versions with a lower ref_key.
+            descending: return the highest ref_key first.
+            limit: maximum number of versions; None for all.
+            read_from: where to read, as in ``get_cell``.
 
         Returns:
-            An iterator that fetches as it goes; arguments are checked at once.
+            An iterator that fetches cells as it advances. Arguments are checked by the call itself.
 
         Raises:
+            InvalidCell: the row_key, the column name or a bound is invalid.
             InvalidInput: ``limit`` is negative.
-            CorruptBody: while iterating: stored bytes do not decode.
-            StaleAbsence: while iterating, at the end: as ``get_cell``, where no version that was given is stale.
+            CorruptBody: while iterating, the stored bytes of a cell do not decode.
+            StaleAbsence: at the end of the iteration, as for ``get_cell``, unless one of the versions was ``stale``.
         """
         stored = self._reader.versions(row_key, column_name, after, before, descending, limit, read_from)
         return (version.decode() for version in stored)
@@ -293,24 +333,27 @@ class Datastore:
         limit: int | None = None,
         read_from: ReadFrom = "primary",
     ) -> Iterator[StoredCell]:
-        """Read versions as ``get_versions`` does, without decoding them."""
+        """Iterate over versions as ``get_versions`` does, without decoding them."""
         return self._reader.versions(row_key, column_name, after, before, descending, limit, read_from)
 
     def column_names(self, row_key: RowKey, *, read_from: FeedFrom = "primary") -> list[str]:
-        """Return the names of a row's columns, in their order; none where there is no such row.
+        """Return the names of a row's columns, sorted; empty if the row does not exist.
 
-        Names cannot be marked as stale, so there is no ``available`` here; ``get_row`` has them with their cells.
+        Args:
+            row_key: a ``uuid.UUID`` or its 16 bytes.
+            read_from: ``primary`` or ``replica``. Names cannot be marked as stale, so ``available`` is not supported;
+                use ``get_row``.
         """
         return self._reader.column_names(row_key, read_from)
 
-    # By their content
+    # Secondary indexes
 
     def index(self, name: str) -> Index:
-        """Return a secondary index, to ask for rows by what is in their documents.
+        """Return a secondary index, which finds rows by the contents of their documents.
 
         Raises:
-            UnknownIndex: there is none of that name.
-            IndexNotReady: it is still being filled, or being dropped.
+            UnknownIndex: there is no index of that name.
+            IndexNotReady: the index is still being built, or is being dropped.
         """
         internals = self._internals
         return Index(internals.shards, internals.registry, internals.rows, name)
@@ -326,26 +369,26 @@ class Datastore:
         column_name: str | None = None,
         read_from: FeedFrom = "primary",
     ) -> Page[Cell]:
-        """Read a shard's cells in ``added_id`` order, strictly behind ``location``: the change feed.
+        """Read one page of a shard's change feed: its cells in ``added_id`` order, strictly after ``location``.
 
-        A cell that is committed late, with a lower added_id than others that can be read already, is never skipped:
-        while a transaction is open that may bring one, the feed ends before it. It never waits itself.
+        No cell is ever skipped, even if it is committed late, after cells with a higher added_id: the feed ends before
+        any gap that an open transaction may still fill. The call does not wait for such transactions.
 
         Args:
-            shard: its number.
-            location: 0, a page's ``next_location``, or the added_id of one of this shard's cells.
-            limit: at most so many cells; pages are bounded by their bytes as well.
-            column_name: only cells of this column.
-            read_from: ``replica`` reads from a replica where the cluster has one, after it has got all that is settled.
+            shard: number of the shard.
+            location: 0, the ``next_location`` of a page, or the added_id of one of the shard's cells.
+            limit: maximum number of cells, 1 to 100,000. A page is also limited by its size in bytes.
+            column_name: return only cells of this column.
+            read_from: ``primary`` or ``replica``. A replica is read once it has received every settled cell.
 
         Returns:
-            A page. Without cells and with the ``next_location`` that was given, there is nothing new yet.
+            A page of cells. If it has no cells and its ``next_location`` is the given one, there is nothing new yet.
 
         Raises:
-            InvalidInput: an argument cannot be used.
-            LocationLost: the shard has no cell at or behind ``location``: a failover lost some.
-            FeedRefused: there is a gap, and this server cannot tell whether it is settled; says what to grant or set.
-            CorruptBody: stored bytes of one of them do not decode; ``get_stored_cells_for_shard`` reads past it.
+            InvalidInput, InvalidCell: an argument is invalid.
+            LocationLost: ``location`` is beyond the shard's last cell, because a failover has lost cells.
+            FeedRefused: the server cannot tell whether a gap is settled; the message says what to grant or to set.
+            CorruptBody: the stored bytes of a cell do not decode; ``get_stored_cells_for_shard`` reads past it.
         """
         self._check_feed(shard, location, limit, column_name, read_from)
         rows, next_location, held = self._changes.page(shard, location, limit, column_name, read_from)
@@ -360,7 +403,7 @@ class Datastore:
         column_name: str | None = None,
         read_from: FeedFrom = "primary",
     ) -> Page[StoredCell]:
-        """Read cells as ``get_cells_for_shard`` does, without decoding them."""
+        """Read one page of a shard's change feed as ``get_cells_for_shard`` does, without decoding the cells."""
         self._check_feed(shard, location, limit, column_name, read_from)
         rows, next_location, held = self._changes.page(shard, location, limit, column_name, read_from)
         return Page([self._reader.stored(row, shard) for row in rows], next_location, held)
@@ -376,20 +419,22 @@ class Datastore:
         poll_s: float = 0.5,
         limit: int = 1_000,
     ) -> Iterator[Cell]:
-        """Read a shard's change feed cell by cell; to go on later, keep the last cell's ``added_id`` as the location.
+        """Iterate over a shard's change feed.
+
+        To resume later, store the last cell's ``added_id`` and pass it as ``location``.
 
         Args:
-            shard: its number.
-            location: as in ``get_cells_for_shard``.
-            column_name: only cells of this column.
-            read_from: as in ``get_cells_for_shard``.
-            follow: wait for new cells at the end, for ever; otherwise the end of what is settled ends the iteration.
-            poll_s: how often to look for new cells.
-            limit: cells to fetch at once, at most.
+            shard: number of the shard.
+            location: where to start, as in ``get_cells_for_shard``.
+            column_name: return only cells of this column.
+            read_from: where to read, as in ``get_cells_for_shard``.
+            follow: wait for new cells at the end of the feed instead of ending the iteration.
+            poll_s: interval at which to check for new cells, in seconds.
+            limit: maximum number of cells to fetch at a time.
 
         Raises:
-            InvalidInput: an argument cannot be used.
-            LocationLost, FeedRefused, CorruptBody: while iterating, as ``get_cells_for_shard``.
+            InvalidInput, InvalidCell: an argument is invalid.
+            LocationLost, FeedRefused, CorruptBody: while iterating, as for ``get_cells_for_shard``.
         """
         self._check_feed(shard, location, limit, column_name, read_from)
         pages = (
@@ -400,15 +445,16 @@ class Datastore:
         return (self._reader.cell(row, shard) for page in pages for row in page.rows)
 
     def end_of_shard(self, shard: int, *, timeout_s: float = 30) -> int:
-        """Return the change feed's end: a location behind every cell that is there, and before every later one.
+        """Return the end of a shard's change feed: a location after all existing cells and before all future ones.
 
         Args:
-            shard: its number.
-            timeout_s: how long to wait for transactions that are open.
+            shard: number of the shard.
+            timeout_s: maximum time to wait for open transactions, in seconds.
 
         Raises:
-            ServerTimeout: one stays open for longer.
-            FeedRefused: as in ``get_cells_for_shard``.
+            InvalidInput: there is no such shard.
+            ServerTimeout: a transaction stayed open for longer.
+            FeedRefused: as for ``get_cells_for_shard``.
         """
         return self._changes.end(check_shard(shard, self._shard_count), timeout_s)
 
@@ -418,7 +464,7 @@ class Datastore:
         if type(location) is not int or not 0 <= location < 1 << 64:
             raise InvalidInput(f"location must be 0 or an added_id, got {location!r}")
         if type(limit) is not int or not 1 <= limit <= _MAX_PAGE_CELLS:
-            raise InvalidInput(f"limit must be a number from 1 to {_MAX_PAGE_CELLS}, got {limit!r}")
+            raise InvalidInput(f"limit must be an int from 1 to {_MAX_PAGE_CELLS:,}, got {limit!r}")
         if column_name is not None:
             check_column_name(column_name)
 
@@ -433,20 +479,21 @@ class Datastore:
         legacy_only: bool = False,
         column_name: str | None = None,
     ) -> Iterator[StoredCell]:
-        """Read what a shard holds now, in ``added_id`` order, without decoding: for check, dump and migrate.
+        """Iterate over a shard's current cells in ``added_id`` order, without decoding them.
 
-        Not a change feed: a cell that is being written meanwhile with a lower added_id may be missed.
+        This is not a change feed: a cell that is written during the scan may be missed. Use ``iter_shard`` to see every
+        cell.
 
         Args:
-            shard: its number.
-            after: only cells with a higher added_id.
-            up_to: only cells up to this added_id.
-            legacy_only: only bodies without an envelope.
-            column_name: only cells of this column; the others' bodies are not fetched.
+            shard: number of the shard.
+            after: return only cells with a higher added_id.
+            up_to: return only cells up to this added_id.
+            legacy_only: return only bodies without an envelope.
+            column_name: return only cells of this column. Bodies of other columns are not fetched.
 
         Raises:
             InvalidInput: there is no such shard.
-            InvalidCell: no column may have this name.
+            InvalidCell: the column name is invalid.
         """
         return self._internals.scan(shard, after=after, up_to=up_to, legacy_only=legacy_only, column_name=column_name)
 

@@ -1,4 +1,4 @@
-"""What may name a cell: checks of row_key, column_name, ref_key and created_at."""
+"""Validation of keys, times and datastore names, and the names of databases."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from schemaless.cell import CellKey, RowKey
 from schemaless.errors import InvalidCell, InvalidInput
 
 MAX_REF_KEY: Final = (1 << 63) - 1
-"""No ref_key is higher: a signed BIGINT holds so much."""
+"""Highest ref_key: the maximum of a signed BIGINT."""
 
-# stored; never change
+# Stored row_keys depend on it; never change.
 ROW_KEY_NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "urn:schemaless-store:row-key")
-"""``row_key_for`` hashes names in this namespace."""
+"""UUID namespace of ``row_key_for``."""
 
 _COLUMN_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}\Z")
 
 
 def row_key_bytes(row_key: RowKey) -> bytes:
-    """Return a row_key's 16 bytes.
+    """Return the 16 bytes of a row_key.
 
-    MySQL would pad a shorter BINARY(16) value in silence, so the length is checked here.
+    The length is checked because MySQL would silently pad a shorter value.
 
     Raises:
-        InvalidCell: it is neither a ``uuid.UUID`` nor 16 bytes.
+        InvalidCell: the row_key is neither a ``uuid.UUID`` nor 16 bytes.
     """
     if isinstance(row_key, uuid.UUID):
         return row_key.bytes
@@ -42,9 +42,9 @@ def row_key_bytes(row_key: RowKey) -> bytes:
 
 
 def row_key_for(name: str) -> uuid.UUID:
-    """Return the row_key of a row that has a name but no UUID: its uuid5 in ``ROW_KEY_NAMESPACE``.
+    """Return the row_key for a row that is identified by a name: the uuid5 in ``ROW_KEY_NAMESPACE``.
 
-    The rule of ``schemaless load --row-key uuid5:FIELD``. Rows are found again by it, so it never changes.
+    ``schemaless load --row-key uuid5:FIELD`` uses the same function, and it never changes.
 
     >>> row_key_for("N14228")
     UUID('63fb37ab-5ddf-56ce-95b7-56c0358254eb')
@@ -53,10 +53,10 @@ def row_key_for(name: str) -> uuid.UUID:
 
 
 def check_column_name(column_name: str) -> str:
-    """Return ``column_name`` if a cell may have it: 1 to 64 of ``[A-Za-z0-9_.:-]``.
+    """Return ``column_name`` if it is valid: 1 to 64 characters of ``[A-Za-z0-9_.:-]``.
 
     Raises:
-        InvalidCell: it may not.
+        InvalidCell: the name is invalid.
     """
     if type(column_name) is str and _COLUMN_NAME.match(column_name):
         return column_name
@@ -64,10 +64,10 @@ def check_column_name(column_name: str) -> str:
 
 
 def check_ref_key(ref_key: int) -> int:
-    """Return ``ref_key`` if a cell may have it: an int, 0 to 2^63 - 1.
+    """Return ``ref_key`` if it is valid: an int from 0 to 2^63 - 1.
 
     Raises:
-        InvalidCell: it may not.
+        InvalidCell: the ref_key is invalid.
     """
     if type(ref_key) is int and 0 <= ref_key <= MAX_REF_KEY:
         return ref_key
@@ -75,16 +75,16 @@ def check_ref_key(ref_key: int) -> int:
 
 
 def check_created_at(created_at: object) -> datetime | None:
-    """Return ``created_at`` in UTC if a cell may have it: aware, from the year 1000 on; None stays None.
+    """Return ``created_at`` in UTC if it is valid: an aware datetime from the year 1000 on. None is returned unchanged.
 
     Raises:
-        InvalidCell: it may not.
+        InvalidCell: the time is invalid.
     """
     if created_at is None:
         return None
     if not isinstance(created_at, datetime) or created_at.utcoffset() is None:
         raise InvalidCell(
-            f"created_at must be an aware datetime, got {_short(created_at)}; say which zone it is in, such as "
+            f"created_at must be an aware datetime, got {_short(created_at)}; give it a time zone, such as "
             "datetime(2016, 3, 1, tzinfo=UTC)"
         )
     try:
@@ -97,10 +97,10 @@ def check_created_at(created_at: object) -> datetime | None:
 
 
 def cell_key(row_key: RowKey, column_name: str, ref_key: int) -> CellKey:
-    """Return the checked key, with its row_key as a UUID.
+    """Return the validated key of a cell.
 
     Raises:
-        InvalidCell: a part of it is not allowed.
+        InvalidCell: a part of the key is invalid.
     """
     if not isinstance(row_key, uuid.UUID):
         row_key = uuid.UUID(bytes=row_key_bytes(row_key))
@@ -115,25 +115,25 @@ def _short(value: object) -> str:
 _DATASTORE_NAME = re.compile(r"[a-z][a-z0-9_]{0,47}\Z")
 
 
-_TAKEN_ENDING = re.compile(r".*_([0-9]{4,}|heartbeat)\Z")
+_RESERVED_SUFFIX = re.compile(r".*_([0-9]{4,}|heartbeat)\Z")
 
 
 def check_datastore_name(name: str) -> str:
-    """Return ``name`` if a datastore may have it.
+    """Return ``name`` if it is a valid name of a datastore.
 
-    It names the catalog's database; shards add ``_`` and their number, heartbeats ``_heartbeat``, so a name may not end
-    like one of these.
+    The catalog's database has this name, and the databases of shards and heartbeats add a suffix to it, so the name
+    itself may not end in such a suffix.
 
     Raises:
-        InvalidInput: it may not.
+        InvalidInput: the name is invalid.
     """
     if not _DATASTORE_NAME.match(name):
         raise InvalidInput(
-            f"a datastore's name is 1 to 48 of [a-z0-9_] and begins with a letter, got {name!r}; choose another"
+            f"a datastore name must be 1 to 48 characters of [a-z0-9_] and begin with a letter, got {name!r}"
         )
-    if _TAKEN_ENDING.match(name):
+    if _RESERVED_SUFFIX.match(name):
         raise InvalidInput(
-            f"a datastore's name may not end like a shard's (_ and four digits) or in _heartbeat, got {name!r}"
+            f"a datastore name may not end like that of a shard (_ and four digits) or in _heartbeat, got {name!r}"
         )
     return name
 
@@ -148,7 +148,7 @@ def shard_database(datastore: str, shard: int) -> str:
 
 
 def heartbeat_database(datastore: str) -> str:
-    """Return the name of the small database that each cluster of a datastore has its heartbeat in.
+    """Return the name of the heartbeat database, which each cluster of a datastore has.
 
     >>> heartbeat_database("mezzanine")
     'mezzanine_heartbeat'

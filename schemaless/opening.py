@@ -1,4 +1,4 @@
-"""``connect()``, and ``Opening``: what it takes to open a datastore, here or in another process."""
+"""``connect()``, and ``Opening``: everything needed to open a datastore, in this process or in another one."""
 
 from __future__ import annotations
 
@@ -33,34 +33,34 @@ def connect(
 ) -> Datastore:
     """Open a datastore.
 
+        store = schemaless.connect("mysql://app@db-1:3306/mezzanine")
+
     Args:
         url: the catalog's server and the datastore's name, such as ``mysql://app@db-1:3306/mezzanine`` or
-            ``mysql://app@/mezzanine?unix_socket=/run/mysqld.sock``; or a name that the configuration file gives to
-            such a URL, as ``schemaless config`` shows it. It may name several servers for the catalog
-            (``mysql://app@db-1,db-2/mezzanine``, or sockets with commas): the first that has it and takes writes is
-            used. The account serves for every node of the datastore;
-            a password stands in the URL, in ``SCHEMALESS_PASSWORD``, or in the option file that the URL names by
-            ``?read_default_file=``. ``?ssl_mode=`` and ``?ssl_ca=`` say how connections are encrypted, and what a
-            server's certificate has to prove.
-        connect_timeout_s: how long a server may take to answer a new connection. This and the next three are, where
-            they are not given, what the configuration says for the name, else ``PoolOptions``' own: 10.
-        read_timeout_s: how long a reply may take: 60. For writes it should be over the server's waits for locks
-            (``innodb_lock_wait_timeout``), or what a lock has held up ends as ``OutcomeUnknown``.
-        write_timeout_s: how long sending may take: 60.
-        pool_size: connections to each server, at most: 8.
-        limits: the largest document to decode.
+            ``mysql://app@/mezzanine?unix_socket=/run/mysqld.sock``; or a name from the configuration file, as shown by
+            ``schemaless config``. Several servers may be given (``mysql://app@db-1,db-2/mezzanine``, or sockets
+            separated by commas): the first one that has the catalog and accepts writes is used. The same account is
+            used for every server of the datastore. The password is taken from the URL, from ``SCHEMALESS_PASSWORD``, or
+            from the option file given by ``?read_default_file=``. ``?ssl_mode=`` and ``?ssl_ca=`` configure TLS.
+        connect_timeout_s: maximum time to establish a connection, in seconds. This and the next three arguments default
+            to the configuration file's settings for the name, then to the values given here: 10.
+        read_timeout_s: maximum time to wait for a reply, in seconds: 60. Use a value above the server's
+            ``innodb_lock_wait_timeout``; otherwise a write that waits for a lock can end as ``OutcomeUnknown``.
+        write_timeout_s: maximum time to send a statement, in seconds: 60.
+        pool_size: maximum number of connections to each server: 8.
+        limits: limits of a decoded document.
 
     Returns:
-        An open datastore: a context manager, safe to share between threads and across ``fork``.
+        An open datastore: a context manager, thread-safe and usable after ``fork``.
 
     Raises:
-        InvalidInput: the URL, the name or the configuration cannot be used.
-        DatastoreNotFound: there is no such datastore, or its creation was interrupted.
+        InvalidInput: the URL, the name or the configuration is invalid.
+        DatastoreNotFound: the datastore does not exist, or its creation was interrupted.
         TopologyError: the catalog cannot be used by this version.
-        ServerError: the catalog's server cannot be reached, or refuses.
+        ServerError: the catalog's server is unreachable or refuses the connection.
     """
     address = Secret(url)
-    del url  # a failure's traceback shows the variables of this call
+    del url  # keeps the password out of tracebacks, which may show local variables
     given = {
         "connect_timeout_s": connect_timeout_s,
         "read_timeout_s": read_timeout_s,
@@ -77,11 +77,13 @@ def connect(
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """All that it takes to open a datastore: what a job hands to its worker processes, the password sealed for them.
+    """Everything needed to open a datastore. Jobs pickle it for their worker processes; the password is encrypted.
 
     Attributes:
-        url: the catalog's server and the datastore's name, as ``datastore_url`` returns them.
-        topology: as the catalog has it; None reads it there.
+        url: the catalog's server and the datastore's name, as returned by ``datastore_url``.
+        options: timeouts and pool size.
+        limits: limits of a decoded body.
+        topology: the topology, if known; None to read it from the catalog.
     """
 
     url: ServerURL = field(repr=False)
@@ -90,7 +92,11 @@ class Opening:
     topology: Topology | None = None
 
     def open(self) -> Datastore:
-        """Open it; raises what ``connect`` raises."""
+        """Open the datastore.
+
+        Raises:
+            DatastoreNotFound, TopologyError, ServerError: as for ``connect``.
+        """
         pools = Pools(self.url.credentials, self.options)
         name = self.url.database
         assert name is not None
@@ -107,12 +113,12 @@ class Opening:
             raise
         reader = CatalogReader(pools, url.nodes, name)
         if not any(_has(cluster, catalog.node) for cluster in entry.topology.clusters):
-            # No shard is there, or none by this address, so nothing more may be asked of it for long.
+            # The catalog's server has no shards (or another address for them), so these connections would stay unused.
             catalog.close()
         shards = Shards(entry.topology, pools, token=entry.token, catalog=reader)
         own = next((cluster.nodes for cluster in entry.topology.clusters if _has(cluster, catalog.node)), ())
         if len(own) > 1 or url.others:
-            # One that was replaced is back with what it had; the others of its cluster know.
+            # This catalog may be that of a former primary which is back; the other servers of its cluster know.
             before = shards.routing
             if shards.again(before) is not before:
                 columns = None
@@ -124,6 +130,6 @@ def _has(cluster: Cluster, address: Node) -> bool:
 
 
 def opening_of(store: Datastore) -> Opening:
-    """Return what opens a datastore in another process, without asking the catalog for its shards again."""
+    """Return what another process needs to open the same datastore without reading the topology from the catalog."""
     internals = internals_of(store)
     return Opening(internals.url, internals.shards.pools.options, internals.limits, internals.topology)

@@ -1,16 +1,17 @@
 """The change feed: a shard's cells in ``added_id`` order, none of them skipped.
 
-Ids are handed out before transactions commit, so a reader who goes on behind the highest id that he has seen skips what
-is committed late with a lower one. Here ids are given out as *settled* only:
+Ids are assigned before transactions commit, so a reader that continues after the highest id it has seen skips cells
+that are committed late with a lower id. This reader only returns cells up to an id that is *settled*: no cell with a
+lower id can appear any more.
 
-- Ids without a gap between them are, since cells are never deleted and no other can come between.
-- Else read the highest id, top; then list who is writing (``mysql.writers``). Whoever may still commit an id up to top
-  is in that list, since the lock comes before the id. When all of them have ended, every id up to top is settled: the
-  cells up to there are read again, afresh.
+- Ids without a gap between them are settled, because cells are never deleted.
+- Otherwise, read the highest visible id, top, then list the transactions that are writing (``settlement``). A
+  transaction takes its lock before its id, so each one that may still commit an id up to top is in that list. Once all
+  of them have ended, every id up to top is settled, and the cells up to top are read again.
 
-Lists that are not done with wait in memory, and so do the settled marks, so that a gap is looked into once. All of it
-is about one primary; losing it costs one more look. So a page goes by one routing from its first statement to its last:
-where the shard has another place by then, it is read again there, and what was known of the one before counts no more.
+Lists of unfinished transactions and the settled ids are kept in memory, so each gap is resolved once. They describe one
+primary; losing them costs one more look at the locks. A page therefore uses one routing from its first statement to its
+last. If the shard moves in the meantime, the page is read again on the new server, without the old server's settled id.
 """
 
 from __future__ import annotations
@@ -41,34 +42,36 @@ log = logging.getLogger("schemaless")
 T = TypeVar("T")
 
 _Place = tuple[int, int]
-"""A place is a shard, and how often it has changed its place; see ``Spot.place``."""
+"""A shard and the number of times it has changed servers; see ``Spot.place``."""
 
 _SCANNED_IDS: Final = 10_000
-"""A page that is about one column goes over so many ids at most."""
+"""Maximum number of ids that a page of one column examines, unless its limit is higher."""
 
-_LISTS: Final = 8
+_MAX_WAITING: Final = 8
+"""Maximum number of lists of unfinished transactions kept per shard."""
+
 _HELD_POLL_S: Final = 0.02
-_LOCK_REST_S: Final = 4.0
-"""Writers are left alone for so long after they were held off in vain."""
+_LOCK_RETRY_S: Final = 4.0
+"""Pause before writers are blocked again after a transaction stayed open for too long, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Feed:
-    """What is known of a shard's ids on its primary. Never changed: threads replace it, and the last one wins.
+    """The settled ids of a shard on its primary. Immutable: threads replace it, and the last one wins.
 
     Attributes:
-        settled: no id up to here can come any more.
-        waiting: ``(top, locks)``, rising: all up to top is settled when none of the locks is held any more.
-        rest_until_s: when writers may be held off again, on the monotonic clock.
+        settled: every id up to this one is settled.
+        waiting: pairs ``(top, locks)`` in ascending order: once none of the locks is held, ids up to top are settled.
+        retry_lock_at_s: earliest time to block writers again, on the monotonic clock.
     """
 
     settled: int = 0
     waiting: tuple[tuple[int, frozenset[WriteLock]], ...] = ()
-    rest_until_s: float = 0.0
+    retry_lock_at_s: float = 0.0
 
 
 class Tail(NamedTuple):
-    """What is wanted of a shard: its next cells behind a location, so many at most."""
+    """A request for a shard's next cells: strictly after a location, at most ``limit`` of them."""
 
     shard: int
     location: int
@@ -76,7 +79,7 @@ class Tail(NamedTuple):
 
 
 class RowPage(NamedTuple):
-    """A ``Page``, of rows: who iterates makes one cell after the other, and seldom wakes the garbage collector."""
+    """A ``Page`` of rows. Converting rows to cells one at a time keeps the garbage collector from running often."""
 
     rows: Sequence[Row]
     next_location: int
@@ -85,11 +88,11 @@ class RowPage(NamedTuple):
 
 @dataclass(slots=True)
 class Changes:
-    """The change feeds of one datastore's shards.
+    """The change feeds of a datastore's shards.
 
     Attributes:
-        shards: the way to them.
-        replica_wait_s: how long a page waits for a replica to have got what is settled on the primary.
+        shards: the datastore's shards.
+        replica_wait_s: maximum time that a page waits for a replica to receive the settled cells, in seconds.
     """
 
     shards: Shards
@@ -100,7 +103,7 @@ class Changes:
     _warned: bool = False
 
     def page(self, shard: int, location: int, limit: int, column_name: str | None, read_from: ReadFrom) -> RowPage:
-        """Return settled cells behind ``location``; see ``Datastore.get_cells_for_shard``."""
+        """Return settled cells after ``location``; see ``Datastore.get_cells_for_shard``."""
 
         def page(spot: Spot) -> RowPage:
             if column_name is None:
@@ -110,10 +113,15 @@ class Changes:
         return self._follow(shard, read_from, page)
 
     def tails(self, tails: Sequence[Tail], column_name: str | None) -> dict[int, RowPage]:
-        """Return pages of many shards, each wanted once, those of a server in one statement.
+        """Read pages of many shards from their primaries, with one statement per server.
 
-        Of primaries, and where it is as simple as that: the shard was read there before, no id is missing that may
-        still come, and no body is too long for so many at once. The others are absent, and ``page`` has them.
+        Only simple cases are handled: the shard was read from that server before, no id is missing that may still
+        appear, and no body is too long for a statement about many shards. Other shards are absent from the result;
+        ``page`` reads them.
+
+        Args:
+            tails: the requests, at most one per shard.
+            column_name: return only cells of this column.
         """
         self.shards.look_now_and_then()
         routing = self.shards.routing
@@ -124,13 +132,13 @@ class Changes:
                 by_pool.setdefault(pool, []).append(tail)
         pages: dict[int, RowPage] = {}
         for pool, wanted in by_pool.items():
-            # Before the read: what is settled since may have cells that the read did not see.
+            # Before the read: ids that are settled later may include cells that the read does not see.
             marks = {shard: self._mark(Spot(routing, shard, routing.clusters[shard].primary)) for shard, _, _ in wanted}
             try:
                 rows = self._read_tails(pool, routing, wanted, column_name)
             except SchemalessError as error:
-                # Each alone meets it again, or its own, where one shard's is everybody's here.
-                log.debug("%d shards are read one by one: %s", len(wanted), error)
+                # One shard's error fails the statement for all; read alone, each meets only its own.
+                log.debug("reading %d shards one by one: %s", len(wanted), error)
                 continue
             for tail in wanted:
                 page = self._tail_page(marks[tail.shard], tail.location, rows.get(tail.shard, []), column_name)
@@ -151,7 +159,7 @@ class Changes:
         def check(rows: Rows) -> str | None:
             for added_id, *_, shard in rows:
                 if added_id <= wanted.get(shard, added_id):
-                    return f"asked for {sorted(wanted.items())}, got added_id {added_id} of shard {shard}"
+                    return f"requested {sorted(wanted.items())}, got added_id {added_id} of shard {shard}"
             return None
 
         rows = pool.run(lambda connection: connection.rows(sql, check), shard=tails[0].shard, route=routing)
@@ -173,7 +181,7 @@ class Changes:
     def pages(
         self, shard: int, location: int, limit: int, column_name: str | None, read_from: ReadFrom
     ) -> Iterator[RowPage]:
-        """Yield pages up to the end of what is settled."""
+        """Yield pages up to the last settled cell."""
         while True:
             page = self.page(shard, location, limit, column_name, read_from)
             if page.next_location == location:
@@ -184,7 +192,7 @@ class Changes:
     def follow(
         self, shard: int, location: int, limit: int, column_name: str | None, read_from: ReadFrom, poll_s: float
     ) -> Iterator[RowPage]:
-        """Yield pages for ever, waiting for new cells; empty ones, too, for callers that watch."""
+        """Yield pages for ever, waiting for new cells; also yields empty pages, so that callers can act in between."""
         while True:
             page = self.page(shard, location, limit, column_name, read_from)
             yield page
@@ -193,8 +201,8 @@ class Changes:
             location = page.next_location
 
     def end(self, shard: int, timeout_s: float) -> int:
-        """Return a location that all cells which are there now lie before, and all later ones behind."""
-        give_up_s = time.monotonic() + timeout_s
+        """Return a location after all existing cells and before all future ones; see ``Datastore.end_of_shard``."""
+        deadline_s = time.monotonic() + timeout_s
 
         def end(spot: Spot) -> int:
             database = self.shards.database(shard)
@@ -203,9 +211,9 @@ class Changes:
                 settled, held = self._settle(spot, top)
                 if settled >= top:
                     return settled
-                if time.monotonic() > give_up_s:
+                if time.monotonic() > deadline_s:
                     raise ServerTimeout(
-                        f"the feed's end is not settled after {timeout_s:g} s: {held}",
+                        f"the end of the change feed was not settled within {timeout_s:g} s; waiting for {held}",
                         node=str(spot.primary),
                         shard=shard,
                     )
@@ -213,28 +221,28 @@ class Changes:
 
         return self._follow(shard, "primary", end)
 
-    # Where
+    # Routing
 
     def _follow(self, shard: int, read_from: ReadFrom, work: Callable[[Spot], T]) -> T:
-        """Return what ``work`` gives where the shard is, and again where it has gone to meanwhile."""
+        """Return the result of ``work`` on the shard's server; repeat it on the new server if the shard moves."""
         self.shards.look_now_and_then()
         return self.shards.follow(shard, read_from, lambda spot, _: work(spot))
 
     def _ask(self, spot: Spot, node: Node, operation: Callable[[Connection], T]) -> T:
-        """Run ``operation`` on a server of the shard's cluster, by the spot's routing."""
+        """Run ``operation`` on a server of the shard's cluster, using the spot's routing."""
         return self.shards.run_at(spot._replace(node=node), operation)
 
-    # What is settled
+    # Settlement
 
     def _mark(self, spot: Spot) -> int:
-        """Return an id up to which the spot's server is known to show every cell that there will be."""
+        """Return the id up to which the spot's server is known to show every settled cell."""
         if spot.node == spot.primary:
             feed = self._feeds.get(spot.place)
             return 0 if feed is None else feed.settled
         return self._replica_marks.get((spot.place, spot.node), 0)
 
     def _settle(self, spot: Spot, wanted: int) -> tuple[int, str | None]:
-        """Return up to which id the spot's server shows every cell that there will be, and what more waits for."""
+        """Return the id up to which the spot's server shows every settled cell, and what the rest waits for."""
         if spot.node == spot.primary:
             return self._settle_on_primary(spot, wanted)
         mark = self._mark(spot)
@@ -243,7 +251,7 @@ class Changes:
         settled, held = self._settle_on_primary(spot, wanted)
         if settled <= mark:
             return mark, held
-        # Asked for behind the settling: so it has all those transactions.
+        # Read after the ids were settled, so the position includes all of those transactions.
         position = self._ask(spot, spot.primary, gtid_position)
         arrived = self._ask(
             spot, spot.node, lambda connection: wait_for_gtid(connection, position, self.replica_wait_s)
@@ -256,34 +264,34 @@ class Changes:
     def _settle_on_primary(self, spot: Spot, wanted: int) -> tuple[int, str | None]:
         feed = self._feeds.get(spot.place, _Feed())
         if feed.settled < wanted:
-            feed = self._look(spot, feed)
+            feed = self._observe(spot, feed)
             self._feeds[spot.place] = feed
         if feed.settled >= wanted:
             return feed.settled, None
         if feed.waiting:
             threads = ", ".join(str(lock.thread) for lock in sorted(feed.waiting[0][1]))
-            return feed.settled, f"transactions that stay open on {spot.primary}, performance_schema threads {threads}"
-        return feed.settled, f"a transaction that stays open on {spot.primary}"
+            return feed.settled, f"open transactions on {spot.primary}, performance_schema threads {threads}"
+        return feed.settled, f"an open transaction on {spot.primary}"
 
-    def _look(self, spot: Spot, feed: _Feed) -> _Feed:
+    def _observe(self, spot: Spot, feed: _Feed) -> _Feed:
         database = self.shards.database(spot.shard)
         try:
-            seen = self._ask(spot, spot.primary, lambda connection: observe(connection, database))
+            observation = self._ask(spot, spot.primary, lambda connection: observe(connection, database))
         except CannotObserve as reason:
             if not self._warned:
                 self._warned = True
-                log.warning("change feed: %s. Until then writers are held off for a moment at each gap", reason)
-            return self._look_without_observing(spot, feed)
-        return _after(feed, seen)
+                log.warning("change feed: %s. Until then, writers are blocked briefly at each gap", reason)
+            return self._settle_by_locking(spot, feed)
+        return _after(feed, observation)
 
-    def _look_without_observing(self, spot: Spot, feed: _Feed) -> _Feed:
+    def _settle_by_locking(self, spot: Spot, feed: _Feed) -> _Feed:
         now_s = time.monotonic()
-        if now_s < feed.rest_until_s:
+        if now_s < feed.retry_lock_at_s:
             return feed
         database = self.shards.database(spot.shard)
         top = self._ask(spot, spot.primary, lambda connection: wait_for_writers(connection, database))
         if top is None:
-            return _Feed(feed.settled, rest_until_s=time.monotonic() + _LOCK_REST_S)
+            return _Feed(feed.settled, retry_lock_at_s=time.monotonic() + _LOCK_RETRY_S)
         return _Feed(top)
 
     # Reading
@@ -331,7 +339,7 @@ class Changes:
         return RowPage(rows, rows[-1][0]) if more else RowPage(rows, last, held)
 
     def _end_of_ids(self, spot: Spot, after: int, up_to: int | None, limit: int) -> tuple[int, bool] | None:
-        """Return the last id of the next ones, and whether none is missing before it; None where there is no cell."""
+        """Return the last of the next ids, and whether there is no gap before it; None if there is no cell."""
         sql = select_block_end(self.shards.database(spot.shard), after, max(limit, _SCANNED_IDS), up_to)
         last, count = self._rows(spot, sql)[0]
         return None if last is None else (int(last), int(last) - after == int(count))
@@ -347,7 +355,7 @@ class Changes:
     def _read(
         self, spot: Spot, after: int, up_to: int | None, limit: int, column_name: str | None = None
     ) -> tuple[Sequence[Row], bool]:
-        """Return the next cells, and whether there may be more behind them."""
+        """Return the next cells, and whether more may follow."""
         return read_page(
             lambda sql, check: self._rows(spot, sql, check),
             self._sizes.setdefault(spot.shard, PageSize()),
@@ -359,10 +367,10 @@ class Changes:
         )
 
     def _check_location(self, spot: Spot, location: int) -> None:
-        """Raise where cells that were read before are gone.
+        """Check that the cells up to a location still exist.
 
         Raises:
-            LocationLost: there is no cell at or behind ``location`` on the primary.
+            LocationLost: the primary has no cell at or after ``location``.
         """
         if location == 0:
             return
@@ -381,18 +389,18 @@ class Changes:
         return self._ask(spot, spot.node, lambda connection: connection.rows(sql, check))
 
 
-def _after(feed: _Feed, seen: Observation) -> _Feed:
-    """Return what is known after one more look."""
-    if not seen.writers:
-        return _Feed(seen.top)
+def _after(feed: _Feed, observation: Observation) -> _Feed:
+    """Return the state of a feed after an observation."""
+    if not observation.writers:
+        return _Feed(observation.top)
     settled = feed.settled
     waiting: list[tuple[int, frozenset[WriteLock]]] = []
     for top, locks in feed.waiting:
-        if left := locks & seen.writers:
-            waiting.append((top, left))
+        if still_held := locks & observation.writers:
+            waiting.append((top, still_held))
         else:
             settled = top
             waiting.clear()
-    if len(waiting) < _LISTS and seen.top > (waiting[-1][0] if waiting else settled):
-        waiting.append((seen.top, seen.writers))
+    if len(waiting) < _MAX_WAITING and observation.top > (waiting[-1][0] if waiting else settled):
+        waiting.append((observation.top, observation.writers))
     return _Feed(settled, tuple(waiting))

@@ -1,8 +1,8 @@
-"""Who is writing to a shard, and how far a replica has got: what the change feed asks a server.
+"""Settlement: the transactions that may still commit a low added_id in a shard.
 
-An INSERT takes a metadata lock on its table before its added_id is handed out, and keeps it to the end of its
-transaction. So the granted write locks on ``cell`` name every transaction that may still bring an added_id below the
-highest one that is visible.
+An INSERT takes a metadata lock on its table before it is assigned an added_id, and holds it until its transaction ends.
+So the granted write locks on ``cell`` identify every transaction that may still commit an added_id below the highest
+visible one.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _TURNED_OFF: Final = (
 
 
 class WriteLock(NamedTuple):
-    """A granted lock, the same as long as it is held.
+    """Identity of a granted lock, constant while the lock is held.
 
-    A later one may look like it, so that a transaction seems to go on that has ended; never the other way round.
+    A later lock may get the same identity, so an ended transaction can appear to be open, but never the reverse.
     """
 
     instance: int
@@ -37,11 +37,11 @@ class WriteLock(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What was seen of a shard, in this order.
+    """An observation of a shard, made in this order.
 
     Attributes:
-        top: its highest added_id; 0 for an empty one.
-        writers: the write locks that were held after that.
+        top: the highest visible added_id; 0 for an empty shard.
+        writers: the write locks held after that.
     """
 
     top: int
@@ -49,47 +49,47 @@ class Observation:
 
 
 def observe(connection: Connection, database: str) -> Observation:
-    """Read a shard's highest added_id, then list the transactions that have its ``cell`` locked for writing.
+    """Read a shard's highest added_id, then list the write locks on its ``cell`` table.
 
     Raises:
-        CannotObserve: the server does not show its metadata locks, or not to this account.
-        FeedRefused: added_ids do not come from this server's counter alone.
+        CannotObserve: the server does not show its metadata locks, or the account may not see them.
+        FeedRefused: the server is read-only, or other servers assign added_ids as well.
     """
     top = top_id(connection, database)
     try:
         rows = connection.rows(select_write_locks(database))
     except AccessDenied as refusal:
         raise CannotObserve(
-            f"the account may not see metadata locks; {_grant(connection)}",
+            f"the account may not read metadata locks; {_grant(connection)}",
             node=connection.node,
             shard=connection.shard,
             code=refusal.code,
         ) from refusal
-    # The query's own lock proves that locks are listed at all: switched off, the table is silently empty.
+    # The query's own lock must be in the list: if locks are not instrumented, the table is just empty.
     if not any(schema == "performance_schema" for _, _, _, schema, *_ in rows):
         raise CannotObserve(_TURNED_OFF, node=connection.node, shard=connection.shard)
     *_, lost, increment, read_only = rows[0]
     if int(lost):
         raise CannotObserve(
-            f"performance_schema had no room for {lost} metadata locks; raise performance_schema_max_metadata_locks "
-            "(-1 lets it grow) and restart the server",
+            f"performance_schema could not record {lost} metadata locks; raise performance_schema_max_metadata_locks "
+            "(-1 for automatic sizing) and restart the server",
             node=connection.node,
             shard=connection.shard,
         )
     if int(increment) != 1:
         raise FeedRefused(
-            f"auto_increment_increment is {increment}, so several servers may write to this cluster, and added_ids are "
-            "in no order; the change feed needs one primary",
+            f"auto_increment_increment is {increment}, so several servers may write to this cluster and added_ids are "
+            "not in order. The change feed needs a single primary; set it to 1",
             node=connection.node,
             shard=connection.shard,
         )
     if int(read_only):
         raise FeedRefused(
-            "the server is read-only: is it a replica by now? Name the new primary with 'schemaless topology "
+            "the server is read-only. If it has become a replica, name the new primary with 'schemaless topology "
             "set-primary'",
             node=connection.node,
             shard=connection.shard,
-            # As a write would have it.
+            # The code that a write would be refused with.
             code=min(READ_ONLY),
         )
     locks = (WriteLock(*map(int, identity)) for *identity, schema, _, _, _ in rows if schema == database)
@@ -97,17 +97,17 @@ def observe(connection: Connection, database: str) -> Observation:
 
 
 def top_id(connection: Connection, database: str) -> int:
-    """Return a shard's highest added_id that is visible; 0 for an empty one."""
+    """Return the highest visible added_id of a shard; 0 if the shard is empty."""
     return int(connection.rows(select_id_span(database))[0][1] or 0)
 
 
 def wait_for_writers(connection: Connection, database: str) -> int | None:
-    """Hold writers off for a moment, and return the highest added_id then; for servers that cannot be observed.
+    """Block writers briefly and return the highest added_id; for servers whose locks cannot be observed.
 
-    New writers wait meanwhile: for a second at most, when a transaction stays open longer than that.
+    New writers wait until all open transactions have ended, for one second at most.
 
     Returns:
-        None where a transaction stayed open.
+        The highest added_id; None if a transaction stayed open for longer.
 
     Raises:
         FeedRefused: the account may not lock the table.
@@ -119,8 +119,8 @@ def wait_for_writers(connection: Connection, database: str) -> int | None:
             connection.execute(lock_cells(database))
         except AccessDenied as refusal:
             raise FeedRefused(
-                f"cells that are committed late cannot be told from gaps: {_grant(connection)} "
-                "('schemaless grants --role tail' prints all of it)",
+                f"cannot tell a gap from a cell that is still to be committed: {_grant(connection)} "
+                "('schemaless grants --role tail' prints all grants of the role)",
                 node=connection.node,
                 shard=connection.shard,
                 code=refusal.code,

@@ -1,4 +1,4 @@
-"""Statements that the change feed asks a server: who is writing to a shard."""
+"""Statements for the change feed: the write locks on a shard, and the next cells of many shards."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ from typing import Final
 
 from schemaless.wire.sql.parts import CREATED_AT, by_id, cell_table, id_range
 
-_NO_WRITERS: Final = (
-    b"'SHARED','SHARED_HIGH_PRIO','SHARED_READ','SHARED_READ_ONLY','SHARED_UPGRADABLE','SHARED_NO_WRITE'"
-)
-"""Those who do not insert hold these locks: readers, and ALTER TABLE, which may hold its own for hours."""
+_READING: Final = b"'SHARED','SHARED_HIGH_PRIO','SHARED_READ','SHARED_READ_ONLY','SHARED_UPGRADABLE','SHARED_NO_WRITE'"
+"""Lock types that no INSERT holds: those of readers, and of ALTER TABLE, which may hold one for hours."""
 
 UNLOCK_TABLES: Final = b"UNLOCK TABLES"
 
 
 def select_write_locks(database: str) -> bytes:
-    """Select the granted write locks on a shard's ``cell``, and this query's own.
+    """Select the granted write locks on a shard's ``cell`` table, and the lock of this query itself.
 
     Returns:
-        A statement whose rows are three numbers that identify a lock, the database that it is in, how many locks the
-        server had no room for, auto_increment_increment, and whether the server is read-only.
+        A statement whose rows are three numbers that identify a lock, its database, the number of locks that the server
+        could not record, auto_increment_increment, and whether the server is read-only.
     """
     return (
         b"SELECT m.OBJECT_INSTANCE_BEGIN, m.OWNER_THREAD_ID, m.OWNER_EVENT_ID, m.OBJECT_SCHEMA, s.VARIABLE_VALUE, "
@@ -29,27 +27,27 @@ def select_write_locks(database: str) -> bytes:
         b"ON s.VARIABLE_NAME='Performance_schema_metadata_lock_lost' "
         b"WHERE m.OBJECT_TYPE='TABLE' AND m.LOCK_STATUS<>'PENDING' AND "
         b"(m.OBJECT_SCHEMA='performance_schema' AND m.OBJECT_NAME='metadata_locks' OR "
-        b"m.OBJECT_SCHEMA='%b' AND m.OBJECT_NAME='cell' AND m.LOCK_TYPE NOT IN (%b))" % (database.encode(), _NO_WRITERS)
+        b"m.OBJECT_SCHEMA='%b' AND m.OBJECT_NAME='cell' AND m.LOCK_TYPE NOT IN (%b))" % (database.encode(), _READING)
     )
 
 
 def lock_cells(database: str) -> bytes:
-    """Hold off everybody who would write to a shard's ``cell``, until ``UNLOCK_TABLES``."""
+    """Block all writers of a shard's ``cell`` table until ``UNLOCK_TABLES``."""
     return b"LOCK TABLES %b READ" % cell_table(database)
 
 
 def select_tails(
     tails: Iterable[tuple[str, int, int, int]], max_body_bytes: int, column_name: str | None = None
 ) -> bytes:
-    """Select the next cells of many shards, each of ``(database, shard, after, limit)``.
+    """Select the next cells of many shards.
 
     Args:
-        tails: behind which added_id of each shard, and how many at most.
-        max_body_bytes: a longer body is NULL.
-        column_name: a body of any other column is NULL.
+        tails: for each shard ``(database, shard, after, limit)``: cells with a higher added_id than ``after``.
+        max_body_bytes: longer bodies are returned as NULL.
+        column_name: bodies of other columns are returned as NULL.
 
     Returns:
-        A statement whose rows are whole cells, with the shard behind.
+        A statement whose rows are complete cells followed by the shard's number.
     """
     test = b"LENGTH(body)<=%d" % max_body_bytes
     if column_name is not None:
@@ -63,5 +61,5 @@ def select_tails(
 
 
 def select_ids(database: str, after: int, up_to: int) -> bytes:
-    """Select the added_ids with ``after < added_id <= up_to``, in their order."""
+    """Select the added_ids with ``after < added_id <= up_to``, in order."""
     return b"SELECT added_id FROM %b WHERE %b ORDER BY added_id" % (by_id(database), id_range(after, up_to))
