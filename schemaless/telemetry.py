@@ -1,14 +1,14 @@
-"""OpenTelemetry, for applications that have it: calls and their time, spans, retries, waits, errors by class.
+"""OpenTelemetry instrumentation: calls and their duration, spans, retries, waits for connections, errors by class.
 
     import schemaless.telemetry
 
     store = schemaless.connect("mezzanine")
     schemaless.telemetry.instrument(store)
 
-Only the API package is used (extra ``[telemetry]``); where spans and figures go is the application's own set-up of the
-SDK. Nothing here runs before ``instrument``, and a datastore that is not instrumented has no code of it in its way.
+Only the API package is required (extra ``[telemetry]``); the application configures the SDK, and so decides where spans
+and metrics go. A datastore that is not instrumented runs no code of this module.
 
-No attribute holds a row key, a document, a statement or a message: an error is told by its class.
+No attribute contains a row key, a document, a statement or a message; errors are identified by their class.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ CALLS: Final = (
     "get_stored_cells_for_shard",
     "end_of_shard",
 )
-"""These calls are done when they return; what is iterated over goes on after its call, and is not among them."""
+"""The instrumented calls. Iterators are not among them, because their work continues after the call has returned."""
 
 _SCOPE: Final = "schemaless"
-_FOLDED_AT: Final = 4_096
-"""After so many calls their durations are added up, if nobody has asked before."""
+_FOLD_AT: Final = 4_096
+"""Number of durations after which they are added up, unless a metric reader did so before."""
 
 
 def available() -> bool:
-    """Whether OpenTelemetry's API is installed."""
+    """Return True if the OpenTelemetry API is installed."""
     return find_spec("opentelemetry") is not None and find_spec("opentelemetry.trace") is not None
 
 
 class _Tally:
-    """Counts calls and their seconds. A call only appends to a deque, which threads may do at once, and C does it."""
+    """Counts calls and adds up their durations. A call only appends to a deque, which is atomic and cheap."""
 
     def __init__(self) -> None:
         self._new: deque[float] = deque()
@@ -68,20 +68,20 @@ class _Tally:
 
     def add(self, seconds: float) -> None:
         self._new.append(seconds)
-        if len(self._new) >= _FOLDED_AT and self._folding.acquire(blocking=False):
+        if len(self._new) >= _FOLD_AT and self._folding.acquire(blocking=False):
             try:
                 self._fold()
             finally:
                 self._folding.release()
 
     def totals(self) -> tuple[int, float]:
-        """Return how many calls there were, and how long they took together."""
+        """Return the number of calls and their total duration in seconds."""
         with self._folding:
             self._fold()
             return self._calls, self._seconds
 
     def _fold(self) -> None:
-        for _ in range(len(self._new)):  # only whoever holds the lock takes any out
+        for _ in range(len(self._new)):  # items are removed under the lock only
             self._seconds += self._new.popleft()
             self._calls += 1
 
@@ -93,16 +93,16 @@ def instrument(
     tracer_provider: TracerProvider | None = None,
     meter_provider: MeterProvider | None = None,
 ) -> bool:
-    """Have a datastore's calls make figures and spans, from now on.
+    """Instrument a datastore: from now on its calls produce metrics and spans.
 
-    A second time it changes nothing. Where OpenTelemetry is not installed nothing happens, so a program may call it
-    always.
+    Calling it again has no effect. Without OpenTelemetry it does nothing, so an application can always call it.
 
     Args:
         store: an open datastore.
-        spans: whether each call is a span, too. Figures cost less than 1 % of a get; what a span costs is the SDK's.
-        tracer_provider: in place of the application's global one.
-        meter_provider: likewise.
+        spans: whether each call also creates a span. Metrics add less than 1 % to a get; the cost of a span depends on
+            the SDK.
+        tracer_provider: the tracer provider; defaults to the application's global one.
+        meter_provider: the meter provider; defaults to the application's global one.
 
     Returns:
         Whether the datastore is instrumented.
@@ -119,8 +119,8 @@ def instrument(
     pools = internals_of(store).shards.pools
     tallies = {name: _Tally() for name in CALLS}
     errors = meter.create_counter("schemaless.errors", "1", "Calls that ended with an error, by its class.")
-    waits = meter.create_histogram("schemaless.pool.wait", "s", "How long a call waited for a connection to be free.")
-    retries = meter.create_counter("schemaless.retries", "1", "Statements sent again, by what ended the one before.")
+    waits = meter.create_histogram("schemaless.pool.wait", "s", "Time that a call waited for a free connection.")
+    retries = meter.create_counter("schemaless.retries", "1", "Statements sent again, by the error of the attempt.")
 
     def observed(which: int) -> Callable[[metrics.CallbackOptions], Iterator[metrics.Observation]]:
         def observe(options: metrics.CallbackOptions) -> Iterator[metrics.Observation]:
@@ -139,7 +139,7 @@ def instrument(
         "schemaless.breaker.open", [breakers], "1", "1 while calls to the server are refused."
     )
     meter.create_observable_counter("schemaless.calls", [observed(0)], "1", "Calls that have ended.")
-    meter.create_observable_counter("schemaless.call.seconds", [observed(1)], "s", "How long they took together.")
+    meter.create_observable_counter("schemaless.call.seconds", [observed(1)], "s", "Total duration of these calls.")
 
     def failed(name: str, error: Exception) -> None:
         errors.add(1, {**named, "schemaless.call": name, "error.type": type(error).__name__})
@@ -166,13 +166,13 @@ def instrument(
 
         @functools.wraps(call)
         def spanned_call(*arguments: Any, **options: Any) -> Any:
-            # Not start_as_current_span, which takes as long for the two blocks around the call as for a span that its
-            # sampler drops. An exception's message may name a cell, so only its class is told.
+            # start_as_current_span would double the cost of a span that the sampler drops. An exception's message may
+            # contain a key, so only its class is recorded.
             span = start(span_name, None, kind, attributes, record_exception=False, set_status_on_exception=False)
             token = None
             began_s = clock()
             try:
-                # That of the API alone belongs to no trace, and nothing to it.
+                # Without an SDK the span is invalid and need not become the current one.
                 if span.get_span_context().is_valid:
                     token = context.attach(trace.set_span_in_context(span))
                 return call(*arguments, **options)
@@ -189,35 +189,35 @@ def instrument(
 
         return spanned_call
 
-    def met(event: Event) -> None:
+    def on_event(event: Event) -> None:
         if isinstance(event, SlotAwaited):
             waits.record(event.seconds, named)
         elif isinstance(event, Retried):
             retries.add(1, {**named, "error.type": event.cause})
 
-    pools.listen(met)
+    pools.listen(on_event)
     for name in CALLS:
         setattr(store, name, (spanned if spans else counted)(name, getattr(store, name)))
     return True
 
 
 def listener(what: str, *, meter_provider: MeterProvider | None = None) -> Listener:
-    """Return a listener for a long call: it counts the typed events that the call gives, and the units it gets through.
+    """Return a listener for a long-running operation, which counts its events and its units of progress.
 
     Args:
-        what: a name for the call, such as ``nightly migration``.
-        meter_provider: in place of the application's global one.
+        what: name of the operation, such as ``nightly migration``; the attribute ``schemaless.work``.
+        meter_provider: the meter provider; defaults to the application's global one.
 
     Returns:
-        One that does nothing where OpenTelemetry is not installed.
+        The listener. Without OpenTelemetry it does nothing.
     """
     if not available():
         return nobody
     from opentelemetry import metrics
 
     meter = metrics.get_meter(_SCOPE, meter_provider=meter_provider)
-    events = meter.create_counter("schemaless.events", "1", "Events of long calls, by their class.")
-    units = meter.create_counter("schemaless.units", "1", "What long calls got through, in their own units.")
+    events = meter.create_counter("schemaless.events", "1", "Events of long-running operations, by class.")
+    units = meter.create_counter("schemaless.units", "1", "Progress of long-running operations, in their own units.")
 
     def count(event: Event) -> None:
         events.add(1, {"schemaless.work": what, "schemaless.event": type(event).__name__})

@@ -1,9 +1,8 @@
-"""What each column's new bodies are written in: set in the catalog, learnt by running processes.
+"""The codec of each column's new bodies: set in the catalog, read by the processes that write.
 
-A process asks the catalog when it opens the datastore and, while it writes, once a minute. Whatever it knows, what it
-writes can be read: bodies say what they are in. A dictionary is used as long as the catalog said less than a minute ago
-that it should be, and left away where it does not answer; so an hour after a dictionary is retired, nothing writes with
-it any more.
+A process reads the settings when it opens the datastore and, while it writes, once a minute. An outdated setting does
+no harm, because a body names its own codec. A dictionary, however, is only used while the setting is less than a minute
+old, and dropped when the catalog does not answer, so an hour after a dictionary is retired nothing is written with it.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ from schemaless.wire.pool import NodePool
 _log = logging.getLogger("schemaless")
 
 REFRESH_S: Final = 60.0
-"""What the catalog said counts for so long."""
+"""Time after which settings are read from the catalog again, in seconds."""
 
 _RETRY_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnSetting:
-    """What a column's new bodies are to be written in.
+    """The codec setting of a column.
 
     Attributes:
         column_name: the column.
-        codec: its name.
-        level: the compressor's level; None for its own.
-        dictionary_id: what zstd compresses with; None for nothing.
-        set_at: UTC; None for one that is yet to be set.
+        codec: name of the codec.
+        level: level of the compressor; None for its default.
+        dictionary_id: the zstd dictionary; None for no dictionary.
+        set_at: time of the setting, UTC; None if it has not been stored yet.
     """
 
     column_name: str
@@ -54,18 +53,18 @@ class ColumnSetting:
         """Return the codec.
 
         Raises:
-            UnknownCodec, InvalidInput: this version has no such codec, or level.
-            CorruptBody: the dictionary cannot be had.
+            UnknownCodec, InvalidInput: this version does not have the codec, or the level.
+            CorruptBody: the dictionary is missing or damaged.
         """
         return codec_with(self.codec, self.level, self.dictionary_id, dictionaries)
 
 
 def codec_with(name: str, level: int | None, dictionary_id: int | None, dictionaries: Dictionaries) -> Codec:
-    """Return a codec by its name, at a level and with a dictionary; None for its own level, and for no dictionary.
+    """Return a codec by name, with a level (None for the default) and a dictionary (None for no dictionary).
 
     Raises:
-        UnknownCodec, InvalidInput: there is no such codec or level, or it takes no dictionary.
-        CorruptBody: the dictionary cannot be had.
+        UnknownCodec, InvalidInput: there is no such codec or level, or the codec takes no dictionary.
+        CorruptBody: the dictionary is missing or damaged.
     """
     codec = codec_named(name)
     if level is not None:
@@ -77,10 +76,10 @@ def codec_with(name: str, level: int | None, dictionary_id: int | None, dictiona
 
 
 def settings(pool: NodePool, name: str) -> list[ColumnSetting]:
-    """Return what is set for the columns of a datastore, by column_name.
+    """Read the settings of a datastore's columns, ordered by column name.
 
     Raises:
-        ServerError: the catalog's server cannot be reached, or refuses.
+        ServerError: the catalog's server is unreachable or refuses.
     """
     rows = pool.run(lambda connection: connection.rows(sql.select_column_codecs(name)))
     return [
@@ -90,21 +89,21 @@ def settings(pool: NodePool, name: str) -> list[ColumnSetting]:
 
 
 def set_column(dictionary_replicas: DictionaryReplicas, setting: ColumnSetting) -> None:
-    """Set what a column's new bodies are written in; running processes follow within ``REFRESH_S``.
+    """Set the codec of a column's new bodies; running processes follow within ``REFRESH_S``.
 
-    A dictionary that was retired is taken back by this, and copied first to clusters that lack it.
+    The dictionary, if any, is copied to clusters that lack it; a retired dictionary is put back into use.
 
     Raises:
-        InvalidInput: no cell may have this column_name, or the codec is one that nothing new is written in.
+        InvalidCell: the column name is invalid.
+        InvalidInput: the codec cannot be used for new bodies, or the dictionary does not exist.
         UnknownCodec: there is no such codec.
-        InvalidInput: the dictionary is not there.
-        DictionaryDamaged: it is not intact, or not on every cluster.
-        AccessDenied: the account may not; the role ``admin`` may.
-        OutcomeUnknown: the reply was lost; the same call again settles it.
+        DictionaryDamaged: the dictionary is damaged, or a cluster has no intact copy.
+        AccessDenied: the account lacks the privileges of the role ``admin``.
+        OutcomeUnknown: the reply was lost; repeat the call.
     """
     check_column_name(setting.column_name)
     if codec_named(setting.codec) == LEGACY:
-        raise InvalidInput("a column cannot be set to legacy: bare JSON text has no checksum; take json+none")
+        raise InvalidInput("a column cannot be set to legacy, because bare JSON text has no checksum; use json+none")
     codec = codec_with(setting.codec, setting.level, None, NO_DICTIONARIES)
     if setting.dictionary_id is not None:
         codec.check_takes_dictionary()
@@ -124,40 +123,42 @@ def set_column(dictionary_replicas: DictionaryReplicas, setting: ColumnSetting) 
 def _copy_everywhere(dictionary_replicas: DictionaryReplicas, dictionary_id: int) -> None:
     row = dictionary_replicas.catalog.row(dictionary_id)
     if row is None or row.removed:
-        raise _not_there(dictionary_id)
+        raise _missing(dictionary_id)
     dictionary = row.dictionary
     if dictionary is None:
         raise DictionaryDamaged(
-            f"dictionary {dictionary_id} is damaged in the catalog: {row.fault}; 'schemaless schema upgrade' mends it "
-            "from a cluster's copy, 'schemaless codec import' from a file"
+            f"dictionary {dictionary_id} is damaged in the catalog: {row.fault}. Restore it from a cluster's copy with "
+            "'schemaless schema upgrade', or from a file with 'schemaless codec import'"
         )
     spread(dictionary_replicas, dictionary, row.source)
 
 
-def _not_there(dictionary_id: int) -> InvalidInput:
-    return InvalidInput(f"the catalog has no dictionary {dictionary_id}; 'schemaless codec list' shows them")
+def _missing(dictionary_id: int) -> InvalidInput:
+    return InvalidInput(
+        f"the catalog has no dictionary {dictionary_id}; 'schemaless codec list' lists all dictionaries"
+    )
 
 
 def unset_column(pool: NodePool, name: str, column_name: str) -> None:
-    """Let a column's new bodies be written in the default again; raises as ``set_column`` does."""
+    """Remove a column's setting, so that new bodies use the default codec; raises as ``set_column`` does."""
     check_column_name(column_name)
     pool.run(lambda connection: connection.execute(sql.delete_column_codec(name, column_name)), writes=True)
 
 
 def _take_back(connection: Connection, name: str, dictionary_id: int) -> None:
-    """Let a dictionary be written with, also where it was retired; in a transaction that begins to do so.
+    """Put a dictionary back into use, within the transaction that sets a column to it.
 
     Raises:
-        InvalidInput: it is not there, or was removed.
+        InvalidInput: the dictionary does not exist, or was removed.
     """
     rows = connection.rows(sql.select_dictionary(name, dictionary_id, lock=True))
     if not rows or rows[0][0] is None:
-        raise _not_there(dictionary_id)
+        raise _missing(dictionary_id)
     connection.execute(sql.take_back_dictionary(name, dictionary_id))
 
 
 class ColumnCodecs:
-    """The codec of each column, for a process that writes. Safe to share between threads and across ``fork``."""
+    """Cache of the codec of each column, for a process that writes. Thread-safe and fork-safe."""
 
     def __init__(
         self,
@@ -165,12 +166,12 @@ class ColumnCodecs:
         dictionaries: Dictionaries,
         known: Sequence[ColumnSetting] | None = None,
     ) -> None:
-        """Make it; nothing is asked before the first write.
+        """Create the cache; nothing is read before the first write.
 
         Args:
-            read: asks the catalog.
-            dictionaries: the datastore's.
-            known: what the catalog said just now, if it was asked.
+            read: reads the settings from the catalog.
+            dictionaries: the datastore's dictionaries.
+            known: the settings, if they were just read.
         """
         self._read = read
         self._dictionaries = dictionaries
@@ -180,14 +181,14 @@ class ColumnCodecs:
         self._stale_at_s = 0.0
 
     def codec_for(self, column_name: str) -> Codec:
-        """Return what a new body of this column is to be written in."""
+        """Return the codec for new bodies of a column."""
         if time.monotonic() >= self._stale_at_s:
-            self._renew()
+            self._refresh()
         return self._codecs.get(column_name, DEFAULT)
 
-    def _renew(self) -> None:
+    def _refresh(self) -> None:
         now = time.monotonic()
-        # First, so that other threads go on with what is known meanwhile.
+        # First, so that other threads continue with the old settings.
         self._stale_at_s = now + REFRESH_S
         known, self._known = self._known, None
         try:
@@ -196,7 +197,7 @@ class ColumnCodecs:
         except SchemalessError as error:
             self._stale_at_s = now + _RETRY_S
             self._codecs = {name: replace(codec, dictionary=None) for name, codec in self._codecs.items()}
-            _log.warning("the catalog does not say what columns are written in, so no dictionary is used: %s", error)
+            _log.warning("cannot read the codecs of columns from the catalog, so no dictionary is used: %s", error)
             return
         self._codecs = {setting.column_name: self._codec(setting) for setting in known}
 
@@ -204,8 +205,8 @@ class ColumnCodecs:
         try:
             return setting.resolved(self._dictionaries)
         except (CorruptBody, ServerError) as error:
-            _log.warning("column %s is written without its dictionary: %s", setting.column_name, error)
+            _log.warning("writing column %s without its dictionary: %s", setting.column_name, error)
         except SchemalessError as error:
-            _log.warning("column %s is written as by default: %s", setting.column_name, error)
+            _log.warning("writing column %s with the default codec: %s", setting.column_name, error)
             return DEFAULT
         return replace(setting, dictionary_id=None).resolved(self._dictionaries)

@@ -1,6 +1,6 @@
-"""Dictionaries: fetched once by each process, verified, and never removed while a cell may need one.
+"""zstd dictionaries: fetched once per process, verified, and never removed while a cell may need them.
 
-They are the catalog's; ``shelves.py`` has the copies that each cluster keeps.
+The catalog has the originals; ``dictionary_replicas`` keeps a copy on each cluster.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ _log = logging.getLogger("schemaless")
 
 @dataclass(frozen=True, slots=True)
 class DictionaryEntry:
-    """A dictionary as the catalog has it.
+    """A dictionary as the catalog lists it.
 
     Attributes:
-        id: what bodies name it by.
-        digest: SHA-256 of its content.
-        size_bytes: of its content.
-        source: what it was trained on; JSON values.
+        id: the number by which bodies refer to the dictionary.
+        digest: SHA-256 of the content.
+        size_bytes: size of the content.
+        source: description of the training data; JSON values.
         created_at: UTC.
-        retired_at: since when nothing begins to write with it, UTC; None while it is in use.
-        removed_at: when its content was removed, UTC; None while it is there.
-        fault: why it cannot be read with, though it was not removed; None where it can.
+        retired_at: time since which no column is written with it, UTC; None while it is in use.
+        removed_at: time at which the content was removed, UTC; None if it was not removed.
+        fault: description of the damage; None if the content is intact or was removed.
     """
 
     id: int
@@ -68,62 +68,62 @@ class DictionaryEntry:
 
 
 class StoredDictionaries:
-    """A datastore's dictionaries, each fetched once and kept: a ``codec.dictionaries.Dictionaries``.
+    """Cache of a datastore's dictionaries, which implements ``codec.dictionaries.Dictionaries``.
 
-    Safe to share between threads and across ``fork``.
+    Thread-safe and fork-safe.
     """
 
     def __init__(self, dictionary_replicas: Callable[[], DictionaryReplicas]) -> None:
-        self._shelves = dictionary_replicas
-        self._kept: dict[int, Dictionary] = {}
-        # By process: a lock that a fork leaves taken is nobody's in the child.
+        self._replicas = dictionary_replicas
+        self._cache: dict[int, Dictionary] = {}
+        # By process, because a forked child would never get a lock that another thread held during the fork.
         self._locks: dict[int, threading.Lock] = {}
 
     def get(self, dictionary_id: int) -> Dictionary:
-        """Return a dictionary: from the catalog, or where that has not got it intact, from any cluster.
+        """Return a dictionary from the cache, the catalog or, if the catalog has no intact copy, from any cluster.
 
         Raises:
-            UnknownDictionary: the catalog does not have it, or not any more, and no cluster that answers has it.
-            DictionaryDamaged: what the catalog has under its id is not what was written there, nor elsewhere.
-            ServerError: the catalog's server cannot be reached, no cluster that answers has it, and this process has
-                not read it before.
+            UnknownDictionary: the catalog does not have the dictionary, or it was removed, and no reachable cluster has
+                a copy.
+            DictionaryDamaged: the catalog's copy is damaged, and no reachable cluster has an intact one.
+            ServerError: the catalog's server is unreachable, and no reachable cluster has an intact copy.
         """
-        kept = self._kept.get(dictionary_id)
-        if kept is None:
+        dictionary = self._cache.get(dictionary_id)
+        if dictionary is None:
             with self._locks.setdefault(os.getpid(), threading.Lock()):
-                kept = self._kept.get(dictionary_id)
-                if kept is None:
-                    kept = self._kept[dictionary_id] = self._fetch(dictionary_id)
-        return kept
+                dictionary = self._cache.get(dictionary_id)
+                if dictionary is None:
+                    dictionary = self._cache[dictionary_id] = self._fetch(dictionary_id)
+        return dictionary
 
     @property
     def in_memory(self) -> Dictionaries:
-        """Those of them that were fetched before: no server is asked."""
-        return _AtHand(self._kept)
+        """The dictionaries in the cache; no server is contacted."""
+        return _InMemory(self._cache)
 
     def to_write_with(self, dictionary_id: int) -> Dictionary:
-        """Return a dictionary as it stands in the catalog now, for what begins to write with it.
+        """Read a dictionary from the catalog again, for new bodies.
 
         Raises:
-            UnknownDictionary, DictionaryDamaged, ServerError: as ``get``.
-            InvalidInput: it is retired, or a cluster has no intact copy.
+            UnknownDictionary, DictionaryDamaged, ServerError: as for ``get``.
+            InvalidInput: the dictionary is retired, or a cluster has no intact copy.
         """
-        dictionary_replicas = self._shelves()
+        dictionary_replicas = self._replicas()
         statement = sql.select_dictionary(dictionary_replicas.catalog.database, dictionary_id)
         rows = dictionary_replicas.catalog.pool.run(lambda connection: connection.rows(statement))
         _, _, removed_at, retired_at = rows[0] if rows else (None,) * 4
         if retired_at is not None and removed_at is None:
             raise InvalidInput(
-                f"dictionary {dictionary_id} is retired, so nothing begins to write with it; take another one, or "
-                f"take it back with 'schemaless codec set --dictionary {dictionary_id}'"
+                f"dictionary {dictionary_id} is retired and cannot be used for new bodies. Choose another one, or put "
+                f"it back into use with 'schemaless codec set --dictionary {dictionary_id}'"
             )
-        self._kept.pop(dictionary_id, None)
+        self._cache.pop(dictionary_id, None)
         dictionary = self.get(dictionary_id)
         prove(dictionary_replicas, dictionary)
         return dictionary
 
     def _fetch(self, dictionary_id: int) -> Dictionary:
-        dictionary_replicas = self._shelves()
+        dictionary_replicas = self._replicas()
         try:
             row = dictionary_replicas.catalog.row(dictionary_id)
         except ServerError as error:
@@ -138,20 +138,20 @@ class StoredDictionaries:
             try:
                 copy = replica.row(dictionary_id)
             except ServerError as error:
-                _log.debug("%s does not say whether it has dictionary %d: %s", replica, dictionary_id, error)
+                _log.debug("cannot read dictionary %d from %s: %s", dictionary_id, replica, error)
                 continue
             if copy is not None and (dictionary := copy.dictionary) is not None:
-                _log.warning("dictionary %d is read from %s: %s", dictionary_id, replica, problem)
+                _log.warning("using the copy of dictionary %d on %s: %s", dictionary_id, replica, problem)
                 return dictionary
         raise problem
 
     @staticmethod
     def _problem(catalog: DictionaryReplica, dictionary_id: int, row: Stored | None) -> SchemalessError:
         if row is None or row.removed_at is not None:
-            what = "does not have it" if row is None else f"had it until {row.removed_at} UTC, when it was removed"
+            reason = "is not in" if row is None else f"was removed on {row.removed_at} UTC from"
             return UnknownDictionary(
-                f"compressed with zstd dictionary {dictionary_id}, and the catalog of {catalog.datastore!r} {what}; "
-                "bring it back with 'schemaless codec import' from an export, a dump, an archive or a backup"
+                f"compressed with zstd dictionary {dictionary_id}, which {reason} the catalog of {catalog.datastore!r}"
+                "; restore it with 'schemaless codec import' from an export, a dump, an archive or a backup"
             )
         return DictionaryDamaged(
             f"compressed with zstd dictionary {dictionary_id}, which is damaged in the catalog of "
@@ -160,22 +160,22 @@ class StoredDictionaries:
         )
 
 
-class _AtHand:
-    def __init__(self, kept: Mapping[int, Dictionary]) -> None:
-        self._kept = kept
+class _InMemory:
+    def __init__(self, cache: Mapping[int, Dictionary]) -> None:
+        self._cache = cache
 
     def get(self, dictionary_id: int) -> Dictionary:
-        kept = self._kept.get(dictionary_id)
-        if kept is None:
+        dictionary = self._cache.get(dictionary_id)
+        if dictionary is None:
             raise not_at_hand(dictionary_id)
-        return kept
+        return dictionary
 
 
 def entries(pool: NodePool, name: str) -> list[DictionaryEntry]:
-    """Return every dictionary that the catalog has or had, each looked into.
+    """Read and verify every dictionary in the catalog, including removed ones.
 
     Raises:
-        ServerError: the catalog's server cannot be reached, or refuses.
+        ServerError: the catalog's server is unreachable or refuses.
     """
     rows = pool.run(lambda connection: connection.rows(sql.select_dictionaries(name)))
     return [_entry(*row) for row in rows]
@@ -193,7 +193,7 @@ def _entry(
 ) -> DictionaryEntry:
     fault = None
     if removed_at is None:
-        fault = "its content is gone" if content is None else fault_of(dictionary_id, bytes(content), bytes(digest))
+        fault = "its content is missing" if content is None else fault_of(dictionary_id, bytes(content), bytes(digest))
     return DictionaryEntry(
         dictionary_id,
         bytes(digest),
@@ -211,15 +211,15 @@ def _utc(at: datetime) -> datetime:
 
 
 def keep(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, source: dict[str, Any]) -> Dictionary:
-    """Write a new dictionary into the catalog and to every cluster, and return it under the id that it has there.
+    """Store a new dictionary in the catalog and on every cluster, and return it with its final id.
 
-    The same bytes, whatever their id, are kept once. The id is above all that any cluster has, so that a catalog which
-    lost the last one in a failover gives its number to no other.
+    The same content is stored once, whatever its id. A new id is higher than every id on any cluster, so that a catalog
+    that has lost its last dictionary in a failover does not reuse the number.
 
     Raises:
-        AccessDenied: the account may not; the role ``admin`` may.
-        OutcomeUnknown: the reply was lost; the same call again settles it.
-        ServerError: a server cannot be reached, or refuses; the same call again goes on.
+        AccessDenied: the account lacks the privileges of the role ``admin``.
+        OutcomeUnknown: the reply was lost; repeat the call.
+        ServerError: a server is unreachable or refuses; repeat the call.
     """
     highest = highest_on(dictionary_replicas)
     kept = dictionary_replicas.catalog.pool.run_once(
@@ -230,15 +230,16 @@ def keep(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, source
 
 
 def bring(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, source: dict[str, Any]) -> Dictionary:
-    """Write a dictionary that comes from elsewhere into the catalog and to every cluster; return it as it is there.
+    """Import a dictionary into the catalog and every cluster, and return it with its final id.
 
-    That is its own id, unless another dictionary has it: then it is found, or gets a new one. One that is lost, damaged
-    or removed here is restored by this.
+    It keeps its id unless another dictionary has it; then it gets the id of an equal dictionary, or a new one. A
+    dictionary that was lost, damaged or removed here is restored.
 
     Raises:
-        AccessDenied: the account may not; the role ``admin`` may. Not raised for one that is there already.
-        OutcomeUnknown: the reply was lost; the same call again settles it.
-        ServerError: a server cannot be reached, or refuses; the same call again goes on.
+        AccessDenied: the account lacks the privileges of the role ``admin``. Not raised if the dictionary is already
+            stored.
+        OutcomeUnknown: the reply was lost; repeat the call.
+        ServerError: a server is unreachable or refuses; repeat the call.
     """
     name = dictionary_replicas.catalog.database
     highest = highest_on(dictionary_replicas)
@@ -250,10 +251,10 @@ def bring(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, sourc
             return _insert(connection, name, dictionary, source)
         if not rows:
             return _found_or_inserted(connection, dictionary_replicas, dictionary, source, highest)
-        there, digest = None if rows[0][0] is None else bytes(rows[0][0]), bytes(rows[0][1])
-        if there == dictionary.content and digest == dictionary.digest:
+        content, digest = None if rows[0][0] is None else bytes(rows[0][0]), bytes(rows[0][1])
+        if content == dictionary.content and digest == dictionary.digest:
             return dictionary
-        if digest == dictionary.digest or there == dictionary.content:
+        if digest == dictionary.digest or content == dictionary.content:
             connection.execute(sql.update_dictionary(name, dictionary.id, dictionary.content, dictionary.digest))
             return dictionary
         return _found_or_inserted(connection, dictionary_replicas, dictionary, source, highest)
@@ -270,18 +271,18 @@ def _found_or_inserted(
     source: dict[str, Any],
     highest: int,
 ) -> Dictionary:
-    """Return an intact dictionary that differs in its id at most, or insert this one, with an id over ``highest``."""
+    """Return a stored dictionary with equal content, or insert this one with an id above ``highest``."""
     name = dictionary_replicas.catalog.database
     for dictionary_id, content in connection.rows(sql.select_dictionaries_of_size(name, len(dictionary.content))):
         same = dictionary.renumbered(int(dictionary_id))
         if same.content == bytes(content):
             return same
-    # By turns: two that begin above the same number would take the same one.
+    # Serialised, because two inserts above the same number would choose the same id.
     connection.rows(catalog_sql.lock_datastore(name))
-    made = connection.execute(sql.insert_dictionary(name, len(dictionary.content), json.dumps(source), None)).last_id
-    if made > highest:
-        return _filled(connection, name, dictionary.renumbered(made))
-    connection.execute(sql.delete_dictionary(name, made))
+    new_id = connection.execute(sql.insert_dictionary(name, len(dictionary.content), json.dumps(source), None)).last_id
+    if new_id > highest:
+        return _filled(connection, name, dictionary.renumbered(new_id))
+    connection.execute(sql.delete_dictionary(name, new_id))
     return _insert(connection, name, dictionary.renumbered(highest + 1), source)
 
 
@@ -295,11 +296,11 @@ def _filled(connection: Connection, name: str, dictionary: Dictionary) -> Dictio
     return dictionary
 
 
-# ---- outside the catalog
+# ---- export and import
 
 
 def dictionary_line(dictionary: Dictionary, source: dict[str, Any]) -> bytes:
-    """Return a dictionary as one line of JSON, without its line end: what exports, dumps and archives have of it."""
+    """Return a dictionary as a line of JSON, without line end, as in exports, dumps and archives."""
     fields = {
         "dictionary": dictionary.id,
         "sha256": dictionary.digest.hex(),
@@ -310,30 +311,30 @@ def dictionary_line(dictionary: Dictionary, source: dict[str, Any]) -> bytes:
 
 
 def is_dictionary_line(fields: object) -> bool:
-    """Whether a line's JSON value is of a dictionary, and not of a cell."""
+    """Return True if the JSON value of a line is a dictionary, not a cell."""
     return isinstance(fields, dict) and "dictionary" in fields and "row_key" not in fields
 
 
 def parse_dictionary_line(fields: dict[str, Any]) -> tuple[Dictionary, dict[str, Any]]:
-    """Return what ``dictionary_line`` wrote, from the line's JSON value.
+    """Return the dictionary and its source from the JSON value of a ``dictionary_line``.
 
     Raises:
-        InvalidInput: it is not as it was written.
+        InvalidInput: the line is malformed, or the dictionary is damaged.
     """
     try:
         dictionary = Dictionary(base64.b64decode(fields["content"], validate=True))
         intact = dictionary.digest.hex() == fields["sha256"] and dictionary.id == fields["dictionary"]
     except (KeyError, ValueError, TypeError) as error:
-        raise InvalidInput(f"not the line of a dictionary: {error!r}") from None
+        raise InvalidInput(f"not a valid dictionary line: {error!r}") from None
     except CorruptBody as error:
         raise InvalidInput(f"dictionary {fields.get('dictionary')}: {error.message}") from None
     if not intact:
-        raise InvalidInput(f"dictionary {fields['dictionary']}: its bytes are not those that its sha256 is of")
+        raise InvalidInput(f"dictionary {fields['dictionary']}: the content does not match its id and sha256")
     source = fields.get("source")
     return dictionary, source if isinstance(source, dict) else {}
 
 
 def source_of(pool: NodePool, name: str, dictionary_id: int) -> dict[str, Any]:
-    """Return what a dictionary was trained on; empty where the catalog does not have it."""
+    """Read the description of a dictionary's training data; empty if the catalog does not have the dictionary."""
     rows = pool.run(lambda connection: connection.rows(sql.select_dictionary_source(name, dictionary_id)))
     return dict(json.loads(rows[0][0])) if rows else {}

@@ -1,8 +1,8 @@
-"""Replicas of the dictionary table: the catalog has the dictionaries, and each cluster has a copy of its own.
+"""Replicas of the dictionaries: the catalog has the originals, and each cluster has a copy.
 
-A body that names a dictionary cannot be read without it, so a catalog that is lost must not take it along. A dictionary
-is written to every cluster and read back there before anything is written with it, and whoever reads asks the catalog
-first, then any cluster. The copies are in the database ``<datastore>_heartbeat``, in a table like the catalog's.
+A body cannot be read without its dictionary, so losing the catalog must not lose the dictionaries. A dictionary is
+written to every cluster and read back before any body is compressed with it. Readers try the catalog first, then the
+clusters. The copies are in the database ``<datastore>_heartbeat``, in a table like the catalog's.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ _log = logging.getLogger("schemaless")
 
 
 class Stored(NamedTuple):
-    """A dictionary's row.
+    """A row of a dictionary table.
 
     Attributes:
-        content: None where it was removed.
-        digest: SHA-256 of what was written.
-        source: what it was trained on, as JSON text.
-        removed_at: when its content was removed, UTC; None while it is there.
+        id: number of the dictionary.
+        content: the dictionary's bytes; None if they were removed.
+        digest: SHA-256 of the content as it was written.
+        source: description of the training data, as JSON text.
+        removed_at: time at which the content was removed, UTC; None if it was not removed.
     """
 
     id: int
@@ -45,31 +46,31 @@ class Stored(NamedTuple):
 
     @property
     def removed(self) -> bool:
-        """Whether it was removed."""
+        """True if the content was removed."""
         return self.removed_at is not None
 
     @property
     def fault(self) -> str | None:
-        """Why it cannot be read with, though it was not removed; None where it can."""
+        """Description of the damage; None if the content is intact or was removed."""
         if self.removed:
             return None
-        return "its content is gone" if self.content is None else fault_of(self.id, self.content, self.digest)
+        return "its content is missing" if self.content is None else fault_of(self.id, self.content, self.digest)
 
     @property
     def dictionary(self) -> Dictionary | None:
-        """The dictionary; None where it was removed, or is damaged."""
+        """The dictionary; None if it was removed or is damaged."""
         return None if self.content is None or self.fault is not None else Dictionary(self.content)
 
 
 @dataclass(frozen=True, slots=True)
 class DictionaryReplica:
-    """A table of dictionaries.
+    """A table of dictionaries: the catalog's, or the copy on a cluster.
 
     Attributes:
-        pool: its server's.
-        datastore: whose it is.
-        cluster: the cluster whose copy it is; None for the catalog's own.
-        in_use: whether cells are there that may need it.
+        pool: connections to its server.
+        datastore: name of the datastore.
+        cluster: name of the cluster; None for the catalog.
+        in_use: whether the cluster has shards, whose cells may need the dictionaries.
     """
 
     pool: NodePool
@@ -82,16 +83,16 @@ class DictionaryReplica:
 
     @property
     def database(self) -> str:
-        """The database that has the table."""
+        """Name of the database that has the table."""
         return self.datastore if self.cluster is None else heartbeat_database(self.datastore)
 
     def row(self, dictionary_id: int) -> Stored | None:
-        """Return a dictionary's row; None where there is none. Raises what ``NodePool.run`` raises."""
+        """Read a dictionary's row; None if there is none. Raises as ``NodePool.run``."""
         rows = self._rows(sql.select_dictionaries(self.database, dictionary_id))
         return rows[0] if rows else None
 
     def rows(self) -> dict[int, Stored]:
-        """Return all rows by their numbers; raises what ``NodePool.run`` raises."""
+        """Read all rows, by id. Raises as ``NodePool.run``."""
         return {row.id: row for row in self._rows(sql.select_dictionaries(self.database))}
 
     def _rows(self, statement: bytes) -> list[Stored]:
@@ -107,7 +108,7 @@ class DictionaryReplica:
         ]
 
     def highest(self) -> int:
-        """Return the highest number that a dictionary has here, removed ones included; 0 without any."""
+        """Read the highest id in this table, including removed dictionaries; 0 if it is empty."""
         try:
             rows = self.pool.run(lambda connection: connection.rows(sql.select_highest_dictionary(self.database)))
         except DatabaseMissing:
@@ -115,39 +116,42 @@ class DictionaryReplica:
         return int(rows[0][0])
 
     def put(self, dictionary: Dictionary, source: str) -> bool:
-        """Write a copy where it is not there and intact, and read it back; return whether it was written.
+        """Write a copy unless there is an intact one, and read it back.
+
+        Returns:
+            Whether the copy was written.
 
         Raises:
-            DictionaryDamaged: what was read back is not what was written; or another dictionary has its number there,
-                which is not written over, since cells may need it.
-            ServerError: the cluster cannot be reached, or refuses.
+            DictionaryDamaged: the copy that was read back differs, or another dictionary has the same id. That one is
+                not overwritten, because cells may need it.
+            ServerError: the cluster is unreachable or refuses.
         """
         row = self.row(dictionary.id)
-        other = None if row is None else row.dictionary
-        if other == dictionary:
+        existing = None if row is None else row.dictionary
+        if existing == dictionary:
             return False
-        if other is not None:
+        if existing is not None:
             raise DictionaryDamaged(
-                f"{self} has another dictionary under the number {dictionary.id}, and cells may need either; nothing "
-                f"was written over it. Look at {self.database}.dictionary on {self.pool.node}"
+                f"{self} has another dictionary with the id {dictionary.id}, and cells may need either of them. It was "
+                f"not overwritten; examine {self.database}.dictionary on {self.pool.node}"
             )
         make_tables(self.pool, self.datastore)
         self.write(dictionary, source)
         row = self.row(dictionary.id)
         if row is None or row.dictionary != dictionary:
             raise DictionaryDamaged(
-                f"dictionary {dictionary.id}: what {self.pool.node} gives back is not what was written there; look at "
-                f"{self.database}.dictionary on that server"
+                f"dictionary {dictionary.id}: the copy read back from {self.pool.node} differs from the one written; "
+                f"examine {self.database}.dictionary on that server"
             )
         return True
 
     def write(self, dictionary: Dictionary, source: str) -> None:
-        """Write a dictionary, over whatever has its number; raises what ``NodePool.run`` raises."""
+        """Write a dictionary, replacing any other with the same id. Raises as ``NodePool.run``."""
         statement = sql.upsert_dictionary(self.database, dictionary.id, dictionary.content, dictionary.digest, source)
         self.pool.run(lambda connection: connection.execute(statement), writes=True)
 
     def remove(self, dictionary_id: int) -> None:
-        """Remove a copy's content, where it is there; its number stays taken. Raises what ``NodePool.run`` raises."""
+        """Remove a copy's content, if there is any; the id stays reserved. Raises as ``NodePool.run``."""
         row = self.row(dictionary_id)
         if row is not None and not row.removed:
             statement = sql.remove_dictionary(self.database, dictionary_id)
@@ -155,7 +159,7 @@ class DictionaryReplica:
 
 
 class DictionaryReplicas(NamedTuple):
-    """All dictionary_replicas of a datastore: the catalog's, and one for each cluster."""
+    """The dictionary tables of a datastore: the catalog's, and one per cluster."""
 
     catalog: DictionaryReplica
     copies: tuple[DictionaryReplica, ...]
@@ -164,7 +168,7 @@ class DictionaryReplicas(NamedTuple):
 def dictionary_replicas_of(
     topology: Topology, catalog: NodePool, pool_for: Callable[[Node], NodePool]
 ) -> DictionaryReplicas:
-    """Return a datastore's dictionary_replicas; no server is asked."""
+    """Return the dictionary tables of a datastore; no server is contacted."""
     return DictionaryReplicas(
         DictionaryReplica(catalog, topology.name),
         tuple(
@@ -177,27 +181,27 @@ def dictionary_replicas_of(
 
 
 def fault_of(dictionary_id: int, content: bytes, digest: bytes) -> str | None:
-    """Return why content cannot be read with; None where it can."""
+    """Return a description of the damage to a dictionary's content; None if it is intact."""
     actual = hashlib.sha256(content).digest()
     if actual != digest:
-        return f"SHA-256 of its {len(content)} bytes is {actual.hex()[:16]}..., and was {digest.hex()[:16]}..."
+        return f"the SHA-256 of its {len(content)} bytes is {actual.hex()[:16]}... instead of {digest.hex()[:16]}..."
     try:
-        named = Dictionary(content).id
+        own_id = Dictionary(content).id
     except CorruptBody as error:
         return error.message
-    return None if named == dictionary_id else f"its own bytes say {named}"
+    return None if own_id == dictionary_id else f"its content has the id {own_id}"
 
 
-# ---- what writes copies
+# ---- operations on all copies
 
 
 def spread(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, source: str) -> None:
-    """Write a dictionary to every cluster, and read it back there; what is there and intact is left alone.
+    """Write a dictionary to every cluster that has no intact copy, and read it back.
 
-    A cluster without shards that does not take it is passed over: a move of shards to it copies dictionaries first.
+    A failure of a cluster without shards is ignored, because a move copies the dictionaries before the first shard.
 
     Raises:
-        DictionaryDamaged, ServerError: a cluster has not got it; nothing may be written with it yet.
+        DictionaryDamaged, ServerError: a cluster has no copy; no body may be compressed with the dictionary yet.
     """
     for replica in dictionary_replicas.copies:
         try:
@@ -205,15 +209,15 @@ def spread(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, sour
         except ServerError as error:
             if replica.in_use:
                 raise _not_on(replica, dictionary.id, error) from error
-            _log.warning("%s has no copy of dictionary %d, and no shards: %s", replica, dictionary.id, error)
+            _log.warning("%s, which has no shards, has no copy of dictionary %d: %s", replica, dictionary.id, error)
 
 
 def prove(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary) -> None:
-    """Read a dictionary on every cluster with shards, and check that it is intact there.
+    """Check that every cluster with shards has an intact copy of a dictionary.
 
     Raises:
-        InvalidInput: it is not.
-        ServerError: a server cannot be reached, or refuses.
+        InvalidInput: a cluster has no intact copy.
+        ServerError: a server is unreachable or refuses.
     """
     for replica in dictionary_replicas.copies:
         if not replica.in_use:
@@ -221,16 +225,16 @@ def prove(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary) -> No
         row = replica.row(dictionary.id)
         if row is None or row.dictionary != dictionary:
             raise InvalidInput(
-                f"dictionary {dictionary.id} has no intact copy on {replica} ({replica.pool.node}), so nothing is "
-                "written with it: cells would be lost with the catalog; 'schemaless schema upgrade' copies it"
+                f"dictionary {dictionary.id} has no intact copy on {replica} ({replica.pool.node}) and cannot be used: "
+                "cells would be lost with the catalog. Run 'schemaless schema upgrade' to copy it"
             )
 
 
 def highest_on(dictionary_replicas: DictionaryReplicas) -> int:
-    """Return the highest number that a dictionary has on any cluster, removed ones included; 0 without any.
+    """Return the highest id of a dictionary on any cluster, including removed ones; 0 if there are none.
 
     Raises:
-        ServerError: a cluster with shards cannot be reached, or refuses.
+        ServerError: a cluster with shards is unreachable or refuses.
     """
     highest = 0
     for replica in dictionary_replicas.copies:
@@ -243,7 +247,7 @@ def highest_on(dictionary_replicas: DictionaryReplicas) -> int:
 
 
 def is_taken(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary) -> bool:
-    """Whether another dictionary has its number on some cluster; raises as ``highest_on``."""
+    """Return True if another dictionary has the same id on some cluster; raises as ``highest_on``."""
     for replica in dictionary_replicas.copies:
         try:
             row = replica.row(dictionary.id)
@@ -257,62 +261,61 @@ def is_taken(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary) ->
 
 
 def copy_dictionaries(dictionary_replicas: DictionaryReplicas, to: DictionaryReplica) -> int:
-    """Copy all dictionaries of a datastore to one cluster, and read each back there; safe to repeat, at any time.
+    """Copy all dictionaries of a datastore to one cluster, and read each of them back. Safe to repeat.
 
-    Whatever brings shards to a cluster calls it before the first cell is there, and once more when the shards have been
-    switched over: a dictionary that is made meanwhile is written to the clusters that the catalog names with shards.
+    A move of shards to a cluster calls this before the first cell is copied, and again after the shards were switched
+    over: a dictionary created in between is only written to clusters that have shards in the catalog.
 
     Args:
-        dictionary_replicas: the datastore's, such as ``internals_of(store).dictionary_replicas``.
-        to: the cluster's: one of ``dictionary_replicas.copies``, or for a cluster that the catalog does not name yet
+        dictionary_replicas: the datastore's tables, as in ``internals_of(store).dictionary_replicas``.
+        to: the cluster's table: one of ``dictionary_replicas.copies`` or, for a cluster that is not in the catalog yet,
             ``DictionaryReplica(pool, store.name, cluster)``. The account must be allowed to create and write
             ``<datastore>_heartbeat`` there.
 
     Returns:
-        How many were written; those that were there and intact are not.
+        Number of copies written; intact copies are left unchanged.
 
     Raises:
-        DictionaryDamaged: as ``DictionaryReplica.put``.
-        ServerError: the catalog or the cluster cannot be reached, or refuses.
+        DictionaryDamaged: as for ``DictionaryReplica.put``.
+        ServerError: the catalog or the cluster is unreachable or refuses.
     """
-    rows, _ = _gathered(dictionary_replicas)
-    known = _known(rows)
-    return sum(to.put(dictionary, source) for dictionary, source in known.values())
+    rows, _ = _all_rows(dictionary_replicas)
+    return sum(to.put(dictionary, source) for dictionary, source in _intact(rows).values())
 
 
 def level(dictionary_replicas: DictionaryReplicas) -> dict[DictionaryReplica, str]:
-    """Have the catalog and every cluster all dictionaries that any of them has, and none that was removed.
+    """Reconcile all tables: copy each intact dictionary to every table, and remove the content of removed ones.
 
     Returns:
-        Why a cluster was left as it is, for each that was.
+        The errors of clusters with shards that could not be reconciled.
 
     Raises:
-        ServerError: the catalog cannot be reached, or refuses.
+        ServerError: the catalog is unreachable or refuses.
     """
-    rows, failed = _gathered(dictionary_replicas)
-    known = _known(rows)
-    for dictionary, source in known.values():
-        there = rows[dictionary_replicas.catalog].get(dictionary.id)
-        if there is None or there.dictionary != dictionary:
+    rows, failed = _all_rows(dictionary_replicas)
+    intact = _intact(rows)
+    for dictionary, source in intact.values():
+        row = rows[dictionary_replicas.catalog].get(dictionary.id)
+        if row is None or row.dictionary != dictionary:
             dictionary_replicas.catalog.write(dictionary, source)
     removed = [row.id for row in rows[dictionary_replicas.catalog].values() if row.removed]
     for replica in rows.keys() - {dictionary_replicas.catalog}:
         try:
             make_tables(replica.pool, replica.datastore)
-            for dictionary, source in known.values():
+            for dictionary, source in intact.values():
                 replica.put(dictionary, source)
             for dictionary_id in removed:
                 replica.remove(dictionary_id)
         except (ServerError, DictionaryDamaged) as error:
             failed[replica] = str(error)
-    return {replica: why for replica, why in failed.items() if replica.in_use}
+    return {replica: reason for replica, reason in failed.items() if replica.in_use}
 
 
 def remove_copies(dictionary_replicas: DictionaryReplicas, dictionary_id: int) -> None:
-    """Remove a dictionary's content from every cluster, after the catalog's was removed.
+    """Remove a dictionary's content from every cluster, after it was removed from the catalog.
 
     Raises:
-        ServerError: a cluster still has it.
+        ServerError: a cluster with shards still has the content.
     """
     for replica in dictionary_replicas.copies:
         try:
@@ -320,59 +323,59 @@ def remove_copies(dictionary_replicas: DictionaryReplicas, dictionary_id: int) -
         except ServerError as error:
             if replica.in_use:
                 raise type(error)(
-                    f"dictionary {dictionary_id} is removed from the catalog, and not from {replica} yet: "
-                    f"{error.message}; 'schemaless schema upgrade' removes it there",
+                    f"dictionary {dictionary_id} was removed from the catalog but not yet from {replica}: "
+                    f"{error.message}. Run 'schemaless schema upgrade' to remove it there",
                     node=error.node,
                     code=error.code,
                 ) from error
 
 
 def differences(dictionary_replicas: DictionaryReplicas) -> Iterator[str]:
-    """Yield what is not as it should be with the dictionaries of the catalog and their copies, for people to read."""
-    wanted = dictionary_replicas.catalog.rows()
-    for row in wanted.values():
+    """Yield a message for each difference between the catalog's dictionaries and their copies."""
+    originals = dictionary_replicas.catalog.rows()
+    for row in originals.values():
         if row.fault is not None:
-            yield f"dictionary {row.id} is damaged in the catalog: {row.fault}; {_MEND}"
+            yield f"dictionary {row.id} is damaged in the catalog: {row.fault}; {_REPAIR}"
     for replica in dictionary_replicas.copies:
         try:
-            there = replica.rows()
+            copies = replica.rows()
         except SchemalessError as error:
-            yield f"the dictionaries of {replica} cannot be read: {error}"
+            yield f"cannot read the dictionaries of {replica}: {error}"
             continue
-        for row in wanted.values():
-            copy = there.pop(row.id, None)
+        for row in originals.values():
+            copy = copies.pop(row.id, None)
             if row.removed:
                 if copy is not None and not copy.removed:
-                    yield f"dictionary {row.id} is removed, and {replica} still has it; {_MEND}"
+                    yield f"dictionary {row.id} was removed, but {replica} still has it; {_REPAIR}"
             elif copy is None or copy.removed:
                 if replica.in_use:
-                    yield f"dictionary {row.id} has no copy on {replica} ({replica.pool.node}); {_MEND}"
+                    yield f"dictionary {row.id} has no copy on {replica} ({replica.pool.node}); {_REPAIR}"
             elif copy.fault is not None or (row.fault is None and copy.digest != row.digest):
-                why = copy.fault or f"its SHA-256 begins with {copy.digest.hex()[:16]}, in the catalog it is another"
-                yield f"dictionary {row.id} is damaged on {replica} ({replica.pool.node}): {why}; {_MEND}"
-        for row in there.values():
+                reason = copy.fault or f"its SHA-256 {copy.digest.hex()[:16]}... differs from that in the catalog"
+                yield f"dictionary {row.id} is damaged on {replica} ({replica.pool.node}): {reason}; {_REPAIR}"
+        for row in copies.values():
             if not row.removed:
-                yield f"dictionary {row.id} is on {replica} ({replica.pool.node}), and not in the catalog; {_MEND}"
+                yield f"dictionary {row.id} is on {replica} ({replica.pool.node}) but not in the catalog; {_REPAIR}"
 
 
-_MEND = "'schemaless schema upgrade' mends it, from wherever it is intact"
+_REPAIR = "'schemaless schema upgrade' repairs this from any intact copy"
 
 
-def _known(rows: Mapping[DictionaryReplica, Mapping[int, Stored]]) -> dict[int, tuple[Dictionary, str]]:
-    """Return each dictionary that is intact on some replica and was not removed; the first replica wins."""
+def _intact(rows: Mapping[DictionaryReplica, Mapping[int, Stored]]) -> dict[int, tuple[Dictionary, str]]:
+    """Return each dictionary that was not removed and has an intact copy, from the first table that has one."""
     intact: dict[int, tuple[Dictionary, str]] = {}
-    gone = {row.id for row in next(iter(rows.values())).values() if row.removed}
-    for of_shelf in rows.values():
-        for row in of_shelf.values():
-            if row.id not in gone and row.id not in intact and (dictionary := row.dictionary) is not None:
+    removed = {row.id for row in next(iter(rows.values())).values() if row.removed}
+    for of_replica in rows.values():
+        for row in of_replica.values():
+            if row.id not in removed and row.id not in intact and (dictionary := row.dictionary) is not None:
                 intact[row.id] = dictionary, row.source
     return intact
 
 
-def _gathered(
+def _all_rows(
     dictionary_replicas: DictionaryReplicas,
 ) -> tuple[dict[DictionaryReplica, dict[int, Stored]], dict[DictionaryReplica, str]]:
-    """Return the rows of every replica, the catalog's first, and why others could not be read."""
+    """Read the rows of every table, the catalog's first; return them and the errors of clusters that failed."""
     rows = {dictionary_replicas.catalog: dictionary_replicas.catalog.rows()}
     failed: dict[DictionaryReplica, str] = {}
     for replica in dictionary_replicas.copies:
@@ -385,8 +388,8 @@ def _gathered(
 
 def _not_on(replica: DictionaryReplica, dictionary_id: int, error: ServerError) -> ServerError:
     return type(error)(
-        f"dictionary {dictionary_id} is in the catalog, and not on {replica} yet: {error.message}; no column can be "
-        "set to it before it is there. Run the same command again",
+        f"dictionary {dictionary_id} is in the catalog but not yet on {replica}: {error.message}. No column can be set "
+        "to it until every cluster has a copy; run the same command again",
         node=error.node,
         code=error.code,
     )

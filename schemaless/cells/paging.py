@@ -1,8 +1,9 @@
-"""Pages of cells, of a shard or of a row's versions, small enough for memory whatever bodies there are.
+"""Pages of cells, from a shard or from a row's versions, whose size in bytes is bounded whatever the bodies.
 
-Bodies reach 16 MiB, and neighbours may differ by a thousand times. So a page asks for as many rows as should fit by the
-sizes in the last one, and has the server leave out any body that could make it much longer. That takes one statement.
-Where a body was left out, the server adds up the sizes first, and the page is read again up to where it fits.
+Bodies can reach 16 MiB, and adjacent ones may differ by a factor of a thousand. A page therefore requests the number of
+rows that should fit, judging by the previous page, and the server leaves out any body that could make it much longer.
+That usually takes one statement. If a body was left out, a second one adds up the sizes on the server, and a third one
+reads the rows that fit.
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ from schemaless.wire.connection import Check, Rows
 MAX_PAGE_CELLS: Final = 1_000
 _PAGE_BYTES: Final = 1 << 20
 _FIRST_VERSIONS: Final = 8
-_MOST_VERSIONS: Final = 100
+_MAX_VERSIONS: Final = 100
 _VERSIONS_BYTES: Final = 4 << 20
 MOST_PAGE_BYTES: Final = 16 << 20
-"""The bodies of a page take no more than this together: as much as one body can."""
+"""Maximum size of all bodies of a page, in bytes: the maximum size of one body."""
 
 Row = tuple[int, bytes, str, int, bytes, str]
-"""A row is a whole cell: added_id, row_key, column_name, ref_key, body, created_at."""
+"""A complete row of the ``cell`` table: added_id, row_key, column_name, ref_key, body, created_at."""
 
 Read = Callable[[bytes, Check | None], Any]
-"""This is a function that sends a query, and has its rows looked at before they are used."""
+"""Function that sends a query, validates the rows with a check, if given, and returns them."""
 
 
 @dataclass(slots=True)
 class PageSize:
-    """What is known of the sizes of a shard's bodies; threads may share one, the last one wins."""
+    """Number of cells to request for the next page of a shard. Threads may share it; the last one wins."""
 
     cells: int = 64
 
     def learn(self, rows: Sequence[Row]) -> None:
-        """Take the next page to be like this one."""
+        """Adapt to the body sizes of a page."""
         mean_bytes = sum([len(row[4]) for row in rows]) // len(rows)
         self.cells = max(1, min(MAX_PAGE_CELLS, _PAGE_BYTES // (mean_bytes + 1)))
 
@@ -53,17 +54,20 @@ def read_page(
     legacy_only: bool = False,
     column_name: str | None = None,
 ) -> tuple[Sequence[Row], bool]:
-    """Return the next cells, and whether there may be more behind them.
+    """Read the next cells of a shard.
 
     Args:
-        read: sends a query to the shard and returns its rows, where the check finds them to be its own.
-        size: of this shard; learns.
-        database: the shard's.
-        after: only cells with a higher added_id.
-        up_to: only cells up to this added_id.
-        limit: at most so many cells.
-        legacy_only: only bodies without an envelope.
-        column_name: only cells of this column.
+        read: sends a query to the shard and returns its validated rows.
+        size: the shard's page size, which is adapted.
+        database: the shard's database.
+        after: return only cells with a higher added_id.
+        up_to: return only cells up to this added_id.
+        limit: maximum number of cells.
+        legacy_only: return only bodies without an envelope.
+        column_name: return only cells of this column.
+
+    Returns:
+        The cells, and whether more may follow.
     """
     cells = min(limit, size.cells)
 
@@ -72,7 +76,7 @@ def read_page(
             select_page(
                 database, after, up_to, cells, max_body_bytes, legacy_only=legacy_only, column_name=column_name
             ),
-            lambda rows: _strange(rows, after, up_to, column_name),
+            lambda rows: _check_page(rows, after, up_to, column_name),
         )
         return rows
 
@@ -84,23 +88,23 @@ def read_page(
         end = select_page_end(
             database, after, up_to, cells, _PAGE_BYTES, legacy_only=legacy_only, column_name=column_name
         )
-        last, count, looked_at = read(end, None)[0]
+        last, count, examined = read(end, None)[0]
         rows = [] if last is None else page(int(last), MAX_BODY_BYTES)
-        more = count < looked_at or looked_at == cells
-        if rows:  # else somebody erased them meanwhile
+        more = count < examined or examined == cells
+        if rows:  # otherwise they were erased in between
             break
     if rows:
         size.learn(rows)
     return rows, more
 
 
-def _strange(rows: Rows, after: int, up_to: int | None, column_name: str | None) -> str | None:
-    """Return what a page's rows have to do with others than those asked for; None for nothing."""
+def _check_page(rows: Rows, after: int, up_to: int | None, column_name: str | None) -> str | None:
+    """Return how the rows of a page differ from the requested ones; None if they match."""
     first, last = rows[0], rows[-1]
     if not after < first[0] <= last[0] or (up_to is not None and last[0] > up_to):
-        return f"asked for added_ids behind {after} up to {up_to}, got {first[0]} to {last[0]}"
+        return f"requested added_ids after {after} up to {up_to}, got {first[0]} to {last[0]}"
     if column_name is not None and first[2] != column_name:
-        return f"asked for column {column_name!r}, got {first[2]!r}"
+        return f"requested column {column_name!r}, got {first[2]!r}"
     return None
 
 
@@ -114,7 +118,7 @@ def every_row(
     legacy_only: bool = False,
     column_name: str | None = None,
 ) -> Iterator[Row]:
-    """Yield the cells behind ``after``, page by page; arguments as for ``read_page``."""
+    """Yield the cells after ``after``, page by page; arguments as for ``read_page``."""
     more = True
     while more:
         rows, more = read_page(read, size, database, after, up_to, legacy_only=legacy_only, column_name=column_name)
@@ -135,23 +139,23 @@ def read_versions(
 
     Args:
         read: sends a query to the shard and returns its rows.
-        select: makes the query of such bounds, and of how many to fetch.
-        above: their lower bound.
-        below: their upper one.
-        descending: newest first.
-        limit: at most so many; None for all.
+        select: returns the query for a lower bound, an upper bound and a number of rows.
+        above: exclusive lower bound of ref_key.
+        below: exclusive upper bound of ref_key.
+        descending: yield the highest ref_key first.
+        limit: maximum number of versions; None for all.
     """
-    left = limit
-    most = _FIRST_VERSIONS
-    while left is None or left > 0:
-        size = most if left is None else min(left, most)
+    remaining = limit
+    batch = _FIRST_VERSIONS
+    while remaining is None or remaining > 0:
+        size = batch if remaining is None else min(remaining, batch)
         rows = read(select(above, below, size))
         yield from rows
         if len(rows) < size:
             return
-        left = None if left is None else left - len(rows)
+        remaining = None if remaining is None else remaining - len(rows)
         mean_bytes = max(1, sum(len(row[4]) for row in rows) // len(rows))
-        most = max(1, min(_MOST_VERSIONS, most * 2, _VERSIONS_BYTES // mean_bytes))
+        batch = max(1, min(_MAX_VERSIONS, batch * 2, _VERSIONS_BYTES // mean_bytes))
         if descending:
             below = rows[-1][3]
         else:

@@ -1,4 +1,4 @@
-"""Cells read by their keys, from whichever shard they are on; ``cells.py`` has the rules of writing them."""
+"""Reading cells by their keys. ``Available`` adds the fallback to replicas."""
 
 from __future__ import annotations
 
@@ -35,22 +35,26 @@ _KEYS_PER_SELECT: Final = 200
 _PAIRS_PER_SELECT: Final = 200
 
 Place = tuple[bytes, str, int]
+"""A cell's key as the table stores it: row_key, column_name, ref_key."""
 
 ADDED_ID: Final = slice(0, 1)
-"""These columns of a row are its added_id."""
+"""The columns of a row that hold its added_id, for ``only``."""
 
 PLACE: Final = slice(1, 4)
-"""These columns of a row are its whole key."""
+"""The columns of a row that hold its full key."""
 
 PAIR: Final = slice(1, 3)
-"""These columns of a row are its row_key and column_name."""
+"""The columns of a row that hold its row_key and column_name."""
 
 ROW_KEY: Final = slice(1, 2)
-"""These columns of a row are its row_key."""
+"""The columns of a row that hold its row_key."""
 
 
 class Reader:
-    """Reads cells of one datastore; absence is never an error, stored bytes that do not decode are ``CorruptBody``."""
+    """Reads cells of one datastore.
+
+    Missing cells are not an error. Stored bytes that do not decode raise ``CorruptBody``.
+    """
 
     def __init__(self, shards: Shards, limits: Limits, dictionaries: Dictionaries) -> None:
         self._shards = shards
@@ -58,17 +62,17 @@ class Reader:
         self._limits = limits
         self.dictionaries = dictionaries
 
-    # Rows as cells
+    # Conversion of rows to cells
 
     def decode(self, stored: StoredCell) -> JSONDocument:
-        """Return a stored cell's document; errors name the cell."""
+        """Decode a stored cell; errors name the cell."""
         try:
             return decode_body(stored.body, self._limits, self.dictionaries)
         except CorruptBody as error:
             raise error.at(stored.key, stored.shard) from error.__cause__
 
     def stored(self, row: Row, shard: int) -> StoredCell:
-        """Return a row of the table as a cell with its stored bytes."""
+        """Return the cell of a row, with its stored bytes."""
         added_id, row_key, column_name, ref_key, body, created_at = row
         return StoredCell(
             uuid.UUID(bytes=row_key),
@@ -82,7 +86,7 @@ class Reader:
         )
 
     def cell(self, row: Row, shard: int, row_key: uuid.UUID | None = None) -> Cell:
-        """Return a row of the table as a cell with its document; ``row_key`` is what the caller has of it already."""
+        """Return the cell of a row, with its document; ``row_key`` saves parsing it if the caller has it."""
         added_id, row_bytes, column_name, ref_key, body, created_at = row
         key = uuid.UUID(bytes=row_bytes) if row_key is None else row_key
         try:
@@ -92,26 +96,26 @@ class Reader:
         return Cell(key, column_name, ref_key, document, added_id, datetime.fromisoformat(created_at))
 
     def select(self, shard: int, sql: bytes, read_from: ReadFrom, wanted: Container[Any], key: slice) -> Sequence[Row]:
-        """Send a query for whole cells to a shard.
+        """Send a query for complete cells to a shard.
 
         Args:
-            shard: its number.
+            shard: number of the shard.
             sql: the query.
-            read_from: which kind of node.
-            wanted: the keys that were asked for.
-            key: what of a row is a key among them: ``ADDED_ID``, ``PLACE``, ``PAIR`` or ``ROW_KEY``.
+            read_from: the kind of server to read from.
+            wanted: the requested keys.
+            key: the columns that hold such a key: ``ADDED_ID``, ``PLACE``, ``PAIR`` or ``ROW_KEY``.
 
         Raises:
-            WrongReply: a row came that was not asked for.
+            WrongReply: the reply has a row that was not requested.
         """
         rows: Any = self._shards.rows(shard, sql, read_from=read_from, check=only(wanted, key))
         return cast("Sequence[Row]", rows)
 
     def by_keys(self, connection: Connection, database: str, keys: Iterable[Place]) -> Iterator[Row]:
-        """Yield the rows that are there of ``keys``, read outside any transaction.
+        """Yield the existing rows of ``keys``, read outside of any transaction.
 
         Raises:
-            WrongReply: a row came that was not asked for.
+            WrongReply: a reply has a row that was not requested.
         """
         wanted = list(keys)
         for start in range(0, len(wanted), _KEYS_PER_SELECT):
@@ -119,10 +123,10 @@ class Reader:
             rows: Any = connection.rows(select_cells(database, part), only(set(part), PLACE))
             yield from rows
 
-    # By key, as ``Datastore``'s calls of like names have it
+    # Reads by key; ``Datastore`` documents them
 
     def version(self, key: CellKey, read_from: ReadFrom) -> Cell | None:
-        """Read one version; ``key`` is a checked one."""
+        """Read one version; ``key`` has been validated."""
         if read_from == "available":
             return self._available().version(key, "primary")
         row = key.row_key.bytes
@@ -154,7 +158,7 @@ class Reader:
     def latest_stored(
         self, keys: Iterable[tuple[RowKey, str]], read_from: FeedFrom = "primary"
     ) -> Iterator[StoredCell]:
-        """Yield the latest version for many ``(row_key, column_name)``, as it is stored."""
+        """Yield the latest version for many ``(row_key, column_name)``, with its stored bytes."""
         by_shard: dict[int, list[tuple[bytes, str]]] = {}
         wanted = dict.fromkeys(_pair(row_key, name) for row_key, name in keys)
         for pair in wanted:
@@ -185,19 +189,19 @@ class Reader:
         limit: int | None,
         read_from: ReadFrom,
     ) -> Iterator[StoredCell]:
-        """Read versions of one row and column, fetching as it goes; arguments are checked at once."""
+        """Iterate over versions of one row and column; arguments are checked before the first fetch."""
         if read_from == "available":
             return self._available().versions(row_key, column_name, after, before, descending, limit, "primary")
         pair = row, _ = _pair(row_key, column_name)
         above = -1 if after is None else check_ref_key(after)
         below = MAX_REF_KEY + 1 if before is None else check_ref_key(before)
         if limit is not None and (type(limit) is not int or limit < 0):
-            raise InvalidInput(f"limit must be a number from 0 up, or None for all, got {limit!r}")
+            raise InvalidInput(f"limit must be an int of 0 or more, or None for all versions, got {limit!r}")
         shard = self._shard_of(row)
         database = self._shards.database(shard)
         rows = read_versions(
             lambda sql: self.select(shard, sql, read_from, [pair], PAIR),
-            lambda after, before, most: select_versions(database, *pair, after, before, descending, most),
+            lambda after, before, count: select_versions(database, *pair, after, before, descending, count),
             above,
             below,
             descending,
@@ -206,7 +210,7 @@ class Reader:
         return (self.stored(stored_row, shard) for stored_row in rows)
 
     def column_names(self, row_key: RowKey, read_from: ReadFrom) -> list[str]:
-        """Return the names of a row's columns, in their order."""
+        """Return the names of a row's columns, sorted."""
         row = row_key_bytes(row_key)
         shard = self._shard_of(row)
         sql = select_column_names(self._shards.database(shard), row)
@@ -220,10 +224,10 @@ class Reader:
 
 
 class Available(Reader):
-    """One call that reads from the primary, and from a replica where that does not answer.
+    """Reader for a single call with ``read_from="available"``: falls back to a replica if a primary does not answer.
 
-    What is found there by its whole key is right: a cell never changes. What is found by less of it may not be all
-    there is, and is marked so; of what is not found nobody knows whether it was written.
+    Cells are immutable, so a cell found on a replica by its full key is correct. Cells found by part of the key may not
+    be all or the latest ones, and are marked as stale. A cell missing from the replica may still exist on the primary.
     """
 
     def __init__(self, shards: Shards, limits: Limits, dictionaries: Dictionaries) -> None:
@@ -231,7 +235,7 @@ class Available(Reader):
         self._lost: dict[int, ServerError] = {}
 
     def select(self, shard: int, sql: bytes, read_from: ReadFrom, wanted: Container[Any], key: slice) -> Sequence[Row]:
-        """Send a query as ``Reader.select`` does; a shard whose primary did not answer is read from a replica on."""
+        """Send a query as ``Reader.select`` does; once a shard's primary did not answer, its replicas are used."""
         if shard not in self._lost:
             try:
                 return super().select(shard, sql, "primary", wanted, key)
@@ -245,30 +249,30 @@ class Available(Reader):
             try:
                 rows: Any = self._shards.run_on(node, shard, lambda connection: connection.rows(sql, check))
             except (ServerError, ShardIdentityMismatch) as problem:
-                log.warning("shard %d is not read from %s either: %s", shard, node, problem)
+                log.warning("cannot read shard %d from replica %s either: %s", shard, node, problem)
                 continue
             return cast("Sequence[Row]", rows)
         raise self._lost[shard]
 
     def _is_down(self, shard: int, error: ServerError) -> bool:
-        """Whether a shard's primary does not answer; one that is slow does, and a shard on its way has left it."""
+        """Return True if a shard's primary is down: not if it is merely slow, or if the shard is being moved."""
         if isinstance(error, ServerTimeout):
             return self._shards.pool_for(self._shards.node_of(shard)).breaker.is_open
         return not isinstance(error, ShardMoving)
 
     def stored(self, row: Row, shard: int) -> StoredCell:
-        """Return a row as a cell, which may be stale where it is of a replica."""
+        """Return the cell of a row, with its stored bytes; marked as stale if a replica was read."""
         cell = super().stored(row, shard)
         if shard not in self._lost:
             return cell
         return StaleStoredCell(*(getattr(cell, field.name) for field in fields(cell)))
 
     def cell(self, row: Row, shard: int, row_key: uuid.UUID | None = None) -> Cell:
-        """Return a row as a cell with its document, which may be stale where it is of a replica."""
+        """Return the cell of a row, with its document; marked as stale if a replica was read."""
         return self.stored(row, shard).decode()
 
     def version(self, key: CellKey, read_from: ReadFrom) -> Cell | None:
-        """Read one version: where it is found, that is the cell, wherever it was."""
+        """Read one version. Found by its full key, it is never stale."""
         cell = super().version(key, read_from)
         if cell is None:
             self._check_absent(self._shard_of(key.row_key.bytes), f"cell {key}")
@@ -276,7 +280,7 @@ class Available(Reader):
         return Cell(*(getattr(cell, field.name) for field in fields(cell)))
 
     def latest(self, row_key: RowKey, column_name: str, read_from: ReadFrom) -> Cell | None:
-        """Read the version with the highest ref_key that is there."""
+        """Read the version with the highest ref_key on the server that is read."""
         cell = super().latest(row_key, column_name, read_from)
         if cell is None:
             row = row_key_bytes(row_key)
@@ -286,7 +290,7 @@ class Available(Reader):
     def latest_of_many(
         self, keys: Iterable[tuple[RowKey, str]], read_from: ReadFrom
     ) -> dict[tuple[uuid.UUID, str], Cell]:
-        """Read the latest version that is there for many ``(row_key, column_name)``."""
+        """Read the latest version on the servers that are read, for many ``(row_key, column_name)``."""
         wanted = list(keys)
         cells = super().latest_of_many(wanted, read_from)
         for row_key, column_name in wanted:
@@ -297,7 +301,7 @@ class Available(Reader):
         return cells
 
     def row(self, row_key: RowKey, read_from: ReadFrom) -> dict[str, Cell]:
-        """Read the latest cell that is there of each column of a row."""
+        """Read the latest cell of each column of a row, on the server that is read."""
         cells = super().row(row_key, read_from)
         if not cells:
             row = row_key_bytes(row_key)
@@ -314,31 +318,33 @@ class Available(Reader):
         limit: int | None,
         read_from: ReadFrom,
     ) -> Iterator[StoredCell]:
-        """Read versions that are there; one of them is stale, or it raises, where others may have been written."""
+        """Iterate over versions; if more may exist, at least one of them is stale, or ``StaleAbsence`` is raised."""
         versions = super().versions(row_key, column_name, after, before, descending, limit, read_from)
-        return self._until_an_end(versions, row_key_bytes(row_key), column_name, limit)
+        return self._check_complete(versions, row_key_bytes(row_key), column_name, limit)
 
-    def _until_an_end(
+    def _check_complete(
         self, cells: Iterator[StoredCell], row: bytes, column_name: str, limit: int | None
     ) -> Iterator[StoredCell]:
-        count, marked = 0, False
+        count, stale = 0, False
         for cell in cells:
-            count, marked = count + 1, marked or cell.stale
+            count, stale = count + 1, stale or cell.stale
             yield cell
-        if count != limit and not marked:
+        if count != limit and not stale:
             self._check_absent(self._shard_of(row), f"more versions of row {row.hex()} in column {column_name}")
 
-    def _check_absent(self, shard: int, what: str, others: Mapping[tuple[uuid.UUID, str], Cell] | None = None) -> None:
-        """Raise unless the primary itself said that something is not there.
+    def _check_absent(
+        self, shard: int, missing: str, others: Mapping[tuple[uuid.UUID, str], Cell] | None = None
+    ) -> None:
+        """Check that it was the primary that had no such cell.
 
         Raises:
-            StaleAbsence: a replica said so.
+            StaleAbsence: a replica was read.
         """
         lost = self._lost.get(shard)
         if lost is not None:
             absence = StaleAbsence(
-                f"a replica has not got {what}, and whether it was written only the primary knows, which does not "
-                f"answer ({lost.message})",
+                f"the replica does not have {missing}. It may exist on the primary, which does not answer "
+                f"({lost.message}); try again later",
                 node=lost.node,
                 shard=shard,
                 code=lost.code,
@@ -349,16 +355,16 @@ class Available(Reader):
 
 
 def _pair(row_key: RowKey, column_name: str) -> tuple[bytes, str]:
-    """Return a checked row_key, as the table has it, and column_name."""
+    """Return a validated row_key, as bytes, and column_name."""
     return row_key_bytes(row_key), check_column_name(column_name)
 
 
 def only(wanted: Container[Any], key: slice) -> Check:
-    """Return a check that the parts ``key`` of all rows are among those that were asked for."""
-    part = itemgetter(key)
+    """Return a check that every row was requested: its columns ``key`` must be one of ``wanted``."""
+    key_of = itemgetter(key)
 
     def check(rows: Rows) -> str | None:
-        strange = next(filterfalse(wanted.__contains__, map(part, rows)), None)
-        return None if strange is None else f"asked for {wanted!r:.200}, got {strange!r:.200}"
+        unrequested = next(filterfalse(wanted.__contains__, map(key_of, rows)), None)
+        return None if unrequested is None else f"requested {wanted!r:.200}, got {unrequested!r:.200}"
 
     return check

@@ -1,4 +1,4 @@
-"""Statements about cells by their key and in the order of their added_id: what applications' calls send."""
+"""Statements for cells, for the codecs of columns and for dictionaries."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def insert_cells(
     """Insert rows of ``(row_key, column_name, ref_key, body)``.
 
     Args:
-        created_at: of each row, in UTC, or None for the server's clock; None where all are.
+        database: the shard's database.
+        cells: the rows.
+        created_at: the time of each row in UTC, or None for the server's clock. None if that applies to every row.
     """
     names = b"row_key,column_name,ref_key,body" + (b"" if created_at is None else b",created_at")
     parts = [b"INSERT INTO %b (%b) VALUES " % (cell_table(database), names)]
@@ -44,12 +46,12 @@ def insert_cells(
         key = (b"," if position else b"", row_key.hex().encode(), column_name.encode(), ref_key)
         end = b"')" if created_at is None else b"',%b)" % moment(created_at[position])
         parts += (b"%b(x'%b','%b',%d,_binary'" % key, escaped(body), end)
-    # Joined once: each step before would be one more copy of every body.
+    # Joined once at the end, because every intermediate step would copy the bodies again.
     return b"".join(parts)
 
 
 def insert_numbered_cells(database: str, cells: Iterable[tuple[int, bytes, str, int, bytes, datetime]]) -> bytes:
-    """Insert rows of ``(added_id, row_key, column_name, ref_key, body, created_at)``; those that are there stay."""
+    """Insert rows of ``(added_id, row_key, column_name, ref_key, body, created_at)``; existing rows stay."""
     return b"INSERT IGNORE INTO %b (added_id,row_key,column_name,ref_key,body,created_at) VALUES %b" % (
         cell_table(database),
         b",".join(
@@ -61,7 +63,7 @@ def insert_numbered_cells(database: str, cells: Iterable[tuple[int, bytes, str, 
 
 
 def select_cells(database: str, keys: Iterable[tuple[bytes, str, int]]) -> bytes:
-    """Select the cells with these keys, in no particular order."""
+    """Select the cells with these keys, in undefined order."""
     tests = [
         b"(row_key=x'%b' AND column_name='%b' AND ref_key=%d)" % (row_key.hex().encode(), column_name.encode(), ref_key)
         for row_key, column_name, ref_key in keys
@@ -70,7 +72,7 @@ def select_cells(database: str, keys: Iterable[tuple[bytes, str, int]]) -> bytes
 
 
 def select_latest(database: str, pairs: Sequence[tuple[bytes, str]]) -> bytes:
-    """Select, for each ``(row_key, column_name)``, the cell with the highest ref_key."""
+    """Select the cell with the highest ref_key for each ``(row_key, column_name)``."""
     parts = [
         b"SELECT %b FROM %b WHERE row_key=x'%b' AND column_name='%b' ORDER BY ref_key DESC LIMIT 1"
         % (CELL, by_key(database), row_key.hex().encode(), column_name.encode())
@@ -122,9 +124,9 @@ def select_versions(
 
 
 def select_latest_ref_key(database: str, row_key: bytes, column_name: str) -> bytes:
-    """Select one value: whose it is, row_key and column_name and a space, and behind that the highest ref_key, if any.
+    """Select one value: row_key, column_name and a space as proof, then the highest ref_key, if there is one.
 
-    A server finds the highest without reading a row, and each further column costs the client as much time as that.
+    The server finds the highest ref_key without reading a row. A second column would cost the client as much time.
     """
     row, column = row_key.hex().encode(), column_name.encode()
     return b"SELECT CONCAT(x'%b','%b ',IFNULL(MAX(ref_key),'')) FROM %b WHERE row_key=x'%b' AND column_name='%b'" % (
@@ -159,13 +161,14 @@ def select_page_end(
     legacy_only: bool = False,
     column_name: str | None = None,
 ) -> bytes:
-    """Select where a page of rows ends whose bodies have ``max_bytes`` at most, but one row at least.
+    """Select the end of a page of rows whose bodies have at most ``max_bytes`` in total; a page has at least one row.
 
-    Sized by the server before anything is fetched: bodies reach 16 MiB, and neighbours may differ by a thousand times.
+    The server adds up the sizes before anything is fetched: bodies reach 16 MiB, and adjacent ones may differ by a
+    factor of a thousand.
 
     Returns:
-        A statement whose one row is the last added_id (NULL where there are no rows), the number of rows up to it, and
-        the number of rows that were looked at, ``limit`` at most.
+        A statement whose only row is the last added_id (NULL if there are no rows), the number of rows up to it, and
+        the number of rows examined, at most ``limit``.
     """
     return (
         b"SELECT COALESCE(MAX(CASE WHEN total<=%d THEN added_id END), MIN(added_id)), "
@@ -186,7 +189,7 @@ def select_page(
     legacy_only: bool = False,
     column_name: str | None = None,
 ) -> bytes:
-    """Select the next ``limit`` cells with ``after < added_id <= up_to``, in that order; a longer body is NULL."""
+    """Select the next ``limit`` cells with ``after < added_id <= up_to``, in order; longer bodies are NULL."""
     return (
         b"SELECT added_id, row_key, column_name, ref_key, IF(LENGTH(body)<=%d,body,NULL), %b FROM %b WHERE %b "
         b"ORDER BY added_id LIMIT %d"
@@ -205,19 +208,20 @@ def select_keys_digest(database: str, after: int, up_to: int) -> bytes:
 
 
 def select_nothing(database: str) -> bytes:
-    """Select no row; refused where the shard's cells are not."""
+    """Select no row; fails if the shard's ``cell`` table does not exist."""
     return b"SELECT 1 FROM %b LIMIT 0" % cell_table(database)
 
 
 def select_id_span(database: str) -> bytes:
-    """Select the lowest and the highest added_id; both NULL for an empty shard."""
+    """Select the lowest and the highest added_id; both NULL if the shard is empty."""
     return b"SELECT MIN(added_id), MAX(added_id) FROM %b" % cell_table(database)
 
 
 def select_block_end(database: str, after: int, rows: int, up_to: int | None = None) -> bytes:
-    """Select the last added_id, and the number, of the next ``rows`` rows; reads keys only.
+    """Select the last added_id and the number of the next ``rows`` rows, reading only keys.
 
-    With added_id alone, and statistics that say there are two rows, MySQL would read the index from its beginning.
+    ref_key is selected for the optimizer: with added_id alone, and statistics of a nearly empty table, MySQL would read
+    the index from its beginning.
     """
     return (
         b"SELECT MAX(added_id), COUNT(*) FROM "
@@ -227,7 +231,7 @@ def select_block_end(database: str, after: int, rows: int, up_to: int | None = N
 
 
 def select_column_codecs(catalog: str) -> bytes:
-    """Select column_name, codec, level, dictionary_id and set_at of every column that is set."""
+    """Select column_name, codec, level, dictionary_id and set_at of every column with a setting."""
     return (
         b"SELECT column_name, codec, level, dictionary_id, CONCAT(set_at,'+00:00') FROM %b "
         b"ORDER BY column_name" % table(catalog, b"column_codec")
@@ -237,33 +241,30 @@ def select_column_codecs(catalog: str) -> bytes:
 def upsert_column_codec(
     catalog: str, column_name: str, codec: str, level: int | None, dictionary_id: int | None
 ) -> bytes:
-    """Set what a column's new bodies are written in."""
+    """Set the codec of a column."""
     setting: dict[str, Term] = {"codec": codec, "level": level, "dictionary_id": dictionary_id, "set_at": NOW}
     return upsert(table(catalog, b"column_codec"), {"column_name": column_name}, setting)
 
 
 def delete_column_codec(catalog: str, column_name: str) -> bytes:
-    """Let a column be written in the default again."""
+    """Delete the codec setting of a column."""
     return delete(table(catalog, b"column_codec"), column_name=column_name)
 
 
 def select_columns_with(catalog: str, dictionary_id: int) -> bytes:
-    """Select the names of the columns that are set to a dictionary, in their order."""
-    which = (table(catalog, b"column_codec"), dictionary_id)
-    return b"SELECT column_name FROM %b WHERE dictionary_id=%d ORDER BY column_name" % which
+    """Select the names of the columns that use a dictionary, sorted."""
+    arguments = (table(catalog, b"column_codec"), dictionary_id)
+    return b"SELECT column_name FROM %b WHERE dictionary_id=%d ORDER BY column_name" % arguments
 
 
 def select_dictionary(catalog: str, dictionary_id: int, *, lock: bool = False) -> bytes:
-    """Select content, digest, removed_at and retired_at of a dictionary, all times UTC.
-
-    With ``lock``, others are held off it until the transaction ends.
-    """
-    which = (table(catalog, b"dictionary"), dictionary_id, b" FOR UPDATE" if lock else b"")
-    return b"SELECT content, digest, removed_at, retired_at FROM %b WHERE dictionary_id=%d%b" % which
+    """Select content, digest, removed_at and retired_at (UTC) of a dictionary; ``lock`` locks the row."""
+    arguments = (table(catalog, b"dictionary"), dictionary_id, b" FOR UPDATE" if lock else b"")
+    return b"SELECT content, digest, removed_at, retired_at FROM %b WHERE dictionary_id=%d%b" % arguments
 
 
 def lock_dictionary_times(catalog: str, dictionary_id: int) -> bytes:
-    """Select retired_at, removed_at and how long ago it was retired, in seconds, and hold others off it."""
+    """Select retired_at, removed_at and the seconds since retired_at, and lock the row."""
     return (
         b"SELECT retired_at, removed_at, TIMESTAMPDIFF(MICROSECOND, retired_at, UTC_TIMESTAMP(6))/1000000 FROM %b "
         b"WHERE dictionary_id=%d FOR UPDATE" % (table(catalog, b"dictionary"), dictionary_id)
@@ -271,7 +272,7 @@ def lock_dictionary_times(catalog: str, dictionary_id: int) -> bytes:
 
 
 def select_dictionaries(catalog: str, dictionary_id: int | None = None) -> bytes:
-    """Select whole dictionaries, or one, in the order of their numbers.
+    """Select all dictionaries, or one, ordered by id.
 
     Returns:
         A statement whose rows are dictionary_id, content, digest, size_bytes, source, created_at, retired_at and
@@ -284,12 +285,12 @@ def select_dictionaries(catalog: str, dictionary_id: int | None = None) -> bytes
 
 
 def select_highest_dictionary(catalog: str) -> bytes:
-    """Select the highest number that a dictionary has, removed ones included; 0 without any."""
+    """Select the highest id of a dictionary, including removed ones; 0 if there are none."""
     return b"SELECT COALESCE(MAX(dictionary_id),0) FROM %b" % table(catalog, b"dictionary")
 
 
 def select_dictionaries_of_size(catalog: str, size_bytes: int) -> bytes:
-    """Select dictionary_id and content of the dictionaries in use that have so many bytes, in their order."""
+    """Select dictionary_id and content of the dictionaries in use with this size, ordered by id."""
     return (
         b"SELECT dictionary_id, content FROM %b WHERE LENGTH(content)=%d AND retired_at IS NULL "
         b"ORDER BY dictionary_id" % (table(catalog, b"dictionary"), size_bytes)
@@ -297,45 +298,45 @@ def select_dictionaries_of_size(catalog: str, size_bytes: int) -> bytes:
 
 
 def select_dictionary_source(catalog: str, dictionary_id: int) -> bytes:
-    """Select what a dictionary was trained on, as JSON text."""
+    """Select the description of a dictionary's training data, as JSON text."""
     return b"SELECT source FROM %b WHERE dictionary_id=%d" % (table(catalog, b"dictionary"), dictionary_id)
 
 
 def insert_dictionary(catalog: str, size_bytes: int, source: str, dictionary_id: int | None) -> bytes:
-    """Insert a dictionary whose content is still to come, with the next number or this one."""
+    """Insert a dictionary without content, with the next id or the given one."""
     number = b"DEFAULT" if dictionary_id is None else dictionary_id
     row = (number, blob(bytes(32)), size_bytes, source)
     return insert(table(catalog, b"dictionary"), "dictionary_id, digest, size_bytes, source", [row])
 
 
 def upsert_dictionary(catalog: str, dictionary_id: int, content: bytes, digest: bytes, source: str) -> bytes:
-    """Write a dictionary as it is elsewhere; one that was removed is there again."""
+    """Insert or replace a dictionary; a removed one is restored."""
     key: dict[str, Term] = {"dictionary_id": dictionary_id, "source": source}
     return upsert(table(catalog, b"dictionary"), key, _content(content, digest))
 
 
 def delete_dictionary(catalog: str, dictionary_id: int) -> bytes:
-    """Delete the row of a dictionary that was inserted in this transaction."""
+    """Delete the row of a dictionary, inserted in the same transaction."""
     return delete(table(catalog, b"dictionary"), dictionary_id=dictionary_id)
 
 
 def update_dictionary(catalog: str, dictionary_id: int, content: bytes, digest: bytes) -> bytes:
-    """Write a dictionary's content; one that was removed is there again."""
+    """Write a dictionary's content; a removed one is restored."""
     return update(table(catalog, b"dictionary"), _content(content, digest), dictionary_id=dictionary_id)
 
 
 def take_back_dictionary(catalog: str, dictionary_id: int) -> bytes:
-    """Let a dictionary be written with, also where it was retired."""
+    """Put a retired dictionary back into use."""
     return update(table(catalog, b"dictionary"), {"retired_at": None}, dictionary_id=dictionary_id)
 
 
 def retire_dictionary(catalog: str, dictionary_id: int) -> bytes:
-    """Let nothing more begin to write with a dictionary."""
+    """Retire a dictionary: no column can be set to it."""
     return update(table(catalog, b"dictionary"), {"retired_at": NOW}, dictionary_id=dictionary_id)
 
 
 def remove_dictionary(catalog: str, dictionary_id: int) -> bytes:
-    """Remove a dictionary's content; its number stays taken."""
+    """Remove a dictionary's content; its id stays reserved."""
     return update(table(catalog, b"dictionary"), {"content": None, "removed_at": NOW}, dictionary_id=dictionary_id)
 
 
@@ -350,19 +351,16 @@ _DESCRIPTOR: Final = b"ORD(SUBSTRING(body,7,1))"
 
 
 def _names(dictionary_id: int) -> bytes:
-    """Return a test for zstd bodies that name a dictionary: its id stands behind the frame's descriptor.
+    """Return a test for zstd bodies that refer to a dictionary: the id follows the frame header's descriptor.
 
-    Between the two there is a byte more where the descriptor says so.
+    The descriptor tells whether there is another byte between the two.
     """
     number = dictionary_id.to_bytes(2, "little").hex().encode()
     return b"%b&3=2 AND SUBSTRING(body,8+(%b&32=0),2)=x'%b'" % (_DESCRIPTOR, _DESCRIPTOR, number)
 
 
 def select_named(database: str, dictionary_id: int, after: int, up_to: int) -> bytes:
-    """Select row_key, column_name, ref_key and added_id of one cell that names a dictionary, if there is one.
-
-    Looked at are those with ``after < added_id <= up_to``.
-    """
+    """Select the key and added_id of one cell with ``after < added_id <= up_to`` that refers to a dictionary."""
     return b"SELECT row_key, column_name, ref_key, added_id FROM %b WHERE %b AND %b AND %b LIMIT 1" % (
         by_id(database),
         id_range(after, up_to),

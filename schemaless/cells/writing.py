@@ -1,4 +1,4 @@
-"""Cells written once: the rules of it, shard by shard. ``datastore.py`` is the face of it."""
+"""Writing cells exactly once, shard by shard."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from schemaless.errors import (
     InvalidCell,
     OutcomeUnknown,
     SchemalessError,
+    ServerError,
     ServerRefused,
     ServerTimeout,
     ServerUnavailable,
@@ -37,20 +38,26 @@ from schemaless.wire.connection import Connection, Rows, in_packets
 from schemaless.wire.driver import Reply
 from schemaless.wire.errors import ConnectionLost, DuplicateKey
 
-_RACES: Final = 20
-_APPEND_RACES: Final = 10_000
+_MAX_INSERTS: Final = 20
+"""Attempts at an INSERT that meets existing keys, before the table is taken to be at fault."""
+
+_MAX_APPENDS: Final = 10_000
+"""Attempts at ``append_cell`` when other writers take the next ref_key first."""
+
 _PLACE: Final = operator.attrgetter("place")
 
 
 @dataclass(slots=True)
 class EncodedCell:
-    """A checked cell, ready to be written.
+    """A validated cell, ready to write.
 
     Attributes:
-        place: the parts of ``key`` as the table has them: the order in which every writer inserts, so that two batches
-            seldom deadlock, and cheaper to look up by than ``key``.
-        document: gives the document that ``body`` holds; asked only where a cell with other bytes is there already.
-        created_at: in UTC, or None for the server's clock.
+        key: the cell's key.
+        place: the key as the table stores it. Every writer inserts in this order, so that two batches rarely deadlock;
+            it is also cheaper to hash than ``key``.
+        body: the encoded body.
+        document: returns the document of ``body``; called only if the cell exists with other bytes.
+        created_at: UTC; None for the server's clock.
     """
 
     key: CellKey
@@ -63,16 +70,16 @@ class EncodedCell:
 def encoded_cell(
     key: CellKey, body: bytes, document: Callable[[], JSONDocument], created_at: datetime | None = None
 ) -> EncodedCell:
-    """Return a cell ready to be written; ``key`` and ``created_at`` are checked ones."""
+    """Return a cell ready to write; ``key`` and ``created_at`` have been validated."""
     return EncodedCell(key, (key.row_key.bytes, key.column_name, key.ref_key), body, document, created_at)
 
 
 def encoded_stored(cell: NewStoredCell, decode: Callable[[bytes], JSONDocument]) -> EncodedCell:
-    """Return a cell whose body is stored bytes, checked but for these, ready to be written.
+    """Return an encoded cell ready to write; its body is not decoded.
 
     Raises:
-        InvalidCell: its key or its created_at is not allowed.
-        BodyTooLarge: its body is over 16 MiB - 1.
+        InvalidCell: the key or created_at is invalid.
+        BodyTooLarge: the body is larger than 16 MiB - 1.
     """
     key = cell_key(cell.row_key, cell.column_name, cell.ref_key)
     body = check_length(cell.body)
@@ -87,25 +94,25 @@ class Cells:
         self._reader = reader
 
     def put_batch(self, cells: Sequence[EncodedCell], look_first: bool) -> list[Put]:
-        """Write cells, one transaction a shard.
+        """Write a batch of cells, in one transaction per shard.
 
         Args:
-            cells: the same key may stand there twice if the bodies are the same; the first one counts.
-            look_first: read what is there before inserting: for repeated imports, since an INSERT that meets an
-                existing row burns an added_id.
+            cells: the cells. A key may occur twice if both bodies are equal; the first occurrence is written.
+            look_first: read existing cells before inserting, for repeated imports: an INSERT of an existing row uses up
+                an added_id.
 
         Returns:
-            One Put for each cell, in the order given.
+            One ``Put`` per cell, in the same order.
 
         Raises:
-            InvalidCell: a key stands there with two bodies; nothing was sent.
+            InvalidCell: a key occurs with two bodies; nothing was sent.
             BatchError: at least one shard was not written; the others were.
         """
         distinct: dict[Place, EncodedCell] = {}
         for cell in cells:
             first = distinct.setdefault(cell.place, cell)
             if first is not cell and first.body != cell.body and not same_put(first.document(), cell.document()):
-                raise InvalidCell(f"cell {cell.key} stands in the batch twice, with two bodies; nothing was written")
+                raise InvalidCell(f"cell {cell.key} occurs in the batch with two different bodies; nothing was written")
         shard_count = self._shards.topology.shard_count
         by_shard: dict[int, list[EncodedCell]] = {}
         for cell in distinct.values():
@@ -115,15 +122,15 @@ class Cells:
         unreachable: dict[object, ServerUnavailable] = {}
         for shard in sorted(by_shard):
             if unreachable and (node := self._shards.node_of(shard)) in unreachable:
-                met = unreachable[node]
-                causes[shard] = type(met)(met.message, node=met.node, shard=shard, code=met.code)
+                down = unreachable[node]
+                causes[shard] = type(down)(down.message, node=down.node, shard=shard, code=down.code)
                 continue
             try:
                 puts |= self.put_on_shard(shard, by_shard[shard], look_first=look_first)
             except SchemalessError as error:
                 causes[shard] = error
                 if isinstance(error, ServerUnavailable):
-                    # Its other shards would each wait out the same timeout.
+                    # The server's other shards would each run into the same timeout.
                     unreachable[self._shards.node_of(shard)] = error
         if causes:
             written = [puts[cell.place] for cell in distinct.values() if cell.place in puts]
@@ -131,85 +138,87 @@ class Cells:
         return [puts[cell.place] for cell in cells]
 
     def put_on_shard(self, shard: int, cells: Sequence[EncodedCell], *, look_first: bool = False) -> dict[Place, Put]:
-        """Write distinct cells of one shard: all of them, or none.
+        """Write distinct cells of one shard: either all of them or none.
 
-        After a lost connection all of it is repeated: the unique key makes the repeated INSERT wait behind the first
-        attempt, and so tells what became of it. A read could not.
+        After a lost connection the whole operation is repeated. The unique key makes the repeated INSERT wait until the
+        first attempt has ended, and so reveals its outcome; a read would not.
 
         Raises:
-            CellConflict: a cell is there with another body.
-            BodyTooLarge: a body does not fit into one statement.
-            OutcomeUnknown: connections were lost again and again.
+            CellConflict: a cell exists with another body.
+            BodyTooLarge: a cell does not fit into one statement.
+            OutcomeUnknown: every attempt lost its connection.
         """
         ordered = sorted(cells, key=_PLACE)
         database = self._shards.database(shard)
 
         def operation(connection: Connection) -> dict[Place, Put]:
-            there: dict[Place, Put] = {}
+            existing: dict[Place, Put] = {}
             missing = ordered
-            look = look_first
-            met: DuplicateKey | None = None
-            for _ in range(_RACES):
-                if look:
-                    there = self._compare(connection, database, shard, ordered)
-                    missing = [cell for cell in ordered if cell.place not in there]
+            compare = look_first
+            duplicate: DuplicateKey | None = None
+            for _ in range(_MAX_INSERTS):
+                if compare:
+                    existing = self._compare(connection, database, shard, ordered)
+                    missing = [cell for cell in ordered if cell.place not in existing]
                 if not missing:
-                    return there
+                    return existing
                 try:
-                    return there | _insert(connection, database, missing)
+                    return existing | _insert(connection, database, missing)
                 except DuplicateKey as error:
-                    # Compared after the transaction has ended: inside it, its snapshot could hide the other's row.
-                    look, met = True, error
-            assert met is not None
+                    # Compare after the transaction has ended: its snapshot could hide the other writer's row.
+                    compare, duplicate = True, error
+            assert duplicate is not None
             raise ServerRefused(
-                f"{met.message}, {_RACES} times over, and no row with the cell's key is there; has the table another "
-                "unique key, or a trigger?",
+                f"{duplicate.message} in {_MAX_INSERTS} attempts, although the table has no row with the cell's key. "
+                "Does the table have another unique key, or a trigger?",
                 node=connection.node,
                 shard=shard,
-                code=met.code,
+                code=duplicate.code,
             )
 
         return self._shards.run(shard, operation, writes=True)
 
     def append_on_shard(self, shard: int, row_key: uuid.UUID, column_name: str, body: bytes) -> Put:
-        """Write a body at the ref_key after the latest: once, whatever becomes of replies.
+        """Write a body at the ref_key after the latest one, exactly once even if replies are lost.
 
-        The INSERT's reply gives the added_id before COMMIT is sent. So when the reply to COMMIT is lost and the
-        repeated INSERT meets a row, its added_id tells whose it is; its body could be equal by chance.
+        The reply to the INSERT contains the added_id, before COMMIT is sent. If the reply to COMMIT is lost and the
+        repeated INSERT meets an existing row, its added_id tells whether this call wrote it. Comparing bodies would not
+        be enough, because another writer's body could be equal.
 
         Raises:
-            InvalidCell: the latest ref_key is the highest there can be.
-            OutcomeUnknown: a COMMIT was sent and its outcome cannot be found out; ``key`` says which cell it is about.
+            InvalidCell: the latest ref_key is the highest possible one.
+            OutcomeUnknown: the reply to a COMMIT was lost and retries did not settle the outcome; ``key`` is the cell
+                that may have been written.
         """
         database = self._shards.database(shard)
-        tried: list[tuple[CellKey, int]] = []
-        place: list[CellKey] = []
+        inserted: list[tuple[CellKey, int]] = []
+        target: list[CellKey] = []
 
         def insert(connection: Connection, key: CellKey) -> Put:
             cell = encoded_cell(key, body, lambda: None)
             ((sql, _),) = _statements(connection, database, [cell])
             with connection.transaction():
                 added_id = _inserted(connection, sql, 1).last_id
-                tried.append((key, added_id))
+                inserted.append((key, added_id))
             return Put(key, added_id, created=True)
 
         def operation(connection: Connection) -> Put:
-            for _ in range(_APPEND_RACES):
-                if not place:
+            for _ in range(_MAX_APPENDS):
+                if not target:
                     latest = _latest_ref_key(connection, database, (row_key.bytes, column_name))
-                    place.append(CellKey(row_key, column_name, check_ref_key(1 if latest is None else latest + 1)))
-                key = place[0]
+                    target.append(CellKey(row_key, column_name, check_ref_key(1 if latest is None else latest + 1)))
+                key = target[0]
                 try:
                     return insert(connection, key)
                 except DuplicateKey:
                     added_id = _added_id(connection, database, (row_key.bytes, column_name, key.ref_key))
-                    if added_id is not None and (key, added_id) in tried:
+                    if added_id is not None and (key, added_id) in inserted:
                         return Put(key, added_id, created=True)
-                    # Another's; so whatever was tried there is not stored.
-                    place.clear()
-                    tried.clear()
+                    # Another writer's row, so no attempt of this call at that key was committed.
+                    target.clear()
+                    inserted.clear()
             raise ServerTimeout(
-                f"beaten to the next ref_key {_APPEND_RACES} times; nothing was written",
+                f"other writers took the next ref_key first, {_MAX_APPENDS:,} times in a row; nothing was written",
                 node=connection.node,
                 shard=shard,
             )
@@ -217,20 +226,21 @@ class Cells:
         try:
             return self._shards.run(shard, operation, writes=True)
         except OutcomeUnknown as error:
-            if not tried:
-                # No COMMIT was ever sent, and what a lost connection leaves open is rolled back.
+            if not inserted:
+                # No COMMIT was sent, and the server rolls back what a lost connection leaves open.
+                last = error.__cause__ if isinstance(error.__cause__, ServerError) else error
                 unwritten = ServerUnavailable(
-                    f"{error.message.partition('; make')[0]}; nothing was written",
+                    f"nothing was written, because no COMMIT was sent ({last.message})",
                     node=error.node,
                     shard=shard,
                     code=error.code,
                 )
                 unwritten.retry_after_s = error.retry_after_s
                 raise unwritten from error
-            key = tried[-1][0]
+            key = inserted[-1][0]
             unknown = OutcomeUnknown(
-                f"the reply to the COMMIT of cell {key} was lost, and repeating it did not tell; to settle it, "
-                "put_cell the same body with this key: appending again could write it twice",
+                f"the reply to the COMMIT of cell {key} was lost, and retries did not settle the outcome. Call "
+                "put_cell with the same body and this key; appending again could write the body twice",
                 node=error.node,
                 shard=shard,
                 code=error.code,
@@ -242,10 +252,10 @@ class Cells:
     def _compare(
         self, connection: Connection, database: str, shard: int, cells: Sequence[EncodedCell]
     ) -> dict[Place, Put]:
-        """Return a Put for each cell that is there with the same body.
+        """Return a ``Put`` for each cell that exists with an equal body.
 
         Raises:
-            CellConflict: one is there with another body.
+            CellConflict: a cell exists with another body.
         """
         wanted = {cell.place: cell for cell in cells}
         same: dict[Place, Put] = {}
@@ -258,34 +268,34 @@ class Cells:
         return same
 
     def _same(self, stored: StoredCell, cell: EncodedCell) -> bool:
-        """Whether a cell is the stored one: the same document, and the same text where text says more than that."""
+        """Return True if a cell equals the stored one: the same document, and the same text if parsing is lossy."""
         if not same_put(self._reader.decode(stored), cell.document()):
             return False
-        text = _telling_text(cell.body, self._reader.dictionaries)
-        return text is None or text == _telling_text(stored.body, self._reader.dictionaries)
+        text = _lossy_text(cell.body, self._reader.dictionaries)
+        return text is None or text == _lossy_text(stored.body, self._reader.dictionaries)
 
 
 def _latest_ref_key(connection: Connection, database: str, pair: tuple[bytes, str]) -> int | None:
-    """Return the highest ref_key of a row and column; None where there is none."""
-    whose = pair[0] + pair[1].encode() + b" "
+    """Return the highest ref_key of a row and column; None if there is none."""
+    prefix = pair[0] + pair[1].encode() + b" "
 
     def check(rows: Rows) -> str | None:
-        answer = rows[0][0]
-        ours = isinstance(answer, bytes) and answer.startswith(whose)
-        return None if ours else f"asked for {whose!r}, got {answer!r:.200}"
+        value = rows[0][0]
+        requested = isinstance(value, bytes) and value.startswith(prefix)
+        return None if requested else f"requested {prefix!r}, got {value!r:.200}"
 
-    ((answer,),) = connection.rows(select_latest_ref_key(database, *pair), check)
-    return int(answer.removeprefix(whose)) if answer != whose else None
+    ((value,),) = connection.rows(select_latest_ref_key(database, *pair), check)
+    return int(value.removeprefix(prefix)) if value != prefix else None
 
 
 def _added_id(connection: Connection, database: str, place: Place) -> int | None:
-    """Return one cell's added_id; None where it is not there."""
+    """Return a cell's added_id; None if the cell does not exist."""
     rows = connection.rows(select_added_id(database, *place), only([place], PLACE))
     return int(rows[0][0]) if rows else None
 
 
-def _telling_text(body: bytes, dictionaries: Dictionaries) -> bytes | None:
-    """Return a body's JSON text if parsing it loses something, such as a key that stands there twice; else None."""
+def _lossy_text(body: bytes, dictionaries: Dictionaries) -> bytes | None:
+    """Return the JSON text of a body if parsing loses something, such as a duplicate key; otherwise None."""
     if not describe_body(body).is_text:
         return None
     text = recode(body, LEGACY, dictionaries=dictionaries).body
@@ -293,11 +303,11 @@ def _telling_text(body: bytes, dictionaries: Dictionaries) -> bytes | None:
 
 
 def _insert(connection: Connection, database: str, cells: Sequence[EncodedCell]) -> dict[Place, Put]:
-    # Nearly every put is one statement.
-    whole = _insert_sql(database, cells)
-    if len(whole) <= connection.max_statement_bytes:
-        return _insert_statement(connection, whole, cells)
-    del whole
+    # Nearly every put fits into one statement.
+    statement = _insert_sql(database, cells)
+    if len(statement) <= connection.max_statement_bytes:
+        return _insert_statement(connection, statement, cells)
+    del statement
     batches = list(_statements(connection, database, cells))
     puts: dict[Place, Put] = {}
     with connection.transaction():
@@ -307,42 +317,42 @@ def _insert(connection: Connection, database: str, cells: Sequence[EncodedCell])
 
 
 def _insert_statement(connection: Connection, sql: bytes, cells: Sequence[EncodedCell]) -> dict[Place, Put]:
-    done = _inserted(connection, sql, len(cells))
-    # A statement whose number of rows is known reserves its ids at once, so they follow the first without a gap.
-    ids = itertools.count(done.last_id, connection.auto_increment_increment)
+    reply = _inserted(connection, sql, len(cells))
+    # The server reserves all ids of an INSERT with a known number of rows at once, so they have no gaps.
+    ids = itertools.count(reply.last_id, connection.auto_increment_increment)
     return {cell.place: Put(cell.key, added_id, True) for cell, added_id in zip(cells, ids, strict=False)}
 
 
 def _inserted(connection: Connection, sql: bytes, count: int) -> Reply:
-    """Send an INSERT of so many cells and return its reply.
+    """Send an INSERT of ``count`` cells and return its reply.
 
     Raises:
-        ConnectionLost: the reply is not of that many new cells, and so another statement's.
+        ConnectionLost: the reply reports another number of new rows, so it belongs to another statement.
     """
-    done = connection.execute(sql)
-    if done.affected != count or not done.last_id:
+    reply = connection.execute(sql)
+    if reply.affected != count or not reply.last_id:
         raise ConnectionLost(
-            f"the reply to an INSERT of {count} cells is of {done.affected} rows, the first with id {done.last_id}; "
-            "does something on the way to the server mix up replies?",
+            f"the reply to an INSERT of {count} cells reports {reply.affected} rows and the id {reply.last_id}. Does a "
+            "proxy in front of the server mix up replies?",
             node=connection.node,
             shard=connection.shard,
         )
-    return done
+    return reply
 
 
 def _statements(
     connection: Connection, database: str, cells: Sequence[EncodedCell]
 ) -> Iterator[tuple[bytes, Sequence[EncodedCell]]]:
-    """Cut cells into INSERT statements that the server takes.
+    """Split cells into INSERT statements that the server accepts.
 
     Raises:
-        BodyTooLarge: one cell alone is too long; nothing was sent.
+        BodyTooLarge: a single cell is too long; nothing was sent.
     """
 
     def refuse(cell: EncodedCell, sql_bytes: int) -> None:
         raise BodyTooLarge(
-            f"cell {cell.key}: its body has {len(cell.body):,} bytes, and its INSERT {sql_bytes:,} (some bytes need "
-            f"escaping); the server takes {connection.max_allowed_packet:,}. Raise max_allowed_packet there"
+            f"cell {cell.key}: the body has {len(cell.body):,} bytes and its INSERT {sql_bytes:,} (some bytes are "
+            f"escaped), but the server accepts {connection.max_allowed_packet:,}. Raise max_allowed_packet there"
         )
 
     return in_packets(cells, functools.partial(_insert_sql, database), connection.max_statement_bytes, refuse)

@@ -236,7 +236,7 @@ def test_put_cells_same_key_with_two_bodies_raises_before_any_io(store, new_row)
     """A batch that contradicts itself writes nothing, in no shard."""
     one, other = new_row(), new_row()
 
-    with pytest.raises(InvalidCell, match="twice, with two bodies; nothing was written"):
+    with pytest.raises(InvalidCell, match="with two different bodies; nothing was written"):
         store.put_cells([NewCell(other, "BASE", 1, 0), NewCell(one, "BASE", 1, 1), NewCell(one, "BASE", 1, 2)])
 
     assert store.get_row(one) == store.get_row(other) == {}

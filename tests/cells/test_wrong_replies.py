@@ -54,7 +54,7 @@ def test_rows_of_another_key_are_refused_and_their_connection_is_closed(store, n
         return send(connection, sql)
 
     monkeypatch.setattr(Connection, "ask", mixed_up)
-    with pytest.raises(WrongReply, match=r"asked for .*, got .*; it was discarded") as caught:
+    with pytest.raises(WrongReply, match=r"requested .*, got .*") as caught:
         CALLS[call](store, mine, shard, last)
     monkeypatch.undo()
 
