@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Final
 
 from schemaless.cells import sql
-from schemaless.cells.dictionary_replicas import DictionaryReplicas, spread
+from schemaless.cells.dictionary_replicas import DictionaryReplicas, copy_to_clusters
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.registry import DEFAULT, LEGACY, Codec, codec_named
 from schemaless.errors import CorruptBody, DictionaryDamaged, InvalidInput, SchemalessError, ServerError
@@ -130,7 +130,7 @@ def _copy_everywhere(dictionary_replicas: DictionaryReplicas, dictionary_id: int
             f"dictionary {dictionary_id} is damaged in the catalog: {row.fault}. Restore it from a cluster's copy with "
             "'schemaless schema upgrade', or from a file with 'schemaless codec import'"
         )
-    spread(dictionary_replicas, dictionary, row.source)
+    copy_to_clusters(dictionary_replicas, dictionary, row.source)
 
 
 def _missing(dictionary_id: int) -> InvalidInput:

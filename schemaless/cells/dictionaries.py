@@ -20,11 +20,11 @@ from schemaless.cells.dictionary_replicas import (
     DictionaryReplica,
     DictionaryReplicas,
     Stored,
+    check_copies,
+    copy_to_clusters,
     fault_of,
-    highest_on,
-    is_taken,
-    prove,
-    spread,
+    highest_id,
+    is_id_taken,
 )
 from schemaless.codec.dictionaries import Dictionaries, Dictionary, not_at_hand
 from schemaless.errors import (
@@ -119,7 +119,7 @@ class StoredDictionaries:
             )
         self._cache.pop(dictionary_id, None)
         dictionary = self.get(dictionary_id)
-        prove(dictionary_replicas, dictionary)
+        check_copies(dictionary_replicas, dictionary)
         return dictionary
 
     def _fetch(self, dictionary_id: int) -> Dictionary:
@@ -221,11 +221,11 @@ def keep(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, source
         OutcomeUnknown: the reply was lost; repeat the call.
         ServerError: a server is unreachable or refuses; repeat the call.
     """
-    highest = highest_on(dictionary_replicas)
+    highest = highest_id(dictionary_replicas)
     kept = dictionary_replicas.catalog.pool.run_once(
         lambda connection: _found_or_inserted(connection, dictionary_replicas, dictionary, source, highest)
     )
-    spread(dictionary_replicas, kept, json.dumps(source))
+    copy_to_clusters(dictionary_replicas, kept, json.dumps(source))
     return kept
 
 
@@ -242,8 +242,8 @@ def bring(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, sourc
         ServerError: a server is unreachable or refuses; repeat the call.
     """
     name = dictionary_replicas.catalog.database
-    highest = highest_on(dictionary_replicas)
-    taken = is_taken(dictionary_replicas, dictionary)
+    highest = highest_id(dictionary_replicas)
+    taken = is_id_taken(dictionary_replicas, dictionary)
 
     def write(connection: Connection) -> Dictionary:
         rows = connection.rows(sql.select_dictionary(name, dictionary.id))
@@ -260,7 +260,7 @@ def bring(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, sourc
         return _found_or_inserted(connection, dictionary_replicas, dictionary, source, highest)
 
     kept = dictionary_replicas.catalog.pool.run_once(write)
-    spread(dictionary_replicas, kept, json.dumps(source))
+    copy_to_clusters(dictionary_replicas, kept, json.dumps(source))
     return kept
 
 

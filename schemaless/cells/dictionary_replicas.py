@@ -195,7 +195,7 @@ def fault_of(dictionary_id: int, content: bytes, digest: bytes) -> str | None:
 # ---- operations on all copies
 
 
-def spread(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, source: str) -> None:
+def copy_to_clusters(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, source: str) -> None:
     """Write a dictionary to every cluster that has no intact copy, and read it back.
 
     A failure of a cluster without shards is ignored, because a move copies the dictionaries before the first shard.
@@ -212,7 +212,7 @@ def spread(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, sour
             _log.warning("%s, which has no shards, has no copy of dictionary %d: %s", replica, dictionary.id, error)
 
 
-def prove(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary) -> None:
+def check_copies(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary) -> None:
     """Check that every cluster with shards has an intact copy of a dictionary.
 
     Raises:
@@ -230,7 +230,7 @@ def prove(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary) -> No
             )
 
 
-def highest_on(dictionary_replicas: DictionaryReplicas) -> int:
+def highest_id(dictionary_replicas: DictionaryReplicas) -> int:
     """Return the highest id of a dictionary on any cluster, including removed ones; 0 if there are none.
 
     Raises:
@@ -246,8 +246,8 @@ def highest_on(dictionary_replicas: DictionaryReplicas) -> int:
     return highest
 
 
-def is_taken(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary) -> bool:
-    """Return True if another dictionary has the same id on some cluster; raises as ``highest_on``."""
+def is_id_taken(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary) -> bool:
+    """Return True if another dictionary has the same id on some cluster; raises as ``highest_id``."""
     for replica in dictionary_replicas.copies:
         try:
             row = replica.row(dictionary.id)

@@ -38,7 +38,7 @@ Place = tuple[bytes, str, int]
 """A cell's key as the table stores it: row_key, column_name, ref_key."""
 
 ADDED_ID: Final = slice(0, 1)
-"""The columns of a row that hold its added_id, for ``only``."""
+"""The columns of a row that hold its added_id, for ``only_requested``."""
 
 PLACE: Final = slice(1, 4)
 """The columns of a row that hold its full key."""
@@ -108,7 +108,7 @@ class Reader:
         Raises:
             WrongReply: the reply has a row that was not requested.
         """
-        rows: Any = self._shards.rows(shard, sql, read_from=read_from, check=only(wanted, key))
+        rows: Any = self._shards.rows(shard, sql, read_from=read_from, check=only_requested(wanted, key))
         return cast("Sequence[Row]", rows)
 
     def by_keys(self, connection: Connection, database: str, keys: Iterable[Place]) -> Iterator[Row]:
@@ -120,7 +120,7 @@ class Reader:
         wanted = list(keys)
         for start in range(0, len(wanted), _KEYS_PER_SELECT):
             part = wanted[start : start + _KEYS_PER_SELECT]
-            rows: Any = connection.rows(select_cells(database, part), only(set(part), PLACE))
+            rows: Any = connection.rows(select_cells(database, part), only_requested(set(part), PLACE))
             yield from rows
 
     # Reads by key; ``Datastore`` documents them
@@ -243,7 +243,7 @@ class Available(Reader):
                 if not self._is_down(shard, error):
                     raise
                 self._lost[shard] = error
-        check = only(wanted, key)
+        check = only_requested(wanted, key)
         replicas = self._shards.routing.clusters[shard].replicas
         for node in random.sample(replicas, len(replicas)):
             try:
@@ -359,7 +359,7 @@ def _pair(row_key: RowKey, column_name: str) -> tuple[bytes, str]:
     return row_key_bytes(row_key), check_column_name(column_name)
 
 
-def only(wanted: Container[Any], key: slice) -> Check:
+def only_requested(wanted: Container[Any], key: slice) -> Check:
     """Return a check that every row was requested: its columns ``key`` must be one of ``wanted``."""
     key_of = itemgetter(key)
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Final
 
 from schemaless.cell import CellKey, JSONDocument, NewStoredCell, Put, StoredCell
-from schemaless.cells.reading import PLACE, Place, Reader, only
+from schemaless.cells.reading import PLACE, Place, Reader, only_requested
 from schemaless.cells.sql import insert_cells, select_added_id, select_latest_ref_key
 from schemaless.codec.dictionaries import Dictionaries
 from schemaless.codec.envelope import check_length, describe_body, same_put
@@ -290,7 +290,7 @@ def _latest_ref_key(connection: Connection, database: str, pair: tuple[bytes, st
 
 def _added_id(connection: Connection, database: str, place: Place) -> int | None:
     """Return a cell's added_id; None if the cell does not exist."""
-    rows = connection.rows(select_added_id(database, *place), only([place], PLACE))
+    rows = connection.rows(select_added_id(database, *place), only_requested([place], PLACE))
     return int(rows[0][0]) if rows else None
 
 

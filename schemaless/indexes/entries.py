@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar, cast
 
 from schemaless.cell import StoredCell
 from schemaless.cells.paging import Row
-from schemaless.cells.reading import PLACE, Place, Reader, only
+from schemaless.cells.reading import PLACE, Place, Reader, only_requested
 from schemaless.cells.sql import select_cells
 from schemaless.errors import CorruptBody, DictionaryDamaged, ServerError, UnknownDictionary, UnknownFormat
 from schemaless.indexes import sql
@@ -138,7 +138,7 @@ class Entries:
             by_shard: dict[int, list[Place]] = {}
             for place in batch:
                 by_shard.setdefault(self._shard_of(place[0]), []).append(place)
-            for row in self._cells(by_shard, only(set(batch), PLACE)):
+            for row in self._cells(by_shard, only_requested(set(batch), PLACE)):
                 cell = self._reader.stored(row, self._shard_of(row[1]))
                 place = cell.row_key.bytes, cell.column_name, cell.ref_key
                 parts[place] = self.part(cell)

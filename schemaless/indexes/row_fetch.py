@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from schemaless.cell import Cell, JSONDocument
 from schemaless.cells.paging import Row
-from schemaless.cells.reading import PAIR, Reader, only
+from schemaless.cells.reading import PAIR, Reader, only_requested
 from schemaless.errors import CorruptBody
 from schemaless.indexes import sql
 from schemaless.topology.placement import shard_for
@@ -186,7 +186,7 @@ class RowReader:
                 if shard_of[row_key] not in overfull:
                     on_row(row_key, of_row)
 
-        check = only(set(product(shard_of, columns)), PAIR)
+        check = only_requested(set(product(shard_of, columns)), PAIR)
         query_shards(self._shards, rows_of, statement, on_cells, check, while_waiting)
         return overfull
 
