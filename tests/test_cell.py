@@ -1,4 +1,4 @@
-"""``Cell``: a frozen dataclass in all but how fast one is made."""
+"""``Cell`` behaves like a frozen dataclass, with a faster constructor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VALUES = (uuid.UUID(int=7), "BASE", 1, {"fare": 12.5}, 42, datetime(2026, 11, 23
 
 @pytest.mark.parametrize("kind", [Cell, StaleCell])
 def test_a_cell_is_made_of_its_fields_in_their_order(kind):
-    """By place and by name; and it can be copied, changed into another, sent to a process and compared."""
+    """Positional and keyword arguments work, and so do copying, replacing, pickling and comparing."""
     cell = kind(*VALUES)
     names = [field.name for field in dataclasses.fields(kind)]
 
@@ -32,7 +32,7 @@ def test_a_cell_is_made_of_its_fields_in_their_order(kind):
 
 
 def test_a_cell_does_not_change():
-    """No field of it can be set or deleted, and it has no others."""
+    """No field can be set or deleted, and no attribute can be added."""
     cell = Cell(*VALUES)
     for name in [field.name for field in dataclasses.fields(Cell)]:
         with pytest.raises(dataclasses.FrozenInstanceError):

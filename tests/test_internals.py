@@ -1,4 +1,4 @@
-"""The two doors of an open datastore: what applications call, and what this package's own internals may touch."""
+"""The public calls of an open datastore, and its internals."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ CALLS = {
     "shard_count",
     "shard_of",
 }
-"""What completion on an open datastore shows."""
+"""Public names of a Datastore, as shown by completion."""
 
 
 def test_completion_shows_what_applications_call(store):
-    """Nothing of its inside is among it: neither a method, nor what an instance holds."""
+    """No internal method or attribute is among them."""
     shown = {name for name in dir(store) if not name.startswith("_")}
 
     assert shown == CALLS
 
 
 def test_tools_are_one_and_the_same(store):
-    """Whoever asks gets the internals that the datastore's own calls use."""
+    """internals_of returns the internals that the datastore's own calls use."""
     internals = internals_of(store)
 
     assert isinstance(internals, Internals)

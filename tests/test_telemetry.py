@@ -1,4 +1,4 @@
-"""OpenTelemetry: spans and figures of calls, retries and waits; nothing where it is absent, and nothing of cells."""
+"""OpenTelemetry spans and metrics of calls, retries and waits; nothing without it, and no contents of cells."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DOCUMENT = {"said": "the-document-says-this"}
 
 
 class Told:
-    """What an instrumented program exports."""
+    """The exports of an instrumented program."""
 
     def __init__(self) -> None:
         self._spans = InMemorySpanExporter()
@@ -48,7 +48,7 @@ class Told:
 
 @pytest.fixture
 def told() -> Told:
-    """A program's own set-up."""
+    """An application's SDK configuration."""
     return Told()
 
 
@@ -62,7 +62,7 @@ def traced(datastore_url, told):
 
 @pytest.mark.mysql
 def test_calls_make_spans_and_durations_without_a_word_of_the_cell(traced, told, row):
-    """One span for each call; an error is told by its class alone."""
+    """One span per call; an error is identified only by its class."""
     assert telemetry.instrument(traced)
     traced.put_cell(row, "BASE", 1, DOCUMENT)
     assert traced.get_cell_latest(row, "BASE").body == DOCUMENT
@@ -92,7 +92,7 @@ def test_calls_make_spans_and_durations_without_a_word_of_the_cell(traced, told,
 
 @pytest.mark.mysql
 def test_figures_alone_make_no_span_and_lose_no_call(datastore_url, told, row):
-    """Threads at once, and more calls than are added up at a time."""
+    """Concurrent threads, and more calls than are added up at a time."""
     with schemaless.connect(datastore_url) as store:
         get = store.shard_of
         assert telemetry.instrument(store, spans=False, tracer_provider=told.tracers, meter_provider=told.meters)
@@ -113,7 +113,7 @@ def test_figures_alone_make_no_span_and_lose_no_call(datastore_url, told, row):
 
 @pytest.mark.mysql
 def test_retries_and_waits_are_told(traced, told, row, by_hand):
-    """A killed connection is a retry with its cause, a call that met a full pool a wait."""
+    """A killed connection counts as a retry with its cause, and a full pool as a wait."""
     traced.put_cell(row, "BASE", 1, DOCUMENT)
     shard = traced.shard_of(row)
     shards = internals_of(traced).shards
@@ -140,7 +140,7 @@ def test_retries_and_waits_are_told(traced, told, row, by_hand):
 
 @pytest.mark.once
 def test_a_long_calls_events_are_counted(told):
-    """By their class, and the units that are done."""
+    """By class, together with the units of progress."""
     listener = telemetry.listener("nightly", meter_provider=told.meters)
     for event in (Step("reading"), Advanced(3), Advanced()):
         listener(event)
@@ -155,7 +155,7 @@ def test_a_long_calls_events_are_counted(told):
 
 @pytest.mark.mysql
 def test_without_opentelemetry_nothing_happens(store, monkeypatch):
-    """A program may instrument always; the datastore is left as it is."""
+    """A program may always call instrument; the datastore is left unchanged."""
     monkeypatch.setattr(telemetry, "available", lambda: False)
 
     assert telemetry.instrument(store) is False

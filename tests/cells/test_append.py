@@ -1,4 +1,4 @@
-"""``append_cell``: the next version, once, whatever others do and whatever becomes of replies."""
+"""``append_cell``: writes the next version exactly once, despite concurrent writers and lost replies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from schemaless.wire.errors import ConnectionLost
 
 
 def test_append_begins_at_1_and_goes_on_behind_the_latest(store: schemaless.Datastore, row: uuid.UUID) -> None:
-    """The latest is the highest ref_key of that column, whenever it was written."""
+    """The latest version is the one with the highest ref_key in the column, whenever it was written."""
     first = store.append_cell(row, "STATUS", {"state": "begun"})
     assert first.key == CellKey(row, "STATUS", 1)
     assert first.created
@@ -34,20 +34,20 @@ def test_append_begins_at_1_and_goes_on_behind_the_latest(store: schemaless.Data
 
 
 def test_append_goes_on_at_1_behind_0(store: schemaless.Datastore, row: uuid.UUID) -> None:
-    """A ref_key of 0 is a version like any other."""
+    """ref_key 0 is a normal version."""
     store.put_cell(row, "STATUS", 0, "a list's first position")
     assert store.append_cell(row, "STATUS", "next").key.ref_key == 1
 
 
 def test_the_same_body_twice_is_two_cells(store: schemaless.Datastore, row: uuid.UUID) -> None:
-    """Appending is no put: equal bodies are no repetition."""
+    """Unlike a put, an append of an equal body is not a repetition."""
     puts = [store.append_cell(row, "STATUS", {"same": True}, codec="json+zlib") for _ in range(3)]
     assert [put.key.ref_key for put in puts] == [1, 2, 3]
     assert len({put.added_id for put in puts}) == 3
 
 
 def test_append_refuses_before_any_io(store: schemaless.Datastore, row: uuid.UUID) -> None:
-    """What no cell may have is refused as put_cell refuses it."""
+    """Invalid keys and bodies are refused as by put_cell."""
     with pytest.raises(schemaless.InvalidCell, match="column_name"):
         store.append_cell(row, "no spaces", {})
     with pytest.raises(schemaless.InvalidBody, match="bytes"):
@@ -57,7 +57,7 @@ def test_append_refuses_before_any_io(store: schemaless.Datastore, row: uuid.UUI
 
 
 def test_append_behind_the_highest_ref_key_is_refused(store: schemaless.Datastore, row: uuid.UUID) -> None:
-    """There is no version behind 2^63 - 1, and nothing is written."""
+    """There is no version after 2^63 - 1, and nothing is written."""
     store.put_cell(row, "STATUS", MAX_REF_KEY, "the end")
     with pytest.raises(schemaless.InvalidCell, match="ref_key"):
         store.append_cell(row, "STATUS", "one more")
@@ -65,7 +65,7 @@ def test_append_behind_the_highest_ref_key_is_refused(store: schemaless.Datastor
 
 
 def test_many_appenders_of_one_row_take_a_ref_key_each(store: schemaless.Datastore, row: uuid.UUID) -> None:
-    """Eight threads on one row: no ref_key is left out, none is taken twice."""
+    """Eight threads append to one row: no ref_key is skipped or used twice."""
     start = threading.Barrier(8)
 
     def appender(number: int) -> list[schemaless.Put]:
@@ -80,7 +80,7 @@ def test_many_appenders_of_one_row_take_a_ref_key_each(store: schemaless.Datasto
 
 
 class _Faults:
-    """Loses the reply to chosen statements, after or before the server got them."""
+    """Loses the replies to chosen statements, before or after the server has received them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, losses: list[tuple[bytes, bool]]) -> None:
         self.losses = losses
@@ -101,7 +101,7 @@ class _Faults:
 def test_a_lost_reply_to_commit_is_told_by_the_added_id(
     store: schemaless.Datastore, row: uuid.UUID, monkeypatch: pytest.MonkeyPatch, arrives: bool
 ) -> None:
-    """Whether the COMMIT arrived or not, there is one new cell, and its Put is exact."""
+    """Whether or not the COMMIT arrived, exactly one cell is created and its Put is correct."""
     store.append_cell(row, "STATUS", "same")
     faults = _Faults(monkeypatch, [(b"COMMIT", arrives)])
     put = store.append_cell(row, "STATUS", "same")
@@ -115,7 +115,7 @@ def test_a_lost_reply_to_commit_is_told_by_the_added_id(
 def test_a_connection_lost_before_commit_is_rolled_back_and_repeated(
     store: schemaless.Datastore, row: uuid.UUID, monkeypatch: pytest.MonkeyPatch, statement: bytes, arrives: bool
 ) -> None:
-    """What was open on the lost connection leaves nothing behind."""
+    """The transaction that was open on the lost connection leaves nothing behind."""
     faults = _Faults(monkeypatch, [(statement, arrives)])
     put = store.append_cell(row, "STATUS", "same")
     assert not faults.losses
@@ -125,7 +125,7 @@ def test_a_connection_lost_before_commit_is_rolled_back_and_repeated(
 def test_anothers_equal_body_is_not_taken_for_ours(
     store: schemaless.Datastore, datastore_url: str, row: uuid.UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The COMMIT never arrives, and another appends the same body meanwhile: comparing bodies would lose one."""
+    """The COMMIT never arrives, and another writer appends an equal body: comparing bodies would lose one."""
     faults = _Faults(monkeypatch, [(b"COMMIT", False)])
     run = internals_of(store).shards.run
     beaten = []
@@ -151,7 +151,7 @@ def test_anothers_equal_body_is_not_taken_for_ours(
 def test_a_commit_that_stays_open_names_its_key(
     store: schemaless.Datastore, row: uuid.UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """OutcomeUnknown says which cell it is about, and put_cell settles it."""
+    """OutcomeUnknown names the cell, and put_cell settles the outcome."""
     _Faults(monkeypatch, [(b"COMMIT", True), *[(b"START", False)] * 4])
     with pytest.raises(schemaless.OutcomeUnknown) as caught:
         store.append_cell(row, "STATUS", "once")
@@ -166,7 +166,7 @@ def test_a_commit_that_stays_open_names_its_key(
 def test_without_a_commit_nothing_was_written_and_it_says_so(
     store: schemaless.Datastore, row: uuid.UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where no COMMIT was sent the outcome is known."""
+    """If no COMMIT was sent, the outcome is known."""
     _Faults(monkeypatch, [(b"INSERT", True)] * 5)
     with pytest.raises(schemaless.ServerUnavailable, match="nothing was written"):
         store.append_cell(row, "STATUS", "never")

@@ -1,4 +1,4 @@
-"""Reads while the primary does not answer: right where that can be known, marked where it cannot, and never a guess."""
+"""Reads while the primary is down: correct if that can be known, marked as stale otherwise, and never a guess."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ MANY = [(BOTH, "BASE"), (NEW, "BASE")]
 
 @pytest.fixture(scope="module")
 def primary(flavour: str) -> Iterator[LocalServer]:
-    """A server of its own with a replica, which hangs and is killed here."""
+    """A separate server with a replica, which these tests suspend and kill."""
     with private_servers(flavour, 1, replicas=1) as (running,):
         yield running
 
 
 @pytest.fixture(scope="module")
 def lagging(primary: LocalServer) -> Iterator[Datastore]:
-    """A datastore whose replica has two versions of a row, and stands still; the primary has more."""
+    """A datastore whose replica has two versions of a row and is stopped; the primary has more."""
     (replica,) = primary.replicas
     node = Node("replica", socket=str(replica.socket))
     with schemaless.connect(schemaless.create("lagging", 1, [primary.url]), read_timeout_s=1) as store:
@@ -58,7 +58,7 @@ def lagging(primary: LocalServer) -> Iterator[Datastore]:
 
 @contextmanager
 def hangs(server: LocalServer) -> Iterator[None]:
-    """Stop a server's process for the block."""
+    """Suspend a server's process during the block."""
     freeze(server.pid)
     try:
         yield
@@ -68,13 +68,13 @@ def hangs(server: LocalServer) -> Iterator[None]:
 
 @contextmanager
 def killed(server: LocalServer) -> Iterator[None]:
-    """Kill a server; it is gone after the block, too."""
+    """Kill a server; it stays down after the block."""
     local_servers.kill(server)
     yield
 
 
 Found = tuple[object, list[bool]]
-"""What a call gave: bodies, and whether each cell is stale."""
+"""The result of a call: bodies, and whether each cell is stale."""
 
 
 def bodies(cells: list[Cell]) -> Found:
@@ -180,7 +180,7 @@ CALLS: dict[str, tuple[Callable[[Datastore], object], object, object]] = {
 
 
 def outcome(store: Datastore, call: Callable[[Datastore], object]) -> object:
-    """Return what a call gives, or the class of what it raises."""
+    """Return the result of a call, or the class of the exception that it raises."""
     try:
         return call(store)
     except (StaleAbsence, ServerUnavailable, InvalidInput) as error:
@@ -190,13 +190,13 @@ def outcome(store: Datastore, call: Callable[[Datastore], object]) -> object:
 @pytest.mark.mysql
 @pytest.mark.parametrize("outage", [hangs, killed])
 def test_every_read_is_right_marked_or_refused(primary, lagging, outage, eventually):
-    """With the primary there nothing is stale; without it, what a replica has is found, and no absence is guessed."""
+    """With the primary up nothing is stale. Without it, the replica's cells are found and no absence is assumed."""
     assert {name: outcome(lagging, call) for name, (call, _, _) in CALLS.items()} == {
         name: there for name, (_, there, _) in CALLS.items()
     }
     with outage(primary):
         guard = internals_of(lagging).shards.pool_for(internals_of(lagging).shards.node_of(0)).breaker
-        # The call that finds it out is answered as well.
+        # The call that first meets the failure is answered as well.
         assert outcome(lagging, CALLS["the latest"][0]) == ([2], [True])
         assert {name: outcome(lagging, call) for name, (call, _, _) in CALLS.items()} == {
             name: away for name, (_, _, away) in CALLS.items()
@@ -213,7 +213,7 @@ def test_every_read_is_right_marked_or_refused(primary, lagging, outage, eventua
 
 @pytest.mark.mysql
 def test_a_replica_fallback_is_marked_stale(lagging, primary):
-    """What the primary's replica says is the latest is marked, and what is right by its whole key is not."""
+    """A latest version from a replica is marked as stale; a cell found by its full key is not."""
     with suppress(ProcessLookupError):
         os.kill(primary.pid, signal.SIGKILL)
     latest = lagging.get_cell_latest(BOTH, "BASE", read_from="available")
@@ -225,7 +225,7 @@ def test_a_replica_fallback_is_marked_stale(lagging, primary):
 
 @pytest.mark.mysql
 def test_versions_that_end_on_a_replica_are_not_all_there_are(lagging, monkeypatch):
-    """Where the primary goes away between two pages, and the replica has nothing more, the end is not the end."""
+    """If the primary fails between two pages and the replica has no more versions, the end is in doubt."""
     reader = internals_of(lagging).reader
     kept = reader._available()
     kept._lost[0] = ServerUnavailable("gone", node="db-1")
@@ -237,7 +237,7 @@ def test_versions_that_end_on_a_replica_are_not_all_there_are(lagging, monkeypat
 
 @pytest.mark.mysql
 def test_without_a_replica_that_answers_the_primarys_error_is_raised(lagging, primary):
-    """There is nobody else to ask, and the message is about who was to be asked."""
+    """There is no replica to fall back to, and the error names the primary."""
     for server in (primary.replicas[0], primary):
         with suppress(ProcessLookupError):
             os.kill(server.pid, signal.SIGKILL)

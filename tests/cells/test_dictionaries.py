@@ -1,4 +1,4 @@
-"""Dictionaries of a live datastore: fetched once, verified, named when lost, and never removed while one is needed."""
+"""Dictionaries of a live datastore: fetched once, verified, reported when lost, and not removed while needed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def admin(admin_url: str) -> Iterator[Datastore]:
 
 @pytest.fixture
 def by_root(admin: Datastore, by_hand: Callable[[Datastore], Shards]) -> Sql:
-    """Run SQL on the catalog and on every cluster's copy, as nobody else may."""
+    """Run SQL as root on the catalog and on every cluster's copy."""
     dictionary_replicas = internals_of(admin).dictionary_replicas
 
     def run(sql: str) -> None:
@@ -63,7 +63,7 @@ def by_root(admin: Datastore, by_hand: Callable[[Datastore], Shards]) -> Sql:
 
 @pytest.fixture
 def written(admin: Datastore, fresh_url: str) -> tuple[Dictionary, list[NewCell]]:
-    """A dictionary, and cells that need it."""
+    """A dictionary and cells that need it."""
     dictionary = kept(admin)
     set_to(admin, dictionary.id)
     made = cells(60)
@@ -79,7 +79,7 @@ def named(store: Datastore) -> set[int | None]:
 def test_cells_of_a_column_are_written_with_its_dictionary(
     fresh_url: str, written: tuple[Dictionary, list[NewCell]], admin: Datastore
 ) -> None:
-    """All three ways of writing take the column's codec, other columns and an explicit codec do not."""
+    """All three write calls use the column's codec; other columns and an explicit codec do not."""
     dictionary, made = written
     with schemaless.connect(fresh_url) as store:
         assert named(store) == {dictionary.id}
@@ -105,7 +105,7 @@ def test_cells_of_a_column_are_written_with_its_dictionary(
 def test_put_stored_cells_with_a_dictionary_creates_finds_or_conflicts(
     fresh_store: Datastore, admin: Datastore, there: str, trusted: bool
 ) -> None:
-    """A body that names a dictionary is written, is the same, or is in conflict, over whatever stands there."""
+    """Putting a body with a dictionary over any existing body is created, equal or in conflict, as for other bodies."""
     codecs = {
         "dictionary": replace(ZSTD, dictionary=kept(admin)),
         "another dictionary": replace(ZSTD, dictionary=kept(admin, 900)),
@@ -132,7 +132,7 @@ def test_put_stored_cells_with_a_dictionary_creates_finds_or_conflicts(
 def test_put_stored_cells_twice_in_a_batch_is_compared_by_document(
     fresh_store: Datastore, admin: Datastore, trusted: bool
 ) -> None:
-    """The same document with a dictionary and without is one cell; another one is refused before anything is sent."""
+    """One document with and without a dictionary is one cell; another document is refused before anything is sent."""
     coded = replace(ZSTD, dictionary=kept(admin))
     row = uuid.uuid5(uuid.NAMESPACE_OID, "a row of its own")
     one, same, other = (
@@ -148,14 +148,14 @@ def test_put_stored_cells_twice_in_a_batch_is_compared_by_document(
 def test_ten_thousand_reads_fetch_a_dictionary_once(
     fresh_url: str, written: tuple[Dictionary, list[NewCell]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Threads that meet it at the same moment wait for one fetch, and children of a fork have what the parent has."""
+    """Concurrent threads wait for a single fetch, and forked children inherit the parent's cache."""
     _, made = written
     asked: list[int] = []
     fetch = DictionaryReplica.row
 
     def counted(self: DictionaryReplica, dictionary_id: int) -> Stored | None:
         asked.append(os.getpid())
-        time.sleep(0.05)  # others come meanwhile
+        time.sleep(0.05)  # lets other threads arrive
         return fetch(self, dictionary_id)
 
     monkeypatch.setattr(DictionaryReplica, "row", counted)
@@ -175,7 +175,7 @@ def test_ten_thousand_reads_fetch_a_dictionary_once(
         assert wrong == []
         assert asked == [os.getpid()]
         child = os.fork()
-        if child == 0:  # with what the parent has, and with a lock of its own
+        if child == 0:  # has the parent's cache, but its own lock
             try:
                 read(60)
                 os._exit(0 if len(asked) == 1 and not wrong else 1)
@@ -188,7 +188,7 @@ def test_ten_thousand_reads_fetch_a_dictionary_once(
 def test_rows_are_read_with_a_dictionary_that_has_to_be_fetched_by_one_connection_to_each_server(
     fresh_url: str, written: tuple[Dictionary, list[NewCell]]
 ) -> None:
-    """Rows are dealt with while connections are held: to fetch it meanwhile would take a second one."""
+    """Rows are decoded while connections are held, so fetching a dictionary then would need a second connection."""
     _, made = written
     bodies = {
         uuid.UUID(bytes=cell.row_key) if isinstance(cell.row_key, bytes) else cell.row_key: cell.body for cell in made
@@ -205,7 +205,7 @@ def test_rows_are_read_with_a_dictionary_that_has_to_be_fetched_by_one_connectio
 def test_a_fork_while_another_thread_fetches_goes_on(
     fresh_url: str, written: tuple[Dictionary, list[NewCell]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The child does not wait for a thread that it does not have."""
+    """The child does not wait for a lock held by a thread of its parent."""
     _, made = written
     parent, begun, go_on = os.getpid(), threading.Event(), threading.Event()
     fetch = DictionaryReplica.row
@@ -254,7 +254,7 @@ def test_lost_or_altered_dictionary_is_named_and_restoring_it_heals(
     damage: str,
     error: type[Exception],
 ) -> None:
-    """Reads raise which dictionary and which cell, return nothing, and go on once it is back, without a restart."""
+    """The error names the dictionary and the cell; reads work again after its restoration, without a restart."""
     dictionary, made = written
     by_root(damage)
     with schemaless.connect(fresh_url) as store:
@@ -272,7 +272,7 @@ def test_lost_or_altered_dictionary_is_named_and_restoring_it_heals(
                 call()
             assert raised.value.key is not None  # type: ignore[attr-defined]
             assert raised.value.shard == shard  # type: ignore[attr-defined]
-        # Writing goes on, without the dictionary.
+        # Writing continues without the dictionary.
         store.put_cell(made[0].row_key, COLUMN, 7, document(7))
         assert store.get_cell(made[0].row_key, COLUMN, 7).body == document(7)  # type: ignore[union-attr]
         assert bring(internals_of(admin).dictionary_replicas, dictionary, {}) == dictionary
@@ -283,7 +283,7 @@ def test_lost_or_altered_dictionary_is_named_and_restoring_it_heals(
 def test_another_dictionary_under_the_number_is_found_out(
     fresh_url: str, written: tuple[Dictionary, list[NewCell]], admin: Datastore, by_root: Sql
 ) -> None:
-    """A catalog that was restored too old, and trained again, gives no wrong documents."""
+    """A catalog restored from an old backup, with a newly trained dictionary, yields no wrong documents."""
     dictionary, made = written
     other = training(900).dictionary.renumbered(dictionary.id)
     by_root(f"UPDATE {{table}} SET content=x'{other.content.hex()}', digest=x'{other.digest.hex()}'")
@@ -294,7 +294,7 @@ def test_another_dictionary_under_the_number_is_found_out(
 
 
 def test_numbers_are_given_once_and_the_same_bytes_kept_once(admin: Datastore, by_root: Sql) -> None:
-    """Ids begin at 32,768; a lost number is not given again; what is the same but for its number is found."""
+    """Ids begin at 32,768, a lost id is not reused, and a dictionary that differs only in its id is found."""
     first, second = kept(admin), kept(admin, 900)
     assert (first.id, second.id) == (FIRST_ID, FIRST_ID + 1)
     assert keep(internals_of(admin).dictionary_replicas, first.renumbered(50_000), {}) == first
@@ -316,7 +316,7 @@ def test_numbers_are_given_once_and_the_same_bytes_kept_once(admin: Datastore, b
 def test_a_writing_process_learns_of_a_change_and_a_silent_catalog_stops_dictionaries(
     fresh_url: str, admin: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within the stated time, or without the dictionary once nobody says that it may be used."""
+    """Within the stated time, and without the dictionary once the catalog no longer confirms that it may be used."""
     now = [1_000.0]
     monkeypatch.setattr(columns.time, "monotonic", lambda: now[0])
     dictionary = kept(admin)
@@ -341,7 +341,7 @@ def test_a_writing_process_learns_of_a_change_and_a_silent_catalog_stops_diction
 
 
 def test_settings_that_cannot_be_had_are_refused(admin: Datastore) -> None:
-    """Nothing is set to a dictionary that is not there, to legacy, or to what the codec does not take."""
+    """A column cannot be set to a missing dictionary, to legacy, or to an option that the codec does not take."""
     dictionary = kept(admin)
     for setting, complaint in (
         (ColumnSetting(COLUMN, "msgpack+zstd", None, 40_000), "no dictionary 40000"),
@@ -359,7 +359,7 @@ def test_settings_that_cannot_be_had_are_refused(admin: Datastore) -> None:
 def test_removal_is_refused_while_anything_may_need_it(
     fresh_url: str, written: tuple[Dictionary, list[NewCell]], admin: Datastore
 ) -> None:
-    """A column, an hour that is not over, and a single cell hold it; then it goes, and its number stays taken."""
+    """A column, an hour of retirement and a single cell each prevent removal; afterwards the id stays reserved."""
     dictionary, _ = written
     with pytest.raises(DictionaryInUse, match=f"column {COLUMN}"):
         remove(admin, dictionary.id, grace_s=0)
@@ -378,7 +378,7 @@ def test_removal_is_refused_while_anything_may_need_it(
 
 
 def test_a_dictionary_that_no_cell_needs_is_removed(admin: Datastore, fresh_store: Datastore) -> None:
-    """Bodies in other codecs and with other dictionaries do not hold it; it can be brought back."""
+    """Bodies with other codecs or dictionaries do not prevent removal, and the dictionary can be restored."""
     dictionary, other = kept(admin), kept(admin, 900)
     others = (DEFAULT, ZSTD, replace(ZSTD, dictionary=other))
     fresh_store.put_stored_cells(
@@ -402,7 +402,7 @@ def test_a_dictionary_that_no_cell_needs_is_removed(admin: Datastore, fresh_stor
 
 
 def test_the_roles_that_read_may_not_write_dictionaries(fresh_store: Datastore, admin: Datastore) -> None:
-    """``app`` reads with them, and can neither keep nor set one."""
+    """The role ``app`` can read with dictionaries, but neither store nor set one."""
     dictionary = kept(admin)
     assert internals_of(fresh_store).dictionaries.get(dictionary.id) == dictionary
     with pytest.raises(schemaless.AccessDenied):
@@ -413,7 +413,7 @@ def test_the_roles_that_read_may_not_write_dictionaries(fresh_store: Datastore, 
 
 
 def test_lines_of_dictionaries_are_verified() -> None:
-    """What an export wrote comes back; an altered line is refused."""
+    """An exported dictionary can be imported; an altered line is refused."""
     dictionary = training().dictionary
     line = dictionaries.dictionary_line(dictionary, {"column": COLUMN})
     fields = json.loads(line)

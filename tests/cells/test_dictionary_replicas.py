@@ -1,4 +1,4 @@
-"""Copies of dictionaries: each cluster has all of them, so that a catalog that is lost takes no body along."""
+"""Copies of dictionaries on every cluster, so that losing the catalog loses no body."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def admin(admin_url: str) -> Iterator[Datastore]:
 
 @pytest.fixture
 def by_root(admin: Datastore, by_hand: Callable[[Datastore], Shards]) -> Sql:
-    """Run SQL about a table of dictionaries as nobody else may."""
+    """Run SQL as root on a table of dictionaries."""
 
     def run(replica: DictionaryReplica, sql: str) -> None:
         text = sql.format(table=f"`{replica.database}`.dictionary").encode()
@@ -39,7 +39,7 @@ def by_root(admin: Datastore, by_hand: Callable[[Datastore], Shards]) -> Sql:
 
 
 def on_each(store: Datastore) -> list[object]:
-    """Return the one dictionary of a datastore as the catalog has it, and each cluster."""
+    """Return the only dictionary of a datastore, from the catalog and from each cluster."""
     dictionary_replicas = internals_of(store).dictionary_replicas
     found = [replica.rows() for replica in (dictionary_replicas.catalog, *dictionary_replicas.copies)]
     return [None if not rows else next(iter(rows.values())).dictionary for rows in found]
@@ -48,7 +48,7 @@ def on_each(store: Datastore) -> list[object]:
 def test_a_catalog_that_loses_its_dictionaries_loses_no_body(
     fresh_url: str, admin: Datastore, by_root: Sql, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Removed by hand, altered, or away with its table: readers find a cluster's copy; an upgrade brings it back."""
+    """Deleted, altered, or lost with its table: readers use a cluster's copy, and an upgrade restores the original."""
     dictionary = kept(admin)
     set_to(admin, dictionary.id)
     made = cells(12)
@@ -77,7 +77,7 @@ def test_a_catalog_that_loses_its_dictionaries_loses_no_body(
 
 
 def test_no_number_is_given_again_by_a_catalog_that_lost_the_last_one(admin: Datastore, by_root: Sql) -> None:
-    """Numbers go on above the highest of any cluster; one that is taken there is not given to what is imported."""
+    """New ids are above the highest on any cluster, and an import does not get an id that is taken on a cluster."""
     first = kept(admin)
     dictionary_replicas = internals_of(admin).dictionary_replicas
     by_root(dictionary_replicas.catalog, "TRUNCATE {table}")
@@ -96,7 +96,7 @@ def test_no_number_is_given_again_by_a_catalog_that_lost_the_last_one(admin: Dat
 def test_nothing_is_written_with_a_dictionary_that_a_cluster_lacks(
     admin: Datastore, by_root: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Setting a column copies it first, and is refused where that cannot be read back; a migration is refused."""
+    """Setting a column first copies the dictionary, and fails if it cannot be read back; a migration is refused."""
     dictionary = kept(admin)
     dictionary_replicas = internals_of(admin).dictionary_replicas
     by_root(dictionary_replicas.copies[1], "DELETE FROM {table}")
@@ -119,7 +119,7 @@ def test_nothing_is_written_with_a_dictionary_that_a_cluster_lacks(
 
 
 def test_copy_to_a_cluster_and_check_name_what_differs(admin: Datastore, fresh_store: Datastore, by_root: Sql) -> None:
-    """What a move calls makes a cluster whole, and says how many it wrote; ``app`` sees each difference."""
+    """The copy before a move completes a cluster and returns the number written; ``app`` can see every difference."""
     dictionaries = [kept(admin), kept(admin, 900)]
     dictionary_replicas = internals_of(admin).dictionary_replicas
     cluster = dictionary_replicas.copies[1]
@@ -137,7 +137,7 @@ def test_copy_to_a_cluster_and_check_name_what_differs(admin: Datastore, fresh_s
 
 
 def test_removal_covers_the_copies_and_waits_for_moves(admin: Datastore, by_root: Sql) -> None:
-    """No cluster keeps one that the catalog removed; what a move has put aside holds it."""
+    """A removed dictionary is deleted from every cluster; tables set aside by a move prevent removal."""
     dictionary = kept(admin)
     dictionary_replicas = internals_of(admin).dictionary_replicas
     shard = internals_of(admin).topology.shards_of("cluster-2")[0]

@@ -1,4 +1,4 @@
-"""Pages of whole cells: complete, in order, and bounded in memory whatever bodies there are."""
+"""Pages of cells: complete, in order, and bounded in size whatever the bodies."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ MOST_BYTES = 16 << 20
 
 @pytest.fixture(scope="module")
 def uneven(server_urls, prefix):
-    """A datastore of one shard whose neighbours differ by a million times."""
+    """A datastore of one shard whose adjacent bodies differ in size by a factor of a million."""
     with schemaless.connect(schemaless.create(f"{prefix}uneven", 1, server_urls[:1])) as store:
         cells = [
             schemaless.NewStoredCell(uuid.UUID(int=n), f"C{n % 2}", 1, b'"%b"' % (b"x" * (size - 2)))
             for n, size in enumerate(SIZES)
         ]
-        # One by one, so that added_ids are in this order.
+        # One by one, to fix the order of the added_ids.
         puts = [store.put_stored_cells([cell], trusted=True)[0] for cell in cells]
         yield store, [put.added_id for put in puts]
 
 
 class Reader:
-    """Reads from shard 0 and remembers how much came."""
+    """Reads from shard 0 and records the size of each reply."""
 
     def __init__(self, store):
         self.store = store
@@ -45,7 +45,7 @@ class Reader:
 
 @pytest.mark.parametrize("column_name", [None, "C0", "C1"])
 def test_pages_have_every_cell_once_and_are_never_too_long(uneven, column_name):
-    """Bodies of 7 bytes and of 15 MiB side by side: no reply takes more than the longest body may."""
+    """With bodies of 7 bytes and 15 MiB side by side, no reply is larger than the maximum body."""
     store, added_ids = uneven
     read, size, after, more = Reader(store), PageSize(), 0, True
     seen = []
@@ -60,7 +60,7 @@ def test_pages_have_every_cell_once_and_are_never_too_long(uneven, column_name):
 
 
 def test_scan_and_feed_over_uneven_neighbours_miss_nothing(uneven):
-    """The calls that use pages give every cell, in order."""
+    """Every call that uses pages returns every cell in order."""
     store, added_ids = uneven
 
     assert [cell.added_id for cell in store.scan_shard(0)] == added_ids
@@ -70,7 +70,7 @@ def test_scan_and_feed_over_uneven_neighbours_miss_nothing(uneven):
 
 
 def test_pages_of_small_cells_take_one_statement_each(fresh_store):
-    """Sizes are asked for only where a body was too long; small cells come a thousand at a time."""
+    """Sizes are only queried after a body was too long; small cells are read a thousand at a time."""
     rows = (uuid.uuid5(uuid.NAMESPACE_OID, f"many {n}") for n in range(5_000))
     cells = [schemaless.NewStoredCell(row, "BASE", 1, SMALL) for row in rows if fresh_store.shard_of(row) == 0]
     fresh_store.put_stored_cells(cells, trusted=True)
@@ -87,7 +87,7 @@ def test_pages_of_small_cells_take_one_statement_each(fresh_store):
 
 
 def test_no_page_of_an_empty_shard(fresh_store):
-    """Nothing there: nothing comes, and nothing more is to be expected."""
+    """An empty shard yields no rows and no promise of more."""
     read = Reader(fresh_store)
 
     assert read_page(read, PageSize(), internals_of(fresh_store).shards.database(1), 0, None) == ((), False)

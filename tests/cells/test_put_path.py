@@ -1,4 +1,4 @@
-"""The way of a body, from an application's document to the socket: through which files, and how often it is copied."""
+"""The path of a body from the application's document to the socket: the files involved, and the number of copies."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ FILES = {
     "wire/sql/parts.py",
     "wire/connection.py",
 }
-"""The files whose calls have a put's body in their hands; README's "Reading the source" names them, in this order."""
+"""The files whose functions handle the body of a put, in the order of the README's "Reading the source"."""
 
 SIZE = 4 << 20
 
 
 @pytest.mark.mysql
 def test_a_put_takes_its_body_through_eight_files(store, row):
-    """Nothing else of this package has the document, its payload, the stored bytes or the statement in its hands."""
+    """No other file of this package handles the document, the payload, the stored bytes or the statement."""
     noise = random.Random(7)
     document = {"text": "".join(noise.choices("abcdefgh", k=40_000))}
     store.put_cell(row, "BASE", 1, {"text": "first"})
@@ -70,7 +70,7 @@ def test_a_put_takes_its_body_through_eight_files(store, row):
 
 
 def copies(call: Callable[[], bytes]) -> float:
-    """Return how many bodies of ``SIZE`` a call has made at most that are there at once, with what it returns."""
+    """Return the maximum number of bodies of ``SIZE`` that a call holds at once, including its result."""
     gc.collect()
     tracemalloc.start()
     try:
@@ -83,7 +83,7 @@ def copies(call: Callable[[], bytes]) -> float:
 
 
 def test_an_envelope_and_a_statement_are_one_copy_each():
-    """A copy that is made of a copy would show: both are there for a moment. Quoting makes copies where it has to."""
+    """A copy of a copy would show, because both exist for a moment. Quoting copies only if it has to."""
     plain, noise = b"x" * SIZE, random.Random(7).randbytes(SIZE)
 
     def insert(body: bytes) -> bytes:
@@ -99,7 +99,7 @@ def test_an_envelope_and_a_statement_are_one_copy_each():
 
 @pytest.mark.mysql
 def test_stored_bytes_are_copied_twice_on_their_way_to_the_socket(store, row):
-    """Into the statement, and by the driver into its packet."""
+    """Once into the statement, and once into the driver's packet."""
     body = b'"%b"' % (b"x" * SIZE)
     store.put_cell(row, "BASE", 1, {"text": "first"})
 

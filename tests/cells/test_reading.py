@@ -1,4 +1,4 @@
-"""Reading: by key, by latest, by row, by version; whatever the bodies are stored in."""
+"""Reads by key, latest version, row and range of versions, with every codec."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.mysql
 
 
 def test_get_absent_cell_is_none(store, row):
-    """Conformance 1: absence is no error, in any form."""
+    """Conformance 1: absence is not an error in any read."""
     store.put_cell(row, "BASE", 1, {})
 
     assert store.get_cell(row, "BASE", 2) is None
@@ -32,7 +32,7 @@ def test_get_absent_cell_is_none(store, row):
 
 
 def test_get_latest_is_the_highest_ref_key_not_the_last_written(store, row):
-    """Conformance 2: order of insertion does not count."""
+    """Conformance 2: the order of insertion does not matter."""
     for ref_key in (5, 9, 1):
         store.put_cell(row, "BASE", ref_key, ref_key)
 
@@ -42,7 +42,7 @@ def test_get_latest_is_the_highest_ref_key_not_the_last_written(store, row):
 
 
 def test_get_cell_gives_an_exact_old_version(store, row):
-    """Conformance 3: every version stays what it was."""
+    """Conformance 3: old versions do not change."""
     for ref_key in range(5):
         store.put_cell(row, "BASE", ref_key, {"version": ref_key})
 
@@ -50,7 +50,7 @@ def test_get_cell_gives_an_exact_old_version(store, row):
 
 
 def test_columns_are_independent_and_case_counts(store, row):
-    """Conformance 4: BASE, base and BASE2 have nothing to do with each other."""
+    """Conformance 4: BASE, base and BASE2 are different columns."""
     for column in ("BASE", "base", "BASE2"):
         store.put_cell(row, column, 1, column)
 
@@ -63,7 +63,7 @@ def test_columns_are_independent_and_case_counts(store, row):
 
 
 def test_get_cell_carries_its_key_id_and_time(store, row):
-    """row_key comes back as a UUID, also for bytes; created_at is the server's, UTC and aware."""
+    """row_key is returned as a UUID even if bytes were given; created_at is the server's time, aware, in UTC."""
     put = store.put_cell(row.bytes, "BASE", 1, {})
     cell = store.get_cell(row.bytes, "BASE", 1)
 
@@ -91,7 +91,7 @@ def test_get_cell_carries_its_key_id_and_time(store, row):
     ],
 )
 def test_get_versions_ranges_directions_and_limits(shared_store, arguments, expected):
-    """Conformance 13: strictly between, either way, limited, over as many pages as it takes."""
+    """Conformance 13: exclusive bounds, both directions, with limits, over several pages."""
     row = uuid.uuid5(uuid.NAMESPACE_OID, "versions")
     shared_store.put_cells([NewCell(row, "V", number, number) for number in range(250)], look_first=True)
 
@@ -99,7 +99,7 @@ def test_get_versions_ranges_directions_and_limits(shared_store, arguments, expe
 
 
 def test_get_versions_bad_arguments_raise_at_once(store, row):
-    """Not when the iterator is first asked."""
+    """By the call itself, not by the first step of the iterator."""
     with pytest.raises(InvalidInput, match="limit"):
         store.get_versions(row, "BASE", limit=-1)
     with pytest.raises(InvalidCell, match="ref_key"):
@@ -107,7 +107,7 @@ def test_get_versions_bad_arguments_raise_at_once(store, row):
 
 
 def test_reads_from_anything_but_primary_or_replica_are_refused(store, row):
-    """A word that is none of the two is a mistake, not the primary."""
+    """An unknown value is an error; it does not mean the primary."""
     reads = [
         lambda: store.get_cell(row, "BASE", 1, read_from="replicas"),
         lambda: store.get_cell_latest(row, "BASE", read_from="Primary"),
@@ -125,7 +125,7 @@ def test_reads_from_anything_but_primary_or_replica_are_refused(store, row):
 
 
 def test_get_cells_latest_many_rows_over_all_shards(store, new_row):
-    """Hundreds of pairs at once; missing ones are absent, doubled ones are one."""
+    """Hundreds of pairs in one call; missing cells are left out, duplicates are returned once."""
     rows = [new_row() for _ in range(500)]
     store.put_cells([NewCell(row, column, 1, [str(row), column]) for row in rows[:450] for column in ("A", "B")])
     found = store.get_cells_latest([(row, column) for row in rows + rows[:10] for column in ("A", "C")])
@@ -135,7 +135,7 @@ def test_get_cells_latest_many_rows_over_all_shards(store, new_row):
 
 
 def test_every_format_at_once_reads_the_same_through_every_call(store, new_row):
-    """Conformance 26: a store with cells in every codec reads as if it had one."""
+    """Conformance 26: cells in every codec are read like cells in one."""
     document = {"text": "Grüße " * 40, "n": [1, 2.5, None, True], "nested": {"deep": [[]]}}
     big = {"n": 2**70, "half": "\ud800"}
     written = {}
@@ -161,7 +161,7 @@ def test_every_format_at_once_reads_the_same_through_every_call(store, new_row):
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "extend", "text"])
 def test_get_rotten_body_raises_naming_cell_and_shard(fresh_store, row, damage, by_hand):
-    """Conformance 27: corruption is found and named, and never returned as data."""
+    """Conformance 27: corruption is detected and reported, never returned as data."""
     fresh_store.put_cell(row, "BASE", 1, {"fare": 10})
     shard = fresh_store.shard_of(row)
     change = {
@@ -190,7 +190,7 @@ def test_get_rotten_body_raises_naming_cell_and_shard(fresh_store, row, damage, 
 
 
 def test_get_over_the_readers_limit_raises_and_another_limit_reads_it(datastore_url, store, row):
-    """The limit belongs to the reader, not to the cell."""
+    """The limit is a property of the reader, not of the cell."""
     store.put_cell(row, "BASE", 1, "x" * 100_000)
     with (
         connect(datastore_url, limits=Limits(decoded_bytes=50_000)) as careful,
@@ -202,7 +202,7 @@ def test_get_over_the_readers_limit_raises_and_another_limit_reads_it(datastore_
 
 
 def test_scan_shard_of_a_column_fetches_no_other_body(fresh_store, new_row, monkeypatch):
-    """Every cell of the column, in order, over a bounded number of rows each time; the others stay at the server."""
+    """Every cell of the column in order, with bounded statements; other columns' bodies are not sent."""
     rows = [row for row in (new_row() for _ in range(800)) if fresh_store.shard_of(row) == 3]
     columns = ["OTHER"] * 60 + ["RARE"] + ["OTHER"] * 30 + ["RARE"] * (len(rows) - 91)
     fresh_store.put_cells(
@@ -233,7 +233,7 @@ def test_scan_shard_of_a_column_fetches_no_other_body(fresh_store, new_row, monk
 
 
 def test_scan_shard_pages_in_added_id_order(fresh_store, new_row):
-    """Every cell once, in order, however large the pages become."""
+    """Every cell once and in order, whatever the size of the pages."""
     rows = [row for row in (new_row() for _ in range(1200)) if fresh_store.shard_of(row) == 3]
     fresh_store.put_cells([NewCell(row, "BASE", 1, "x" * (number % 50) * 100) for number, row in enumerate(rows)])
     cells = list(fresh_store.scan_shard(3))
@@ -248,7 +248,7 @@ def test_scan_shard_pages_in_added_id_order(fresh_store, new_row):
 
 
 def test_datastore_is_neither_copied_nor_pickled(store):
-    """Its connections are this process's; the refusal says what to do instead."""
+    """Its connections belong to this process; the error says what to do instead."""
     for call in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match=r"holds connections of this process; call connect\(\)"):
             call(store)

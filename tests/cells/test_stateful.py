@@ -1,4 +1,4 @@
-"""A state machine drives a real datastore against a plain dict: whatever the order of calls, they agree."""
+"""A state machine compares a real datastore with a dict: they agree after any sequence of calls."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ rows = st.sampled_from(ROWS)
 COLUMNS = ["A", "a"]
 columns = st.sampled_from(COLUMNS)
 ref_keys = st.sampled_from([0, 1, 2**63 - 1])
-# Few keys, and bodies that differ in little, so that the same key is met again with nearly the same body.
+# Few keys and similar bodies, so that a key often recurs with almost the same body.
 NEARLY = [0, 0.0, -0.0, False, None, "", [], {}, 1, 1.0, True, {"a": 1, "b": 2}, {"b": 2, "a": 1}, {"b": 2, "a": 1.0}]
 bodies = st.one_of(
     st.sampled_from(NEARLY),
@@ -49,11 +49,11 @@ keys = st.tuples(rows, columns, ref_keys)
 
 
 LATE = itertools.count(1)
-"""So many times the catalog has been asked again by a clock that is late."""
+"""Number of times that an advanced clock has made the process read the catalog again."""
 
 
 class Store(RuleBasedStateMachine):
-    """The datastore against ``model``, which is what it should hold."""
+    """Compares the datastore with ``model``, its expected contents."""
 
     store: Datastore
     migrating: Datastore
@@ -216,7 +216,7 @@ class Store(RuleBasedStateMachine):
 def test_datastore_agrees_with_a_plain_dict_whatever_is_called(
     fresh_store, migrate_store, tail_store, admin_url, by_hand
 ):
-    """Puts, batches, conflicts, legacy text, dictionaries, migrations and every read, in any order."""
+    """Puts, batches, conflicts, legacy text, dictionaries, migrations and all reads, in random order."""
     opened = connect(admin_url)
     assert [kept(opened, seed).id for seed in (0, 900)] == [32_768, 32_769]
 
@@ -234,7 +234,7 @@ def test_datastore_agrees_with_a_plain_dict_whatever_is_called(
             stateful_step_count=20,
             deadline=None,
             derandomize=True,
-            # A failing run has 20 steps at most; shrinking it against a server would take minutes.
+            # A failing run has at most 20 steps; shrinking it against a real server would take minutes.
             phases=[Phase.explicit, Phase.generate],
             suppress_health_check=list(HealthCheck),
         ),

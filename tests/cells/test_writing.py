@@ -1,4 +1,4 @@
-"""Writing: a cell is written once, and a shard's part of a batch whole or not at all."""
+"""Writing: a cell is written once, and a shard's part of a batch completely or not at all."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def rows_in_shard(store: Datastore, new_row: Callable[[], uuid.UUID], shard: int
 
 
 def test_put_same_cell_same_body_is_a_no_op(store, row):
-    """Conformance 5: writing again changes nothing, and gives the first one's added_id."""
+    """Conformance 5: writing again changes nothing and returns the added_id of the existing cell."""
     first = store.put_cell(row, "BASE", 1, {"fare": 10, "to": "JFK"})
     again = store.put_cell(row, "BASE", 1, {"to": "JFK", "fare": 10})
 
@@ -54,7 +54,7 @@ def test_put_same_cell_same_body_is_a_no_op(store, row):
 
 @pytest.mark.parametrize("other", [{"fare": 99}, {"fare": 10.0}, {"fare": True}, {}, {"fare": 10, "x": None}, [], None])
 def test_put_same_ref_key_with_other_body_raises_conflict(store, row, other):
-    """Conformance 6: a ref key is written once: a second, different body never replaces it."""
+    """Conformance 6: a different body never replaces the first one."""
     store.put_cell(row, "BASE", 1, {"fare": 10})
 
     with pytest.raises(CellConflict, match="exists with a different body; write a higher ref_key") as caught:
@@ -66,7 +66,7 @@ def test_put_same_ref_key_with_other_body_raises_conflict(store, row, other):
 
 
 def test_put_after_reencoding_is_still_the_same_cell(store, row):
-    """Verdicts compare documents, so a cell that was legacy text when first written stays idempotent."""
+    """Documents are compared, so putting a cell that was first written as legacy text stays idempotent."""
     text = b'{ "b": 1.50,\n "a": [1e2] }'
     store.put_stored_cells([NewStoredCell(row, "BASE", 1, text)])
 
@@ -92,13 +92,13 @@ def test_put_after_reencoding_is_still_the_same_cell(store, row):
     ],
 )
 def test_put_with_a_key_no_cell_may_have_raises_before_any_io(store, arguments, complaint):
-    """MySQL would pad, fold or truncate in silence; the client does not let it."""
+    """MySQL would silently pad, fold or truncate such keys; the client refuses them."""
     with pytest.raises(InvalidCell, match=complaint):
         store.put_cell(*arguments, {})
 
 
 def test_put_with_a_body_outside_the_model_names_the_path(store, row):
-    """What is not JSON is not guessed into it."""
+    """Values that are not JSON are not converted."""
     with pytest.raises(InvalidBody, match=r"body\.fare\.parts\[1\].*set"):
         store.put_cell(row, "BASE", 1, {"fare": {"parts": [1, {2}]}})
     with pytest.raises(UnknownCodec, match="msgpack\\+zlib"):
@@ -109,7 +109,7 @@ def test_put_with_a_body_outside_the_model_names_the_path(store, row):
 
 @pytest.mark.parametrize("ref_key", [0, 2**63 - 1])
 def test_put_at_the_ends_of_ref_key_is_kept(store, row, ref_key):
-    """0 and 2^63 - 1 are versions like others."""
+    """0 and 2^63 - 1 are normal versions."""
     store.put_cell(row, "BASE", ref_key, [ref_key])
 
     assert store.get_cell(row, "BASE", ref_key).body == [ref_key]
@@ -118,7 +118,7 @@ def test_put_at_the_ends_of_ref_key_is_kept(store, row, ref_key):
 
 @pytest.mark.parametrize("body", [None, False, 0, 0.0, "", [], {}, "\x00", 'it\'s \\ "quoted" %s \x1a\n'])
 def test_put_falsy_and_awkward_bodies_round_trip(store, row, body):
-    """Conformance 19: falsy bodies are bodies, and bytes that SQL escapes come back as they were."""
+    """Conformance 19: falsy bodies are valid, and bytes that SQL escapes are returned unchanged."""
     store.put_cell(row, "BASE", 1, body)
     found = store.get_cell(row, "BASE", 1)
 
@@ -127,7 +127,7 @@ def test_put_falsy_and_awkward_bodies_round_trip(store, row, body):
 
 
 def test_put_every_byte_value_in_every_position_comes_back(store, new_row):
-    """Statements are built byte by byte: no body may end its own literal."""
+    """Statements are built from bytes; no body may terminate its own literal."""
     cells = [
         NewStoredCell(new_row(), "RAW", 1, b'"' + "".join(chr(n) for n in order).encode() + b'"')
         for order in ([*range(32, 34), *range(35, 92), *range(93, 256)], [39, 32, 39, 39], [37, 115, 39])
@@ -140,7 +140,7 @@ def test_put_every_byte_value_in_every_position_comes_back(store, new_row):
 
 
 def test_put_cells_returns_puts_in_the_order_given(store, new_row):
-    """One Put a cell, whatever shards they went to; their ids are the ones that reads see."""
+    """One Put per cell in every shard, with the added_ids that reads return."""
     cells = [NewCell(new_row(), "BASE", number % 3, {"n": number}) for number in range(100)]
     puts = store.put_cells(cells)
 
@@ -151,12 +151,12 @@ def test_put_cells_returns_puts_in_the_order_given(store, new_row):
 
 
 def test_put_cells_empty_batch_is_fine(store):
-    """Conformance 8: nothing to do is no error."""
+    """Conformance 8: an empty batch is not an error."""
     assert store.put_cells([]) == []
 
 
 def test_put_cells_with_one_conflict_writes_nothing_in_that_shard(store, new_row):
-    """Conformance 7: the other shards are written, and the error says which cells are and are not."""
+    """Conformance 7: the other shards are written, and the error lists the cells that were and were not written."""
     here, there = rows_in_shard(store, new_row, 1, 3), rows_in_shard(store, new_row, 2, 2)
     store.put_cell(here[1], "BASE", 1, "first")
     cells = [NewCell(row, "BASE", 1, "second") for row in [*here, *there]]
@@ -180,7 +180,7 @@ def test_put_cells_with_one_conflict_writes_nothing_in_that_shard(store, new_row
 
 
 def test_put_cells_over_a_server_that_is_down_names_each_of_its_shards(fresh_store, new_row, tmp_path):
-    """Its other shards are not tried, and yet each has an error of its own, with its own number."""
+    """The server's other shards are not tried, but each has its own error with its own number."""
     internals = internals_of(fresh_store)
     up, down = internals.topology.clusters
     shards = internals.topology.shards_of(down.name)
@@ -208,7 +208,7 @@ TWICE = b'{"a": 1, "a": 2, "text": "%b"}' % (b"long enough to be compressed " * 
 
 @pytest.mark.parametrize("stored", ["legacy", "json+zlib", "msgpack+zlib"])
 def test_put_over_a_text_with_a_key_twice_compares_what_was_written(store, row, stored):
-    """Such text says more than its document: the same text is the same cell, another with the same document is not."""
+    """Such text holds more than its document: equal text is the same cell, other text with an equal document is not."""
     once = TWICE.replace(b'"a": 1, ', b"")
     other = TWICE.replace(b'"a": 1', b'"a": 0')
     store.put_stored_cells([NewStoredCell(row, "KEPT", 1, recode(TWICE, codec_named(stored)).body)])
@@ -225,7 +225,7 @@ def test_put_over_a_text_with_a_key_twice_compares_what_was_written(store, row, 
 
 
 def test_put_cells_same_key_twice_with_one_body_is_one_cell(store, row):
-    """Twice the same is once."""
+    """A key given twice with equal bodies is written once."""
     puts = store.put_cells([NewCell(row, "BASE", 1, {"a": 1}), NewCell(row.bytes, "BASE", 1, {"a": 1})])
 
     assert puts[0] == puts[1]
@@ -233,7 +233,7 @@ def test_put_cells_same_key_twice_with_one_body_is_one_cell(store, row):
 
 
 def test_put_cells_same_key_with_two_bodies_raises_before_any_io(store, new_row):
-    """A batch that contradicts itself writes nothing, in no shard."""
+    """A contradictory batch writes nothing in any shard."""
     one, other = new_row(), new_row()
 
     with pytest.raises(InvalidCell, match="with two different bodies; nothing was written"):
@@ -253,7 +253,7 @@ def test_put_cells_with_one_bad_body_writes_nothing_and_names_it(store, new_row)
 
 
 def test_put_cells_partly_there_writes_what_is_missing(store, new_row):
-    """A batch that was cut off is simply sent again."""
+    """An interrupted batch can simply be repeated."""
     cells = [NewCell(new_row(), "BASE", 1, {"n": number}) for number in range(40)]
     store.put_cells(cells[:25])
     puts = store.put_cells(cells)
@@ -262,7 +262,7 @@ def test_put_cells_partly_there_writes_what_is_missing(store, new_row):
 
 
 def test_put_cells_look_first_burns_no_added_id(fresh_store, new_row):
-    """A repeated import must not use up an id for each cell that is there."""
+    """A repeated import must not use up an added_id for each existing cell."""
     cells = [NewCell(row, "BASE", 1, "x") for row in rows_in_shard(fresh_store, new_row, 0, 20)]
     fresh_store.put_cells(cells[:10])
     for _ in range(5):
@@ -273,7 +273,7 @@ def test_put_cells_look_first_burns_no_added_id(fresh_store, new_row):
 
 
 def test_put_cells_larger_than_a_packet_is_one_transaction(fresh_store, new_row):
-    """What does not fit into one statement is still written whole or not at all."""
+    """Cells that do not fit into one statement are still written completely or not at all."""
     rows = rows_in_shard(fresh_store, new_row, 0, 12)
     text = b'"' + b"x" * 6_000_000 + b'"'
     packet = internals_of(fresh_store).shards.run(0, lambda connection: connection.max_allowed_packet)
@@ -292,7 +292,7 @@ def test_put_cells_larger_than_a_packet_is_one_transaction(fresh_store, new_row)
 
 
 def test_put_stored_cells_that_do_not_decode_are_refused(store, new_row):
-    """Nothing unreadable gets in by way of a copy."""
+    """A copy cannot introduce unreadable bodies."""
     rows = [new_row(), new_row()]
 
     with pytest.raises(CorruptBody):
@@ -302,7 +302,7 @@ def test_put_stored_cells_that_do_not_decode_are_refused(store, new_row):
 
 
 def test_put_cells_with_created_at_keep_it_and_others_get_the_clocks(fresh_store, new_row):
-    """An import keeps its times, to the microsecond and in UTC; a cell that is there already keeps its own."""
+    """An import keeps its times, in UTC and to the microsecond; an existing cell keeps its own."""
     old = datetime(2016, 3, 1, 12, 30, 0, 123456, tzinfo=timezone(timedelta(hours=-8)))
     rows = [new_row() for _ in range(3)]
     cells = [NewCell(rows[0], "BASE", 1, {}, old), NewCell(rows[1], "BASE", 1, {"q": "it's \\"})]
@@ -323,7 +323,7 @@ def test_put_cells_with_created_at_keep_it_and_others_get_the_clocks(fresh_store
 
 @pytest.mark.parametrize("created_at", [datetime(2016, 3, 1), "2016-03-01", datetime(999, 1, 1, tzinfo=UTC)])  # noqa: DTZ001
 def test_put_cells_with_a_created_at_no_cell_may_have_raises_before_any_io(store, row, created_at):
-    """A time without a zone could be hours off; MySQL's begin with the year 1000."""
+    """A naive time could be wrong by hours, and MySQL's times begin with the year 1000."""
     with pytest.raises(InvalidCell, match="created_at must be"):
         store.put_cells([NewCell(row, "BASE", 1, {}, created_at)])
 
@@ -331,7 +331,7 @@ def test_put_cells_with_a_created_at_no_cell_may_have_raises_before_any_io(store
 
 
 def test_put_cells_from_many_threads_all_agree_on_one_winner(store, new_row):
-    """Eight threads write the same cells with bodies of their own: one body wins each cell, whole shards at a time."""
+    """Eight threads write the same cells with different bodies: one thread wins in each shard."""
     rows = [new_row() for _ in range(30)]
     outcomes: list[tuple[int, object]] = []
 
@@ -357,7 +357,7 @@ def test_put_cells_from_many_threads_all_agree_on_one_winner(store, new_row):
 
 
 def test_put_cells_added_ids_are_true_under_bulk_inserts_beside_them(fresh_store, new_row, by_hand):
-    """The ids of a batch are computed from the first one: that holds while others insert rows of unknown number."""
+    """The ids of a batch are computed from the first one, which holds beside INSERTs of an unknown number of rows."""
     rows = rows_in_shard(fresh_store, new_row, 0, 400)
     database = internals_of(fresh_store).shards.database(0).encode()
     stop = threading.Event()

@@ -1,4 +1,4 @@
-"""A reply that is another statement's: the library lets none come so far, and looks at each all the same."""
+"""Replies that belong to another statement: none should arrive, and yet every reply is checked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CALLS: dict[str, Callable[[Datastore, uuid.UUID, int, int], object]] = {
 
 
 def idle(store: Datastore) -> set[Connection]:
-    """Return the connections that the next call may get."""
+    """Return the connections that the next call may use."""
     internals = internals_of(store)
     pools = (internals.shards.pool_for(cluster.primary) for cluster in internals.topology.clusters)
     return set(itertools.chain.from_iterable(pool.idle for pool in pools))
@@ -37,7 +37,7 @@ def idle(store: Datastore) -> set[Connection]:
 
 @pytest.mark.parametrize("call", CALLS)
 def test_rows_of_another_key_are_refused_and_their_connection_is_closed(store, new_row, monkeypatch, call):
-    """Nothing of another's cell is ever returned, nor taken for proof that one's own is there."""
+    """Another cell is never returned, nor taken as proof that the requested cell exists."""
     other = new_row()
     shard = store.shard_of(other)
     mine = next(row for row in iter(new_row, None) if store.shard_of(row) == shard)
@@ -75,7 +75,7 @@ PUTS: dict[str, Callable[[Datastore, uuid.UUID], Put]] = {
 @pytest.mark.parametrize("instead", [b"DO 1", b"SELECT 1"])
 @pytest.mark.parametrize("call", PUTS)
 def test_a_cell_is_written_only_where_its_inserts_own_reply_says_so(store, new_row, monkeypatch, call, instead):
-    """Another statement's reply leaves it open, so the cell is written again, and found out by what is there."""
+    """Another statement's reply leaves the outcome open, so the write is repeated and settled by what is stored."""
     row = new_row()
     send = Connection.ask
     used = []
@@ -97,7 +97,7 @@ def test_a_cell_is_written_only_where_its_inserts_own_reply_says_so(store, new_r
 
 
 def test_a_reply_without_columns_is_no_proof_that_a_cell_is_not_there(store, new_row, monkeypatch):
-    """It is no result of a query, not even an empty one."""
+    """It is not a result of a query, not even an empty one."""
     row = new_row()
     store.put_cell(row, "BASE", 1, "mine")
     send = Connection.ask

@@ -1,4 +1,4 @@
-"""The change feed of a shard: ordered, strictly behind the location, and nothing is skipped."""
+"""The change feed of a shard: in order, strictly after the location, and complete."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHARD = 2
 
 @pytest.fixture
 def put(fresh_store: schemaless.Datastore) -> Callable[..., schemaless.Put]:
-    """Puts a new cell into the shard that these tests tail."""
+    """Puts a new cell into the shard under test."""
     numbers = iter(range(10**6))
 
     def put_one(body: object = None, column_name: str = "BASE") -> schemaless.Put:
@@ -41,7 +41,7 @@ def put(fresh_store: schemaless.Datastore) -> Callable[..., schemaless.Put]:
 
 @pytest.fixture
 def primary(fresh_store: schemaless.Datastore, server_urls: list[str]) -> Iterator[NodePool]:
-    """The server of the shard that these tests tail, for what is done by hand, as root."""
+    """Root connections to the server of the shard under test."""
     node = internals_of(fresh_store).shards.node_of(SHARD)
     (url,) = (parse_url(url) for url in server_urls if parse_url(url).node == node)
     pool = NodePool(url.node, url.credentials, PoolOptions(pool_size=20))
@@ -51,13 +51,13 @@ def primary(fresh_store: schemaless.Datastore, server_urls: list[str]) -> Iterat
 
 @pytest.fixture
 def database(fresh_store: schemaless.Datastore) -> str:
-    """The database of the shard that these tests tail."""
+    """Database of the shard under test."""
     return internals_of(fresh_store).shards.database(SHARD)
 
 
 @contextmanager
 def open_insert(primary: NodePool, database: str, rows: int = 1) -> Iterator[Connection]:
-    """Insert rows in a transaction that stays open to the end of the block, and is rolled back unless committed."""
+    """Insert rows in a transaction that stays open during the block, and is rolled back unless committed."""
     with primary.connection() as connection:
         connection.execute(b"START TRANSACTION")
         insert(connection, database, rows)
@@ -72,14 +72,14 @@ def insert(connection: Connection, database: str, rows: int = 1) -> None:
 
 
 def ids(page: schemaless.Page[schemaless.Cell]) -> list[int]:
-    """The added_ids of a page."""
+    """Return the added_ids of a page."""
     return [cell.added_id for cell in page.cells]
 
 
 def test_pages_are_ordered_limited_and_strictly_behind_the_location(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put]
 ) -> None:
-    """Case 9: each page begins behind the last, and the feed ends with an empty page."""
+    """Case 9: each page begins after the previous one, and the feed ends with an empty page."""
     puts = [put(number) for number in range(7)]
     seen = []
     location = 0
@@ -100,7 +100,7 @@ def test_pages_are_ordered_limited_and_strictly_behind_the_location(
 def test_gaps_in_the_ids_are_gone_over(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
-    """Case 10: ids of transactions that were rolled back hold nothing up, at either end or between."""
+    """Case 10: ids of rolled-back transactions do not block the feed, at either end or in between."""
     with open_insert(primary, database, 5):
         pass
     first = put()
@@ -119,7 +119,7 @@ def test_gaps_in_the_ids_are_gone_over(
 def test_a_cell_that_is_committed_late_is_not_skipped(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
-    """Case 11: the feed ends before an open transaction's id, says why, and goes on when it is committed."""
+    """Case 11: the feed ends before an open transaction's id, says why, and continues after the commit."""
     first = put()
     with open_insert(primary, database) as late:
         behind = [put(), put()]
@@ -138,7 +138,7 @@ def test_a_cell_that_is_committed_late_is_not_skipped(
 def test_a_transaction_that_is_rolled_back_lets_the_feed_go_on(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
-    """Its ids stay gaps."""
+    """Its ids remain gaps."""
     with open_insert(primary, database, 3) as late:
         put()
         assert tail_store.get_cells_for_shard(SHARD).cells == []
@@ -149,7 +149,7 @@ def test_a_transaction_that_is_rolled_back_lets_the_feed_go_on(
 def test_transactions_that_begin_later_do_not_hold_it_up(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
-    """Under steady writing there is always someone: only those are waited for who were there when it looked."""
+    """Under constant load some transaction is always open; the feed only waits for those that it has seen."""
     with open_insert(primary, database) as early:
         put()
         assert tail_store.get_cells_for_shard(SHARD).held
@@ -167,7 +167,7 @@ def test_transactions_that_begin_later_do_not_hold_it_up(
 def test_the_same_connection_writing_again_is_another_transaction(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
-    """A connection that commits and begins anew does not hold up what came before."""
+    """A connection that commits and begins a new transaction does not block earlier ids."""
     with open_insert(primary, database) as busy:
         put()
         assert tail_store.get_cells_for_shard(SHARD).held
@@ -182,7 +182,7 @@ def test_the_same_connection_writing_again_is_another_transaction(
 def test_readers_and_a_rebuild_do_not_hold_it_up(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
-    """A transaction that has only read is no writer."""
+    """A transaction that has only read is not a writer."""
     with primary.connection() as reader:
         reader.execute(b"START TRANSACTION")
         reader.rows(f"SELECT COUNT(*) FROM `{database}`.cell".encode())
@@ -196,7 +196,7 @@ def test_readers_and_a_rebuild_do_not_hold_it_up(
 def test_a_page_ends_before_the_first_gap_that_is_open(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
-    """What comes before it is given at once, behind gaps that were settled before."""
+    """Cells before it are returned at once, including those after gaps that were settled earlier."""
     with open_insert(primary, database, 2):
         pass
     before = [put() for _ in range(3)]
@@ -213,7 +213,7 @@ def test_a_page_ends_before_the_first_gap_that_is_open(
 def test_one_column_only(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
-    """Case 12: other columns' cells are gone over, and an open transaction holds it up all the same."""
+    """Case 12: cells of other columns are skipped, and an open transaction blocks the feed all the same."""
     wanted = []
     for number in range(6):
         put(column_name="BASE")
@@ -241,7 +241,7 @@ def test_one_column_only(
 
 
 def test_big_cells_make_short_pages(tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put]) -> None:
-    """A page is bounded by its bytes, but has one cell at least."""
+    """A page is limited by its size in bytes, but has at least one cell."""
     text = "".join(f"{number:x}" for number in range(700_000))
     puts = [put([number, text]) for number in range(4)]
     pages = []
@@ -257,7 +257,7 @@ def test_big_cells_make_short_pages(tail_store: schemaless.Datastore, put: Calla
 def test_following_gives_cells_as_they_come(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put]
 ) -> None:
-    """A thread follows while another writes, one transaction a cell."""
+    """One thread follows the feed while another writes, one transaction per cell."""
     got: list[int] = []
     done = threading.Event()
 
@@ -278,7 +278,7 @@ def test_following_gives_cells_as_they_come(
 
 
 def test_writers_at_once_never_make_it_skip(tail_store: schemaless.Datastore, primary: NodePool, database: str) -> None:
-    """Case 11 again, with twelve threads that commit late, roll back and insert many rows at once."""
+    """Case 11 with twelve threads that commit late, roll back and insert many rows at once."""
     done = threading.Event()
     failures = []
 
@@ -332,7 +332,7 @@ def test_writers_at_once_never_make_it_skip(tail_store: schemaless.Datastore, pr
 def test_the_end_is_settled(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
-    """The feed's end lies behind all that is there, and waits for what may still come before it."""
+    """The end is after all existing cells, and the call waits for transactions that may still add earlier ones."""
     assert tail_store.end_of_shard(SHARD) == 0
     with open_insert(primary, database) as late:
         last = put()
@@ -345,7 +345,7 @@ def test_the_end_is_settled(
 def test_a_location_behind_the_last_cell_is_an_error(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put]
 ) -> None:
-    """After a failover that lost cells, new ones would come below the location, and be skipped in silence."""
+    """After a failover that lost cells, new cells would get ids below the location and be skipped silently."""
     last = put()
     with pytest.raises(schemaless.LocationLost, match=f"location {last.added_id + 1} is beyond") as caught:
         tail_store.get_cells_for_shard(SHARD, last.added_id + 1)
@@ -359,7 +359,7 @@ def test_a_location_behind_the_last_cell_is_an_error(
     [(4,), (-1,), ("1",), (SHARD, -1), (SHARD, 1.0), (SHARD, None), (SHARD, 0, 0), (SHARD, 0, True), (SHARD, 0, 10**6)],
 )
 def test_arguments_are_checked_at_once(store: schemaless.Datastore, arguments: tuple[object, ...]) -> None:
-    """Before any I/O, and for the iterator before its first step."""
+    """Before any I/O, and for iterators before the first step."""
     with pytest.raises(schemaless.InvalidInput):
         store.get_cells_for_shard(*arguments)  # type: ignore[arg-type]
     with pytest.raises(schemaless.InvalidInput):
@@ -373,7 +373,7 @@ def test_arguments_are_checked_at_once(store: schemaless.Datastore, arguments: t
 def test_a_damaged_cell_is_named_and_can_be_gone_past(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
-    """The feed never gives garbage; its stored form reads past it."""
+    """The feed never returns corrupt data; the stored form of the feed reads past it."""
     damaged = put([1, 2, 3])
     put("whole")
     with primary.connection() as connection:
@@ -386,12 +386,12 @@ def test_a_damaged_cell_is_named_and_can_be_gone_past(
     assert [cell.body for cell in tail_store.iter_shard(SHARD, damaged.added_id)] == ["whole"]
 
 
-# ---- servers that do not show who is writing
+# ---- servers that do not show write locks
 
 
 @contextmanager
 def unobservable(primary: NodePool) -> Iterator[None]:
-    """Switch the instrument of metadata locks off for the block."""
+    """Disable the metadata lock instrument during the block."""
     switch = b"UPDATE performance_schema.setup_instruments SET ENABLED='%b' WHERE NAME='wait/lock/metadata/sql/mdl'"
     with primary.connection() as connection:
         connection.execute(switch % b"NO")
@@ -405,7 +405,7 @@ def unobservable(primary: NodePool) -> Iterator[None]:
 def test_an_empty_list_of_locks_is_not_believed(
     fresh_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
-    """With the instrument off the list is empty though somebody writes: the query's own lock is missing from it."""
+    """With the instrument disabled the list is empty despite a writer; the query's own lock is missing too."""
     with unobservable(primary), open_insert(primary, database):
         put()
         with primary.connection() as connection, pytest.raises(CannotObserve, match="instrument"):
@@ -419,7 +419,7 @@ def test_without_the_list_writers_are_held_off(
     database: str,
     accounts: Accounts,
 ) -> None:
-    """The fallback waits for them by LOCK TABLES, for a second, and leaves no lock and no setting behind."""
+    """The fallback waits for writers with LOCK TABLES, at most a second, and leaves no lock or setting behind."""
     with accounts.locking_tables(tail_store.name, 4), unobservable(primary):
         with open_insert(primary, database) as late:
             put()
@@ -442,7 +442,7 @@ def test_without_the_list_writers_are_held_off(
 def test_several_writers_on_one_cluster_are_refused(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
-    """With auto_increment_increment other than 1, ids of different servers come in no order."""
+    """With auto_increment_increment other than 1, ids from different servers are not in order."""
     put()
     with primary.connection() as connection:
         connection.execute(b"SET GLOBAL auto_increment_increment=2")
@@ -460,7 +460,7 @@ def test_several_writers_on_one_cluster_are_refused(
 def test_a_read_only_server_is_no_primary(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
-    """On a replica that the catalog takes for the primary, rows come in the applier's order."""
+    """On a replica that the catalog takes for the primary, rows appear in the order of the applier."""
     with open_insert(primary, database):
         pass
     put()
@@ -475,7 +475,7 @@ def test_a_read_only_server_is_no_primary(
 
 
 def test_locks_that_had_no_room_are_noticed(flavour: str) -> None:
-    """A server that could not list every lock says so in a counter, and is not believed."""
+    """A server that could not record every lock reports that in a counter, and its list is not used."""
     with private_servers(flavour, 1, {"performance-schema-max-metadata-locks": "1"}) as (server,):
         url = schemaless.create("tight", 1, [server.url])
         parsed = parse_url(url)

@@ -1,4 +1,4 @@
-"""The change feed read from a replica: only what is settled on the primary and has arrived."""
+"""The change feed read from a replica: only cells that are settled on the primary and have arrived."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def primary(replicated: LocalServer) -> LocalServer:
 
 @pytest.fixture(scope="module")
 def own_accounts(replicated: LocalServer) -> Iterator[Accounts]:
-    """The accounts on it, and so on its replica."""
+    """Accounts on the server, and so on its replica."""
     with accounts_on([replicated.url]) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def url(replicated: LocalServer, own_accounts: Accounts) -> str:
-    """A datastore of one shard, whose catalog names the replica."""
+    """A datastore of one shard whose catalog names the replica."""
     url = own_accounts.create("replicated", 1)
     own_accounts.allow("tail", "replicated", 1)
     add_replica(own_accounts.url("admin", url), "cluster-1", own_accounts.url("admin", replicated.replicas[0].url))
@@ -48,21 +48,21 @@ def url(replicated: LocalServer, own_accounts: Accounts) -> str:
 
 @pytest.fixture
 def app(url: str) -> Iterator[schemaless.Datastore]:
-    """What writes."""
+    """The writing datastore."""
     with schemaless.connect(url) as opened:
         yield opened
 
 
 @pytest.fixture
 def store(url: str, own_accounts: Accounts) -> Iterator[schemaless.Datastore]:
-    """What tails; opened anew for each test, so that nothing is known to be settled."""
+    """The reading datastore, newly opened for each test, so that no id is known to be settled."""
     with schemaless.connect(own_accounts.url("tail", url)) as opened:
         yield opened
 
 
 @contextmanager
 def connection_to(url: str) -> Iterator[Connection]:
-    """A connection as root."""
+    """Root connections to the primary."""
     parsed = parse_url(url)
     pool = NodePool(parsed.node, parsed.credentials, PoolOptions())
     with pool.connection() as connection:
@@ -72,7 +72,7 @@ def connection_to(url: str) -> Iterator[Connection]:
 
 @contextmanager
 def applier_stopped(primary: LocalServer) -> Iterator[None]:
-    """Keep the replica from applying anything for the block."""
+    """Stop the replica's applier during the block."""
     name = b"REPLICA" if primary.flavour == "mysql" else b"SLAVE"
     with connection_to(primary.replicas[0].url) as connection:
         connection.execute(b"STOP %b SQL_THREAD" % name)
@@ -90,7 +90,7 @@ def insert(connection: Connection) -> int:
 
 
 def rest(store: schemaless.Datastore, location: int) -> list[int]:
-    """The added_ids behind a location, by the replica, once it shows any."""
+    """Return the added_ids after a location, read from the replica, once it has any."""
     deadline = time.monotonic() + 30
     while not (page := store.get_cells_for_shard(0, location, read_from="replica")).cells:
         assert time.monotonic() < deadline
@@ -101,7 +101,7 @@ def rest(store: schemaless.Datastore, location: int) -> list[int]:
 def test_a_replica_gives_what_has_arrived(
     store: schemaless.Datastore, app: schemaless.Datastore, primary: LocalServer
 ) -> None:
-    """With the applier stopped, new cells are not there yet; that is no error, and no cell is lost by it."""
+    """With the applier stopped, new cells are missing; that is not an error, and no cell is skipped later."""
     start = store.end_of_shard(0)
     put = app.put_cell(uuid.uuid4(), "BASE", 1, "arrives")
     assert rest(store, start) == [put.added_id]
@@ -120,7 +120,7 @@ def test_a_replica_gives_what_has_arrived(
 def test_a_gap_that_is_open_on_the_primary_is_open_on_the_replica(
     store: schemaless.Datastore, app: schemaless.Datastore, primary: LocalServer
 ) -> None:
-    """The lower id is not in the replica at all yet; the higher one waits for it."""
+    """The replica does not have the lower id yet, so the higher one is not returned."""
     start = store.end_of_shard(0)
     with connection_to(primary.url) as connection:
         connection.execute(b"START TRANSACTION")
@@ -137,7 +137,7 @@ def test_a_gap_that_is_open_on_the_primary_is_open_on_the_replica(
 def test_a_gap_that_is_settled_waits_for_the_replica(
     store: schemaless.Datastore, app: schemaless.Datastore, primary: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What fills a gap is committed on the primary, and the replica has the cell behind it only."""
+    """The cell in the gap is committed on the primary, but the replica only has the cell after it."""
     monkeypatch.setattr(internals_of(store).changes, "replica_wait_s", 0.2)
     start = store.end_of_shard(0)
     with connection_to(primary.url) as connection:
@@ -157,7 +157,7 @@ def test_a_gap_that_is_settled_waits_for_the_replica(
 def test_a_rolled_back_gap_is_gone_over_once(
     store: schemaless.Datastore, app: schemaless.Datastore, primary: LocalServer
 ) -> None:
-    """Looked into on the primary, waited for on the replica, and then known."""
+    """A gap is settled on the primary once, awaited on the replica once, and then remembered."""
     start = store.end_of_shard(0)
     with connection_to(primary.url) as connection:
         connection.execute(b"START TRANSACTION")
@@ -169,7 +169,7 @@ def test_a_rolled_back_gap_is_gone_over_once(
 
 
 def test_writers_at_once_never_make_a_replica_skip(store: schemaless.Datastore, url: str, primary: LocalServer) -> None:
-    """Eight threads commit late and roll back; the replica's feed ends up with what the primary has."""
+    """Eight threads commit late and roll back; the replica's feed ends up equal to the primary's."""
     start = store.end_of_shard(0)
     done = threading.Event()
     failures = []
@@ -218,7 +218,7 @@ def test_writers_at_once_never_make_a_replica_skip(store: schemaless.Datastore, 
 def test_a_primary_without_gtids_is_refused_where_it_matters(
     store: schemaless.Datastore, app: schemaless.Datastore, primary: LocalServer
 ) -> None:
-    """What a replica has got cannot be told then."""
+    """The replica's position cannot be determined then."""
     start = store.end_of_shard(0)
     with connection_to(primary.url) as connection:
         connection.execute(b"START TRANSACTION")

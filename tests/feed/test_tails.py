@@ -1,4 +1,4 @@
-"""The next cells of many shards' change feeds at once: the same as one by one, or absent."""
+"""The next cells of many shards' feeds in one statement: the same as read one by one, or absent."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def store(follow_store: schemaless.Datastore, put: Callable[..., None]) -> schem
 def tails(
     store: schemaless.Datastore, location: int = 0, column_name: str | None = None, limit: int = 100
 ) -> dict[int, schemaless.Page[schemaless.StoredCell]]:
-    """The tails of all shards."""
+    """Return the tails of all shards."""
     wanted = [Tail(shard, location, limit) for shard in range(store.shard_count)]
     return internals_of(store).stored_tails(wanted, column_name)
 
 
 def test_they_are_the_pages_that_each_shard_has(store, put):
-    """Behind any location, of all columns or of one, as many as are wanted."""
+    """After any location, for all columns or one, up to the limit."""
     for shard in range(4):
         put(shard, 2, "OTHER", b"1")
         put(shard, 1, "BASE", b"2")
@@ -70,7 +70,7 @@ def test_they_are_the_pages_that_each_shard_has(store, put):
 
 
 def test_a_shard_that_was_not_read_before_is_absent(follow_store, put):
-    """It has to be proven first."""
+    """The shard has to be verified first."""
     put(1)
     put(2)
     follow_store.get_stored_cells_for_shard(2)
@@ -79,7 +79,7 @@ def test_a_shard_that_was_not_read_before_is_absent(follow_store, put):
 
 
 def test_a_gap_that_may_be_filled_keeps_its_shard_out_until_it_is_settled(store, put, by_hand, new_row):
-    """The others go on; a gap that is settled is gone over."""
+    """The other shards are returned; a settled gap is passed."""
     shards = by_hand(store)
     row = next(row for row in iter(new_row, None) if store.shard_of(row) == 0)
     with shards.pool_for(shards.node_of(0)).connection() as late:
@@ -96,7 +96,7 @@ def test_a_gap_that_may_be_filled_keeps_its_shard_out_until_it_is_settled(store,
 
 
 def test_what_is_settled_behind_the_read_does_not_count(store, put, by_hand, new_row, monkeypatch):
-    """A gap that somebody else saw filled meanwhile is still a gap in what was read before."""
+    """A gap that another thread has seen settled in the meantime is still a gap in rows read before that."""
     shards, late = by_hand(store), []
     pool = internals_of(store).shards.pool_for(internals_of(store).shards.node_of(1))
     run = pool.run
@@ -129,7 +129,7 @@ def test_what_is_settled_behind_the_read_does_not_count(store, put, by_hand, new
 
 
 def test_a_long_body_keeps_its_shard_out(store, put, monkeypatch):
-    """What many shards bring at once is bounded, whatever they hold; another column's bodies are not fetched."""
+    """The size of the reply is bounded whatever the bodies; bodies of other columns are not fetched."""
     monkeypatch.setattr(changes, "MOST_PAGE_BYTES", 4 * 100 * 1_000)
     put(3, 1, "OTHER", b'"%b"' % (b"x" * LONG))
 
@@ -138,7 +138,7 @@ def test_a_long_body_keeps_its_shard_out(store, put, monkeypatch):
 
 
 def test_a_table_that_is_away_leaves_its_server_s_shards_to_be_read_alone(store, by_hand):
-    """Where it went is found out by who reads that shard."""
+    """Reading the shard alone finds its new server."""
     shards = by_hand(store)
     database = shards.database(1).encode()
     others = {shard for shard in range(4) if shards.node_of(shard) != shards.node_of(1)}

@@ -1,7 +1,6 @@
-"""A worker of indexes in a process of its own, as it is or with a fault that must be found: see ``live.py``.
+"""An index worker in its own process, unchanged or with a fault that must be detected; see ``live.py``.
 
-Told by SIGUSR1, it freezes where that does the most harm: when it has read the rows of a page, and has not written
-their entries.
+On SIGUSR1 it freezes at the most harmful moment: after it has read the rows of a page, before it writes their entries.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from schemaless.indexes.follower import Indexing
 from tests.followers.child import TIMING, end_with_parent
 
 FREEZES_WITHIN_S: Final = 1.0
-"""Whoever has come to no such page by then does not freeze."""
+"""Time after the signal within which the worker has to come to such a page, in seconds; otherwise it goes on."""
 
 _LEAVES: Final = (2,)
-"""The version of a row that leaves its shard; a later one comes back."""
+"""The version of a row that leaves its shard; a later version returns to it."""
 
 
 def _location_first() -> None:
@@ -42,7 +41,7 @@ def _location_first() -> None:
         return deal(self, worker, owned, cells)
 
     Indexing.deal = wrong  # type: ignore[method-assign]
-    # Else entries are written before each page's location after all.
+    # Otherwise entries would be written before the location after all.
     Indexing.deal_together = lambda *_: False  # type: ignore[method-assign]
 
 
@@ -71,29 +70,29 @@ CONTROLS: Final[dict[str, Callable[[], None]]] = {
 }
 
 
-def _freeze_when_told() -> None:
-    told_s = [0.0]
+def _freeze_on_signal() -> None:
+    signalled_s = [0.0]
     apply = Entries.apply
 
-    def told(*_: object) -> None:
-        told_s[0] = time.monotonic()
+    def on_signal(*_: object) -> None:
+        signalled_s[0] = time.monotonic()
 
     def late(self: Entries, writes: PageWrites) -> None:
-        # A row that leaves a shard, and comes back: what is deleted there, and written elsewhere, is old by then.
+        # For a row that leaves its shard and returns: the delete and the write are outdated by then.
         leaves = any(refs == _LEAVES for rows in writes.deletes.values() for _, refs in rows)
-        if leaves and time.monotonic() - told_s[0] < FREEZES_WITHIN_S:
-            told_s[0] = 0.0
+        if leaves and time.monotonic() - signalled_s[0] < FREEZES_WITHIN_S:
+            signalled_s[0] = 0.0
             os.kill(os.getpid(), signal.SIGSTOP)
         apply(self, writes)
 
     Entries.apply = late  # type: ignore[method-assign]
-    signal.signal(signal.SIGUSR1, told)
+    signal.signal(signal.SIGUSR1, on_signal)
 
 
 def work(url: str, control: str, name: str) -> None:
-    """Be a worker for ever."""
+    """Run a worker until the process ends."""
     end_with_parent()
-    _freeze_when_told()
+    _freeze_on_signal()
     CONTROLS.get(control, lambda: None)()
     with schemaless.connect(url) as store:
         Worker(store, indexes_of(store).handlers(), name, timing=TIMING, stop=threading.Event()).run()

@@ -1,4 +1,4 @@
-"""Indexes of a new datastore, made and kept by the accounts that operators have for it."""
+"""Fixtures: indexes of a new datastore, created and maintained with the accounts of operators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from schemaless.indexes.registry import READY, IndexEntry
 from schemaless.internals import internals_of
 from tests.accounts import Accounts
 
-# Signs of life are given by hand: nothing here depends on how busy the machine is.
+# Leases are renewed by hand, so that nothing depends on the load of the machine.
 CALM = Timing(lease_s=1_000, give_up_s=900, renew_s=1_000, note_s=0.0)
 
 TRIPS = define(
@@ -31,7 +31,7 @@ TRIPS = define(
 
 @dataclass
 class Kept:
-    """Makes indexes and keeps them, in this process and when it is told to."""
+    """Creates indexes and maintains them in this process, on demand."""
 
     admin: schemaless.Datastore
     follow: schemaless.Datastore
@@ -40,14 +40,14 @@ class Kept:
     _worker: Worker | None = None
 
     def make(self, definition: Definition = TRIPS) -> IndexEntry:
-        """Create an index, and give the accounts what they need for it."""
+        """Create an index, and grant the accounts access to its tables."""
         entry, _ = indexes_of(self.admin).create(definition)
         self.allow(entry.number)
         self._worker = None
         return entry
 
     def worker(self) -> Worker:
-        """Return the one worker of all indexes."""
+        """Return the worker that maintains all indexes."""
         if self._worker is None:
             self.stack.close()
             dealers = indexes_of(self.follow).handlers()
@@ -56,7 +56,7 @@ class Kept:
         return self._worker
 
     def catch_up(self) -> None:
-        """Have the worker deal with all that is there."""
+        """Let the worker process all cells that are there now."""
         worker = self.worker()
         worker._members.renew()
         worker._pace.now()
@@ -66,15 +66,15 @@ class Kept:
             assert not waits, waits
             if worker.owned and all(each.location == each.top for each in worker.owned.values()):
                 return
-        raise AssertionError("it does not come to the end")
+        raise AssertionError("the worker did not reach the end")
 
     def fill(self, definition: Definition = TRIPS) -> IndexEntry:
-        """Create an index and fill it until it is ready."""
+        """Create an index and build it until it is ready."""
         entry = self.make(definition)
         self.catch_up()
         indexes = indexes_of(self.follow)
-        filling = indexes.backfill(entry)
-        assert indexes.watch(entry, filling)
+        backfill = indexes.backfill(entry)
+        assert indexes.watch(entry, backfill)
         (now,) = [each for each in indexes.all() if each.number == entry.number]
         assert now.state == READY
         return now
@@ -82,7 +82,7 @@ class Kept:
 
 @pytest.fixture
 def admin_store(admin_url: str) -> Iterator[schemaless.Datastore]:
-    """A connection to the new datastore, as ``admin``."""
+    """The new datastore, opened as ``admin``."""
     with schemaless.connect(admin_url) as opened:
         yield opened
 
@@ -91,7 +91,7 @@ def admin_store(admin_url: str) -> Iterator[schemaless.Datastore]:
 def kept(
     accounts: Accounts, fresh_url: str, admin_store: schemaless.Datastore, follow_store: schemaless.Datastore
 ) -> Iterator[Kept]:
-    """Makes and keeps indexes."""
+    """Creates and maintains indexes."""
 
     def allow(number: int) -> None:
         for role in ("app", "follow", "admin"):

@@ -1,10 +1,10 @@
-"""Workers of an index killed with -9 and frozen past their lease while cells come; then each row has its entry.
+"""Index workers that are killed and frozen past their lease while cells are written; every row still gets its entry.
 
-Half of the rows are written once, so that nothing heals what is lost of them. The others go from one shard of the
-index to another and back, and change there, while old workers sleep over it. Shards are moved meanwhile, and whenever
-the entries of one were copied, more are written behind the mover's back.
+Half of the rows are written once, so that no later version repairs a lost entry. The others move from one shard of the
+index to another and back, and change there, while old workers are frozen. Shards are moved at the same time, and more
+entries are written after those of a shard were copied.
 
-What the suite does with a few hundred cells, ``benchmarks/indexes.py --live`` does with as many as one likes.
+The tests run it with a few hundred cells, ``benchmarks/indexes.py --live`` with any number.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ TRIPS = define("trips", "BASE.client:uuid", ["BASE.at:int"])
 _ONCE = 52
 _OFTEN = 16
 _CLIENTS = ((0, 1, 0), (0, 1, 0, 0))
-"""Which of its two clients a row has in its versions: some rows end by coming back, some by a change there."""
+"""The client (of two) in each version of a row: some rows end by returning, others by another change after that."""
 
 _LATER_S = 1.5
-"""Who sleeps gets so much longer, for others to come to a row's last version meanwhile."""
+"""Additional sleep of a frozen worker, in seconds, in which others reach the last version of a row."""
 
 _PARTS_LATER = 2
-"""Behind the next version of each row so many batches are put: by then, nearly all of that one was dealt with."""
+"""Number of batches to put after the next version of each row; by then, nearly all of it has been processed."""
 
 _MOST_S = 10.0
-"""On a busy machine, that is waited for so much longer."""
+"""Maximum additional wait on a busy machine, in seconds."""
 
 _AT_ONCE = 5_000
 
@@ -71,7 +71,7 @@ MOVER_CONTROLS[NOT_SET_BACK] = _not_setting_back
 CONTROLS: Final = (*child.CONTROLS, NOT_SET_BACK)
 
 Said = tuple[uuid.UUID, int, uuid.UUID, int]
-"""A row, its version, and what that says: client and time."""
+"""A row, its version, and the field values in it: client and time."""
 
 
 @dataclass
@@ -79,7 +79,7 @@ class LiveIndex(Live):
     """One run.
 
     Attributes:
-        entry: the index, once it runs.
+        entry: the index, once the run has begun.
     """
 
     entry: IndexEntry | None = None
@@ -89,22 +89,22 @@ class LiveIndex(Live):
 
     @property
     def batch(self) -> int:
-        """How many cells are put at once."""
+        """Number of cells put at once."""
         return self.scale * (_ONCE + sum(len(_CLIENTS[number % len(_CLIENTS)]) for number in range(_OFTEN)))
 
     @property
     def _apart(self) -> int:
-        """How many batches lie between a row's versions: more than workers are behind, who else meet the last only."""
+        """Number of batches between the versions of a row: more than the workers' lag, so that they see each."""
         return 1 if self.scale == 1 else 6
 
     def missing_entries(self) -> tuple[int, int]:
-        """Return how many rows lack their entry where it belongs, or say something else, and how many others are there.
+        """Return the number of rows without a correct entry in the right shard, and the number of other entries.
 
-        Those others are what late workers have left behind, if anything: queries read the row, and leave them out.
+        Other entries may be left by late workers; queries read the row and ignore them.
         """
         assert self.entry is not None
         if self.control:
-            # Locations came before the entries, or a worker has just been let go on.
+            # Locations were stored before entries, or a worker has just been resumed.
             time.sleep(2 * TIMING.lease_s)
         shards, count = internals_of(self.store).shards, self.store.shard_count
         expected: list[set[bytes]] = [set() for _ in range(count)]
@@ -125,7 +125,7 @@ class LiveIndex(Live):
         return missing, others
 
     def last_said(self) -> Iterator[Said]:
-        """Return each row once, with its last version."""
+        """Return the last version of each row."""
         for part in range(self.parts):
             yield from self._once(part)
             for number in range(self.scale * _OFTEN):
@@ -141,13 +141,13 @@ class LiveIndex(Live):
     # Cells
 
     def _once(self, part: int) -> Iterator[Said]:
-        """Return the rows of a part that are written once."""
+        """Return the rows of a batch that are written once."""
         chance = random.Random(part)
         for _ in range(self.scale * _ONCE):
             yield uuid.UUID(int=chance.getrandbits(128)), 1, uuid.UUID(int=chance.getrandbits(128)), part
 
     def _put(self, part: int) -> None:
-        # The versions of a row come some batches behind the other: who sleeps over one has missed the next one.
+        # The versions of a row are some batches apart, so that a worker that sleeps over one misses the next.
         said = [
             *self._once(part),
             *(
@@ -162,12 +162,12 @@ class LiveIndex(Live):
         ]
         for put in sorted(self.store.put_cells(new), key=lambda put: put.added_id):
             ids = self._ids[self.store.shard_of(put.key.row_key)]
-            assert not ids or ids[-1] < put.added_id, "one who writes alone is given ids that rise"
+            assert not ids or ids[-1] < put.added_id, "a single writer gets ascending ids"
             ids.append(put.added_id)
             self.given.put += 1
 
     def _locations(self) -> dict[int, int]:
-        """Return how far each shard is that can be asked now."""
+        """Return the location of each shard that can be read."""
         assert self.entry is not None
         rows = FollowerRows(internals_of(self.store).shards)
         looked = rows.look((self.entry.follower, shard) for shard in range(self.store.shard_count)).rows
@@ -190,13 +190,13 @@ class LiveIndex(Live):
             super()._move_one(store, shard)
 
     def _write_beside(self) -> None:
-        """Put more, and wait until workers have dealt with it."""
+        """Put more cells, and wait until workers have processed them."""
         self._put_more()
         enough = {shard: ids[-1] for shard, ids in list(self._ids.items()) if ids}
         until_s = time.monotonic() + self.patience_s
         while any(self._locations().get(shard, 0) < added_id for shard, added_id in enough.items()):
             if time.monotonic() > until_s:
-                raise TimeoutError(f"what was put while a shard moved is not dealt with after {self.patience_s:.0f} s")
+                raise TimeoutError(f"cells put during a move were not processed within {self.patience_s:.0f} s")
             time.sleep(0.05)
 
     # Workers
@@ -204,14 +204,14 @@ class LiveIndex(Live):
     def _freeze(self, victim: BaseProcess) -> None:
         self._aimed = not self._aimed
         self._since[victim] = self.parts
-        # One that has just been started would die of it.
+        # The signal would kill a process that has just been started.
         send(victim, signal.SIGUSR1 if self._aimed and _catches(victim, signal.SIGUSR1) else signal.SIGSTOP)
 
     def _thaw(self, now_s: float) -> None:
         for frozen in list(self._frozen):
             until_s, victim = frozen
             if now_s >= until_s - 2 * TIMING.lease_s + FREEZES_WITHIN_S and not _is_stopped(victim):
-                # It came to no such page.
+                # It did not come to such a page.
                 send(victim, signal.SIGSTOP)
                 self._frozen[self._frozen.index(frozen)] = now_s + 2 * TIMING.lease_s, victim
             elif now_s >= until_s + FREEZES_WITHIN_S + _LATER_S and (
@@ -225,14 +225,14 @@ class LiveIndex(Live):
 
 
 def _often(group: int, number: int, version: int) -> Said:
-    """Return a version of a row that is written often."""
+    """Return a version of a row that is written several times."""
     row = uuid.UUID(int=(group + 1) << 64 | number)
     which = _CLIENTS[number % len(_CLIENTS)][version - 1]
     return row, version, uuid.UUID(int=row.int * 2 + which), version
 
 
 def _key(row_key: bytes, client: Any, at: Any) -> bytes:
-    """Return an entry, short: so many are held against each other."""
+    """Return a compact key of an entry, because millions of them are compared."""
     return b"%b %b %d" % (row_key, client.bytes, at)
 
 

@@ -1,12 +1,12 @@
-"""Schedules of an index's pages, in memory: what a page means is really found, the servers are dictionaries.
+"""Simulated schedules of index pages: the real computation of writes, with dictionaries as servers.
 
-Writers put versions of rows into one home shard, two columns each: some commit late, some come late with a lower
+Writers put versions of rows into one home shard, in two columns: some commit late, some arrive late with a lower
 ref_key. Workers read a page, read its rows in one snapshot, write entries server by server, delete those in old shards
-server by server, and move the location; between any two of these one may die, or sleep for as long as it likes and go
-on. In the end one worker that nothing happens to works it all off, and every sleeper wakes and goes on to its end. A
-row whose entry is not there, or says something else than the row, is missing; an entry that no row stands for is stale.
+server by server, and move the location. Between any two of these steps a worker may die, or sleep for any time and then
+continue. At the end one undisturbed worker processes the rest, and every sleeper wakes and finishes. A row whose entry
+is absent or differs from the row is missing; an entry without a row is stale.
 
-A variant leaves one thing of the design out. It is a control: the schedules have to find it.
+A variant leaves out one part of the design. It is a control: the schedules have to detect it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ CONTROLS: Final = (
     "deletes are not guarded",
     "the location is moved before the entries are written",
 )
-"""Of each of these, rows are missing."""
+"""Variants in which rows are missing."""
 
-STALE_CONTROLS: Final = ("the version before a cell is not looked at",)
-"""Of each of these, entries are left behind though nobody slept."""
+STALE_CONTROLS: Final = ("the version before a cell is not read",)
+"""Variants in which stale entries remain even if no worker sleeps."""
 
 DEFINITION: Final = define("simulated", "BASE.client:int", ["BASE.city:int", "STATUS.s:int"])
 SHARDS: Final = 4
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class Version(NamedTuple):
-    """A cell, as a feed has it."""
+    """A cell in the feed."""
 
     added_id: int
     row_key: bytes
@@ -64,7 +64,7 @@ class Process:
 
 @dataclass
 class World:
-    """A home shard, the shards of its entries, and all that happens to them."""
+    """A home shard, the shards of its entries, and everything that happens to them."""
 
     seed: int
     variant: str = DECIDED
@@ -85,13 +85,13 @@ class World:
     def __post_init__(self) -> None:
         self.chance = random.Random(f"{self.seed}")
         self.rows = [bytes([number]) * 16 for number in range(_ROWS)]
-        # Some rows are written once: no later version heals what went wrong with them.
+        # Some rows are written once, so that no later version repairs a fault.
         self.once = {(row, column) for row in self.rows[:2] for column in ("BASE", "STATUS")}
         self.versions: dict[tuple[bytes, str], set[int]] = {}
-        # What the cells that are there say, by row and column, then by ref_key.
+        # Field values of the committed cells, by row and column, then by ref_key.
         self.parts: dict[tuple[bytes, str], dict[int, Part]] = {}
 
-    # What goes on
+    # The schedule
 
     def run(self) -> None:
         """Run the schedule to its end."""
@@ -109,20 +109,20 @@ class World:
         self._commit(late=False)
         asleep, self.processes = self.processes, []
         self._to_the_end(self._work(-1))
-        # Where nobody sleeps, those that are left die.
+        # Without sleepers, the remaining workers die.
         for process in asleep if self.sleepers else ():
             self._to_the_end(process.steps)
         self._to_the_end(self._work(-2))
 
     def _one_of(self, options: Sequence[T]) -> T:
-        # It is several times as fast as choice(), and is asked at every step.
+        # Several times as fast as choice(), and called at every step.
         return options[int(self.chance.random() * len(options))]
 
     def _to_the_end(self, steps: Iterator[None]) -> None:
         for _ in range(40 * _CELLS):
             if next(steps, "end") == "end":
                 return
-        raise AssertionError(f"schedule {self.seed} does not come to its end")
+        raise AssertionError(f"schedule {self.seed} does not end")
 
     def _step(self, process: Process) -> None:
         fate = self.chance.random()
@@ -152,7 +152,7 @@ class World:
         if taken and (row, column) in self.once:
             return
         lower = [ref for ref in range(max(taken, default=0)) if ref not in taken]
-        # Now and then a version comes late, with a lower ref_key than others.
+        # Sometimes a version arrives late, with a lower ref_key than others.
         late = bool(lower) and self.chance.random() < 0.4
         ref_key = self._one_of(lower) if late else max(taken, default=-1) + self._one_of((1, 2, 3))
         taken.add(ref_key)
@@ -162,12 +162,12 @@ class World:
         version = Version(self.last_id, row, column, ref_key, part)
         self.open[self.last_id] = self.now + self._one_of((1, 1, 1, 20, 60)), version
 
-    # What a worker does; a yield is where something else may happen
+    # A worker; at each yield something else may happen
 
     def _work(self, number: int) -> Iterator[None]:
         while True:
             yield
-            # Now and then a shard is taken from a worker that goes on, as from one that slept.
+            # Sometimes a shard is taken from a worker that continues, as from a sleeper.
             if self._owner_works() and (not self.sleepers or self.chance.random() > 0.05):
                 continue
             self.epoch, self.owner = self.epoch + 1, number
@@ -217,7 +217,7 @@ class World:
         for column in DEFINITION.sources:
             for row in rows:
                 refs[row].append(self._latest(row, column))
-        # Bodies are read later: they never change.
+        # Bodies are read later, which is safe because they never change.
         yield
         states = {
             row: RowState(
@@ -256,24 +256,24 @@ class World:
         return DEFINITION.part(column, None) if part is None else part
 
     def _upsert(self, shard: int, entry: Entry) -> None:
-        there = self.entries[shard].get(entry.row_key)
-        if there is None or self.variant == CONTROLS[0] or _at_most(there.refs, entry.refs):
+        stored = self.entries[shard].get(entry.row_key)
+        if stored is None or self.variant == CONTROLS[0] or _at_most(stored.refs, entry.refs):
             self.entries[shard][entry.row_key] = entry
         else:
-            # As the statement does: the refs of both, the fields of the one that is there.
-            both = tuple(map(max, there.refs, entry.refs))
-            self.entries[shard][entry.row_key] = there._replace(refs=both)
+            # Like the statement: the higher refs of both, and the existing fields.
+            both = tuple(map(max, stored.refs, entry.refs))
+            self.entries[shard][entry.row_key] = stored._replace(refs=both)
 
     def _delete(self, shard: int, row: bytes, refs: Refs) -> None:
-        there = self.entries[shard].get(row)
-        if there is not None and (self.variant == CONTROLS[1] or _at_most(there.refs, refs)):
+        stored = self.entries[shard].get(row)
+        if stored is not None and (self.variant == CONTROLS[1] or _at_most(stored.refs, refs)):
             del self.entries[shard][row]
 
     def _move(self, epoch: int, location: int) -> None:
         if epoch == self.epoch:
             self.location = location
 
-    # What came of it
+    # The outcome
 
     def _expected(self) -> dict[tuple[int, bytes], tuple[object, ...]]:
         expected = {}
@@ -287,14 +287,14 @@ class World:
 
     @property
     def missing(self) -> int:
-        """How many rows have no entry that says what they say."""
+        """Number of rows without a correct entry."""
         expected = self._expected()
-        there = {(shard, row): entry.values for shard, of in self.entries.items() for row, entry in of.items()}
-        return sum(there.get(key) != values for key, values in expected.items())
+        stored = {(shard, row): entry.values for shard, of in self.entries.items() for row, entry in of.items()}
+        return sum(stored.get(key) != values for key, values in expected.items())
 
     @property
     def stale(self) -> int:
-        """How many entries stand for nothing."""
+        """Number of entries without a row."""
         expected = self._expected()
         return sum((shard, row) not in expected for shard, of in self.entries.items() for row in of)
 
@@ -305,7 +305,7 @@ def _at_most(one: Refs, other: Refs) -> bool:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What so many schedules of a variant came to."""
+    """The sum over some schedules of a variant."""
 
     variant: str
     schedules: int

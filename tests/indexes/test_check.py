@@ -1,4 +1,4 @@
-"""Damage of each kind is found with exact counts and repaired, and what is not damaged is no fault."""
+"""Index checks: every kind of damage is found with exact counts and repaired, and nothing else is a fault."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ pytestmark = pytest.mark.mysql
 
 
 def totals(checking: IndexCheck) -> dict[str, int]:
-    """Return what a check of all shards found, without what there is none of."""
+    """Return the non-zero counts of a check of all shards."""
     every = list(checking.run(range(4)))
     return {
         name: count for name in Found(0).counts if name != "shard" and (count := sum(e.counts[name] for e in every))
     }
 
 
-@pytest.mark.parametrize("keys", ["drawn", "of the time"])
-def test_how_far_a_check_is_within_a_shard_is_told(kept, fresh_store, keys):
-    """In small steps that make one for each shard, whether row_keys are all over the place or close together."""
-    began = uuid.uuid4().int
-    rows = [uuid.uuid4() if keys == "drawn" else uuid.UUID(int=began + 1_000 * n) for n in range(400)]
+@pytest.mark.parametrize("keys", ["random", "consecutive"])
+def test_progress_within_a_shard_is_reported(kept, fresh_store, keys):
+    """In small steps that add up to one per shard, for random and for consecutive row_keys."""
+    base = uuid.uuid4().int
+    rows = [uuid.uuid4() if keys == "random" else uuid.UUID(int=base + 1_000 * n) for n in range(400)]
     fresh_store.put_cells(
         [schemaless.NewCell(row, "BASE", 1, {"client": str(uuid.UUID(int=n))}) for n, row in enumerate(rows)]
     )
     entry = kept.fill()
-    told: list[Event] = []
+    events: list[Event] = []
     for shard in range(4):
-        told.clear()
-        list(indexes_of(kept.follow).check(entry, rows_per_query=10).run([shard], told.append))
-        steps = [event.units for event in told if isinstance(event, Advanced)]
+        events.clear()
+        list(indexes_of(kept.follow).check(entry, rows_per_query=10).run([shard], events.append))
+        steps = [event.units for event in events if isinstance(event, Advanced)]
 
-        assert told[0] == Total(1)
+        assert events[0] == Total(1)
         assert sum(steps) == 1
         assert len(steps) > 8
         assert max(steps) < 0.3
 
 
 def test_damage_of_each_kind_is_found_and_repaired(kept, fresh_store, by_hand, new_row, invoke, follow_url):  # noqa: F811
-    """7 missing, 6 stale, 5 ahead, 4 orphans and 3 left behind elsewhere, of 100 rows; 2 have no entry, 1 lags."""
+    """Of 100 rows 7 are missing, 6 stale, 5 ahead, 4 orphans and 3 in another shard; 2 have no entry, 1 lags."""
     rows = [new_row() for _ in range(100)]
     cells = [
         schemaless.NewCell(row, "BASE", 1, {"client": str(uuid.UUID(int=n)), "city": n}) for n, row in enumerate(rows)
@@ -72,9 +72,9 @@ def test_damage_of_each_kind_is_found_and_repaired(kept, fresh_store, by_hand, n
     damage(b"UPDATE TABLE SET city=-1 WHERE row_key=ROW", rows[10:16])
     damage(b"UPDATE TABLE SET ref_0=9, city=-1 WHERE row_key=ROW", rows[20:25])
     damage(copied, rows[30:33], elsewhere=True)
-    strange = [new_row() for _ in range(4)]
-    rows += strange
-    damage(copied, strange)
+    orphans = [new_row() for _ in range(4)]
+    rows += orphans
+    damage(copied, orphans)
     fresh_store.put_cell(rows[50], "BASE", 2, {"client": str(uuid.UUID(int=50)), "city": -50})
     found = totals(indexes_of(kept.follow).check(entry))
     said = invoke("index", "check", "client_trips", "--repair", "--json", url=follow_url)
@@ -93,7 +93,7 @@ def test_damage_of_each_kind_is_found_and_repaired(kept, fresh_store, by_hand, n
         "ahead": 5,
         "orphan": 4,
     }
-    # While it repairs, entries come and go.
+    # The number of entries changes during the repair.
     counted = {name: count for name, count in found.items() if name not in ("entries", "lagging")}
     assert {name: count for name, count in repaired.items() if name != "entries"} == {**counted, "repaired": 25}
     assert totals(indexes_of(kept.follow).check(entry)) == {
@@ -106,7 +106,7 @@ def test_damage_of_each_kind_is_found_and_repaired(kept, fresh_store, by_hand, n
 
 
 def test_a_lost_row_of_the_follower_is_told_and_made_again(kept, fresh_store, by_hand, new_row, invoke, follow_url):  # noqa: F811
-    """Nobody keeps its shard meanwhile, so nothing there is said to lag; workers go over it once more."""
+    """Without it no worker maintains the shard, so nothing there counts as lagging; workers then read it again."""
     entry = kept.fill()
     rows = [new_row() for _ in range(20)]
     fresh_store.put_cells([schemaless.NewCell(row, "BASE", 1, {"client": str(uuid.UUID(int=7))}) for row in rows])
@@ -127,7 +127,7 @@ def test_a_lost_row_of_the_follower_is_told_and_made_again(kept, fresh_store, by
 
 
 def test_a_shard_whose_worker_waits_stands(kept, follow_url, invoke):  # noqa: F811
-    """The worker says so in the catalog, with its reason."""
+    """The worker publishes it in the catalog, with the reason."""
     kept.fill()
     worker = kept.worker()
     next(iter(worker.owned.values())).wait(1_000, "db-1: gone")
@@ -140,7 +140,7 @@ def test_a_shard_whose_worker_waits_stands(kept, follow_url, invoke):  # noqa: F
 PARKED = "INSERT INTO DB.parked (name, added_id, row_key, column_name, ref_key, attempts, error) VALUES "
 FOLLOWER = "INSERT INTO DB.follower (name, location) VALUES "
 DAMAGE = [
-    # kind, table, what is done to one shard, how it is undone, a part of what is said of it
+    # kind, table, damage to one shard, its reversal, a part of the message
     (
         *("FollowerMissing", "follower", "DELETE FROM DB.follower WHERE name='trigger:keep'"),
         *(FOLLOWER + "('trigger:keep', 0)", "'schemaless trigger remove keep --execute'"),
@@ -209,7 +209,7 @@ def test_tables_of_a_sound_datastore_are_checked_and_what_the_account_cannot_see
     follow_url,
     admin_url,
 ):
-    """Each by the account of a role: admin sees all, follow all that somebody knows, app the tables of indexes."""
+    """By the account of each role: admin sees all tables, follow all known ones, app the tables of indexes."""
     fresh_store.put_cells([schemaless.NewCell(new_row(), "BASE", 1, {}) for _ in range(9)])
     counts = {"followers": 2, "indexes": 1, "shards": 4, "parked_cells": 0, "index_tables": 4}
     for url, locations, unseen in (
@@ -236,15 +236,15 @@ def test_each_kind_of_damage_to_tables_is_found_and_named(
     invoke,  # noqa: F811
     admin_url,
 ):
-    """Exactly that fault, with shard, server and table, and exit 1."""
+    """Exactly one fault is reported, with shard, server and table, and exit status 1."""
     shards = by_hand(fresh_store)
     database, server = shards.database(2), str(shards.node_of(2))
 
-    @each("kind, table, damage, mend, words", DAMAGE)
-    def found(kind, table, damage, mend, words):
+    @each("kind, table, damage, undo, words", DAMAGE)
+    def found(kind, table, damage, undo, words):
         shards.execute(2, damage.replace("DB", f"`{database}`").encode())
         said = invoke("check", "--json", url=admin_url)
-        shards.execute(2, mend.replace("DB", f"`{database}`").encode())
+        shards.execute(2, undo.replace("DB", f"`{database}`").encode())
 
         (fault,) = said.json["faults"]
         assert (said.code, fault["kind"], fault["shard"]) == (1, kind, 2)
@@ -256,7 +256,7 @@ def test_each_kind_of_damage_to_tables_is_found_and_named(
 
 @pytest.mark.shared
 def test_an_index_that_is_made_or_dropped_while_tables_are_checked_is_no_fault(kept, admin_store):
-    """What differs is looked at again, behind another reading of the catalog."""
+    """A difference is checked again after the catalog was read again."""
     before = TableCheck(admin_store)
     entry = kept.make()
     made = before.run(range(4))
@@ -273,7 +273,7 @@ def test_an_index_that_is_made_or_dropped_while_tables_are_checked_is_no_fault(k
     ("how", "code"), [(KeyboardInterrupt(), 3), (ServerUnavailable("gone", node="db-1"), 1)], ids=["Ctrl-C", "gone"]
 )
 def test_a_check_of_an_index_that_is_cut_short_says_how_to_go_on(kept, invoke, follow_url, monkeypatch, how, code):  # noqa: F811
-    """What was found until then is printed, with the command for the rest; on a terminal, the time left is shown."""
+    """The results so far are printed, with the command for the remaining shards; a terminal shows the time left."""
     kept.fill()
     runs = IndexCheck.run
 

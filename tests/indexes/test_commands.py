@@ -1,4 +1,4 @@
-"""``schemaless index`` as people run it."""
+"""The ``schemaless index`` commands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_an_index_is_created_filled_asked_and_dropped(
     new_row,
     monkeypatch,
 ):
-    """Each command by the account that it says, with the grants that it says."""
+    """Each command with the account and the grants that it asks for."""
 
     def admin(*arguments: object) -> Result:
         return invoke("index", *arguments, url=admin_url)
@@ -82,7 +82,7 @@ def test_an_index_is_created_filled_asked_and_dropped(
     ],
 )
 def test_what_cannot_be_an_index_is_refused_when_it_is_declared(invoke, fields, said):  # noqa: F811
-    """Before any server is asked."""
+    """Before any server is contacted."""
     refused = invoke("index", "create", "trips", *fields, url="mysql://nobody@127.0.0.1:1/none")
 
     assert (refused.code, said in refused.err) == (2, True), refused.err

@@ -1,4 +1,4 @@
-"""Indexes that several programs create or drop at the same time."""
+"""Indexes that several processes create or drop at the same time."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tests.movers import query
 pytestmark = [pytest.mark.mysql, pytest.mark.shared]
 
 
-@pytest.mark.parametrize("when", ["before its insert", "behind its insert"])
+@pytest.mark.parametrize("when", ["before its insert", "after its insert"])
 def test_two_who_create_an_index_at_once_make_one(kept, admin_store, monkeypatch, when):
-    """Whatever the other program has done since this one looked, both return the same index, and it is made whole."""
+    """Wherever the two overlap, both return the same index, and it is created completely."""
     execute, made = Connection.execute, []
 
     def raced(self: Connection, statement: bytes) -> Reply:
         if not statement.startswith(b"INSERT INTO") or b"secondary_index" not in statement or made:
             return execute(self, statement)
         made.append(None)
-        inserted = execute(self, statement) if when == "behind its insert" else None
+        inserted = execute(self, statement) if when == "after its insert" else None
         made[0] = indexes_of(admin_store).create(TRIPS)[0]
         return execute(self, statement) if inserted is None else inserted
 
@@ -41,7 +41,7 @@ def test_two_who_create_an_index_at_once_make_one(kept, admin_store, monkeypatch
 
 
 def test_an_index_dropped_while_it_is_created_says_so(accounts, fresh_url):
-    """Nothing is left of it, and who creates it is told."""
+    """Nothing is left of it, and the creating process gets an error."""
 
     def drop(total: Total) -> None:
         (entry,) = indexes_of(root).all()

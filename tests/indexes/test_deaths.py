@@ -1,4 +1,4 @@
-"""A worker that dies at any statement of a page: another one deals with the page again, and nothing is wrong."""
+"""A worker that dies at any statement of a page: another worker repeats the page, and the index is correct."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ pytestmark = pytest.mark.mysql
 
 
 class Died(BaseException):
-    """The process is no more."""
+    """Stands in for the death of the process."""
 
 
 def test_a_worker_that_dies_at_any_statement_of_a_page_leaves_nothing_wrong(kept, fresh_store, new_row, monkeypatch):
-    """Rows change their shard, over two servers; the page is cut before each statement that writes, one after another.
+    """Rows change their shard, over two servers; the page is cut before each of its write statements in turn.
 
-    What was not committed is gone with the connection, and what was committed is met by the page when it comes again.
+    Uncommitted writes are lost with the connection, and the repeated page meets the committed ones.
     """
     rows = [new_row() for _ in range(8)]
 
@@ -63,7 +63,7 @@ def test_a_worker_that_dies_at_any_statement_of_a_page_leaves_nothing_wrong(kept
             kept.catch_up()
         except Died:
             deaths += 1
-            # Its successor begins with what is written down.
+            # Its successor begins at the stored location.
             for owned in kept.worker().owned.values():
                 owned.reached = owned.location
         finished = left > 0
@@ -73,5 +73,5 @@ def test_a_worker_that_dies_at_any_statement_of_a_page_leaves_nothing_wrong(kept
         if finished:
             break
 
-    assert finished, "every statement was a place to die"
+    assert finished, "every write statement was cut"
     assert deaths == version - 2 > 15

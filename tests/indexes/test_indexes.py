@@ -1,4 +1,4 @@
-"""Queries by what is in documents: what they give, what they refuse, and what they never give."""
+"""Index queries: their results, the arguments they refuse, and rows that they must not return."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def every(index: schemaless.Index, limit: int = 100, **query: Any) -> list[schem
 
 
 def test_an_index_build_fills_what_is_missing_ignores_what_is_there_and_spans_batches(kept, fresh_store, new_row):
-    """Conformance case 14: 600 cells are there before the index is made, one comes while it is filled."""
+    """Conformance case 14: 600 cells exist before the index is created, one is written while it is built."""
     rows = [new_row() for _ in range(600)]
     fresh_store.put_cells([schemaless.NewCell(row, "BASE", 1, trip(1 + n % 28)) for n, row in enumerate(rows)])
     entry = kept.make()
@@ -60,7 +60,7 @@ def test_an_index_build_fills_what_is_missing_ignores_what_is_there_and_spans_ba
         fresh_store.index("client_trips")
     kept.catch_up()
     rows.append(fresh_store.put_cell(new_row(), "BASE", 1, trip(1)).key.row_key)
-    # From its beginning once more, over entries that are there.
+    # Processes the feed again from its beginning, over existing entries.
     for shard in range(4):
         statement = (
             b"UPDATE `%b`.follower SET location=0, epoch=epoch+1"
@@ -69,17 +69,17 @@ def test_an_index_build_fills_what_is_missing_ignores_what_is_there_and_spans_ba
         internals_of(kept.follow).shards.execute(shard, statement)
     kept.catch_up()
     indexes = indexes_of(kept.follow)
-    filling = indexes.backfill(entry)
-    assert indexes.watch(entry, filling)
-    assert kept.follow.index("client_trips").definition == entry.definition, "known here at once"
+    backfill = indexes.backfill(entry)
+    assert indexes.watch(entry, backfill)
+    assert kept.follow.index("client_trips").definition == entry.definition, "known to this process at once"
     internals_of(fresh_store).registry.read()
 
     assert {each.row_key for each in every(fresh_store.index("client_trips"), client=CLIENT)} == set(rows)
-    assert filling.ids == 601
+    assert backfill.ids == 601
 
 
 def test_a_stale_index_entry_is_filtered(kept, fresh_store, new_row):
-    """Conformance case 15: the row has changed since, and nobody has told the index; it comes where it is late, too."""
+    """Conformance case 15: the row has changed and the index has not caught up; a stale match is filtered."""
     row = fresh_store.put_cell(new_row(), "BASE", 1, trip(3)).key.row_key
     kept.fill()
     index = fresh_store.index("client_trips")
@@ -95,7 +95,7 @@ def test_a_stale_index_entry_is_filtered(kept, fresh_store, new_row):
 
 
 def test_an_index_row_without_its_cell_gives_nothing(kept, fresh_store, by_hand, new_row):
-    """Conformance case 16: an entry of a row that was never there, or is no more."""
+    """Conformance case 16: an entry of a row that does not exist."""
     row = fresh_store.put_cell(new_row(), "BASE", 1, trip(3)).key.row_key
     kept.fill()
     shards = by_hand(fresh_store)
@@ -108,7 +108,7 @@ def test_an_index_row_without_its_cell_gives_nothing(kept, fresh_store, by_hand,
 
 
 def test_a_missing_shard_field_is_an_error_before_any_io(kept, fresh_store, monkeypatch):
-    """Conformance case 17: nothing is sent, to no server."""
+    """Conformance case 17: nothing is sent to any server."""
     kept.fill()
     index = fresh_store.index("client_trips")
     monkeypatch.setattr(internals_of(fresh_store), "shards", None)
@@ -119,7 +119,7 @@ def test_a_missing_shard_field_is_an_error_before_any_io(kept, fresh_store, monk
             index.query(**equals)
 
 
-# ---- what is asked
+# ---- results
 
 
 FIELDS = define(
@@ -139,7 +139,7 @@ UNFIT: list[Any] = [None, [], {"a": 1}, "no time", 1 << 70, -1.5]
 
 
 def documents(chance: random.Random, count: int) -> list[dict[str, Any]]:
-    """Return documents with values at the edges, some of which do not fit."""
+    """Return documents with boundary values, some of which do not fit."""
     made = []
     for _ in range(count):
         document = {"owner": chance.choice(["me", "you", "your", "yours"])}
@@ -152,7 +152,7 @@ def documents(chance: random.Random, count: int) -> list[dict[str, Any]]:
 
 @pytest.mark.long
 def test_queries_give_what_a_look_at_each_document_gives(kept, fresh_store, new_row):
-    """150 queries by a seed: each operator and type, values at the edges, cut texts, both ways, page by page."""
+    """150 seeded queries: every operator and type, boundary values, truncated text, both directions, page by page."""
     chance = random.Random(7)
     rows = {new_row(): document for document in documents(chance, 150)}
     fresh_store.put_cells([schemaless.NewCell(row, "T", 1, document) for row, document in rows.items()])
@@ -166,12 +166,12 @@ def test_queries_give_what_a_look_at_each_document_gives(kept, fresh_store, new_
             way = chance.choice(["=", "!=", "<", "<=", ">", ">="])
             value = chance.choice([*VALUES[field.name], None] if way in ("=", "!=") else VALUES[field.name])
             where.append((field.name, way, value))
-        asked = check_query(FIELDS, {"owner": owner}, where, None, 1, None)
-        fixed = {test.field.name for test in asked.tests if test.operator == "="}
+        query = check_query(FIELDS, {"owner": owner}, where, None, 1, None)
+        fixed = {test.field.name for test in query.tests if test.operator == "="}
         first = next((field.name for field in FIELDS.fields if field.name not in fixed), None)
         order = chance.choice([None, first, None if first is None else f"-{first}"])
         expected = {
-            row for row, document in rows.items() if all(test.holds(test.field.of(document)) for test in asked.tests)
+            row for row, document in rows.items() if all(test.holds(test.field.of(document)) for test in query.tests)
         }
         got = every(index, chance.choice([5, 30, 1_000]), owner=owner, where=where, order_by=order)
         found += len(got)
@@ -185,7 +185,7 @@ def test_queries_give_what_a_look_at_each_document_gives(kept, fresh_store, new_
 
 
 def test_each_form_of_query_reads_the_index_and_sorts_nothing(kept, fresh_store, by_hand, new_row):
-    """By EXPLAIN, with 2,000 entries in the shard: key 'query', no rows of the table, no file sort."""
+    """By EXPLAIN, with 2,000 entries in the shard: a covering read of the key 'query', without a filesort."""
     entry = kept.fill()
     fresh_store.put_cells([schemaless.NewCell(new_row(), "BASE", 1, trip(1 + n % 28)) for n in range(2_000)])
     kept.catch_up()
@@ -224,7 +224,7 @@ def test_each_form_of_query_reads_the_index_and_sorts_nothing(kept, fresh_store,
 
 
 def test_pages_go_on_behind_the_last_entry_and_only_with_the_same_query(kept, fresh_store, new_row):
-    """A page may be short; ``next`` is text that travels, and is refused with another query."""
+    """A page may be short; ``next`` is plain text, and is refused with another query."""
     rows = [fresh_store.put_cell(new_row(), "BASE", 1, trip(1 + n)).key.row_key for n in range(6)]
     kept.fill()
     index = fresh_store.index("client_trips")
@@ -270,7 +270,7 @@ def test_what_cannot_be_asked_says_what_can(query, said):
 
 
 def test_entries_follow_rows_over_columns_and_shards(kept, fresh_store, new_row):
-    """Denormalised; the shard field changes, goes away and comes back; one version comes late, with a lower ref_key."""
+    """The shard field changes, disappears and returns; one version arrives late, with a lower ref_key."""
     row = new_row()
     fresh_store.put_cell(row, "STATUS", 1, {"s": "open"})
     kept.fill()
@@ -298,7 +298,7 @@ def test_entries_follow_rows_over_columns_and_shards(kept, fresh_store, new_row)
 
 
 def test_wait_gives_read_your_writes(kept, fresh_store, new_row):
-    """It returns when the index says what the row says; in time, or not; at once for a row that makes no entry."""
+    """It returns once the index has caught up, or on timeout; at once for a row without an entry."""
     kept.fill()
     index = fresh_store.index("client_trips")
     row = fresh_store.put_cell(new_row(), "BASE", 1, trip(1)).key.row_key
@@ -319,7 +319,7 @@ def test_wait_gives_read_your_writes(kept, fresh_store, new_row):
 def test_another_definition_is_built_beside_and_takes_the_name(
     kept, fresh_store, admin_store, new_row, accounts, fresh_url
 ):
-    """Queries are answered all the time; the old one's tables are dropped later. Beside a move, both are kept."""
+    """Queries work all the time; the old index is dropped later. While a move is unfinished, both are kept."""
     fresh_store.put_cell(new_row(), "BASE", 1, trip(1))
     old = kept.fill()
     index = fresh_store.index("client_trips")
@@ -331,13 +331,13 @@ def test_another_definition_is_built_beside_and_takes_the_name(
     assert len(index.query(client=CLIENT, where=[("at", ">", "2026-01-01")]).rows) == 1
     kept.catch_up()
     indexes = indexes_of(kept.follow)
-    filling = indexes.backfill(new)
+    backfill = indexes.backfill(new)
     with schemaless.connect(accounts.root(fresh_url)) as root:
         move = JobStore(root).create("move", MoveSpec("cluster-2").as_json(), {0: 1}, ["cluster-1"], {}).job_id
-        assert not indexes.watch(new, filling)
+        assert not indexes.watch(new, backfill)
         assert [each.state for each in indexes.named("client_trips")] == ["ready", BACKFILLING]
         JobStore(root).change_state(move, ("running",), "aborted")
-    assert indexes.watch(new, filling)
+    assert indexes.watch(new, backfill)
     internals_of(fresh_store).registry.read()
 
     assert [(each.number, each.state) for each in indexes.named("client_trips")] == [
@@ -353,7 +353,7 @@ def test_another_definition_is_built_beside_and_takes_the_name(
     indexes_of(admin_store).drop(old, wait=waited.append)
     indexes_of(admin_store).drop(new, wait=waited.append)
     assert waited == [2 * LOOK_S]
-    # It goes by what it knew.
+    # This process still has the old list of indexes.
     with pytest.raises(UnknownIndex, match="was dropped"):
         index.query(client=CLIENT)
     internals_of(fresh_store).registry.read()
@@ -363,7 +363,7 @@ def test_another_definition_is_built_beside_and_takes_the_name(
 
 
 def test_a_table_of_another_definition_is_not_used(kept, fresh_store, by_hand):
-    """After one of catalog and shard was restored from an earlier backup."""
+    """After the catalog or the shard was restored from an earlier backup."""
     entry = kept.fill()
     shards = by_hand(fresh_store)
     shard = fresh_store.shard_of(CLIENT)
@@ -375,9 +375,9 @@ def test_a_table_of_another_definition_is_not_used(kept, fresh_store, by_hand):
 
 
 def test_an_index_is_made_where_a_shard_went_and_not_beside_a_move(accounts, fresh_url, admin_store):
-    """A move that is not through is in the way of both; of one that is, a program that is connected may not have heard.
+    """An unfinished move prevents both creating and dropping. After a move, the topology of a client may be outdated.
 
-    Its tables are then made where the shard is, and not on the server that it has left.
+    The tables are then created on the shard's new server, not on the one that it has left.
     """
     name, shard = admin_store.name, 0
     with schemaless.connect(accounts.root(fresh_url)) as root:
@@ -402,7 +402,7 @@ def test_an_index_is_made_where_a_shard_went_and_not_beside_a_move(accounts, fre
 
 
 def test_an_index_whose_insert_lost_its_reply_is_there_once(kept, monkeypatch):
-    """The statement that makes it known is sent again after the connection was lost, and finds what it did before."""
+    """The statement that registers the index is repeated after a lost connection, and inserts nothing."""
     execute, losses = Connection.execute, [1]
 
     def lost(self, statement):
@@ -420,7 +420,7 @@ def test_an_index_whose_insert_lost_its_reply_is_there_once(kept, monkeypatch):
 
 
 def test_a_text_that_is_no_utf8_does_not_fit(kept, fresh_store, new_row):
-    """One surrogate of a pair is JSON: the field is NULL, its worker goes on, and nobody can ask for it."""
+    """A lone surrogate is valid JSON: the field is NULL, the worker continues, and a query for it is refused."""
     odd = fresh_store.put_cell(new_row(), "STATUS", 1, {"s": "\ud800"}).key.row_key
     fresh_store.put_cell(odd, "BASE", 1, trip(1))
     later = fresh_store.put_cell(new_row(), "BASE", 1, trip(2)).key.row_key
@@ -433,7 +433,7 @@ def test_a_text_that_is_no_utf8_does_not_fit(kept, fresh_store, new_row):
 
 
 def test_what_nobody_thought_of_is_a_reason_to_wait(kept, fresh_store, new_row, monkeypatch):
-    """It would end each worker that gets the page, one after the other."""
+    """It would end every worker that takes over the page."""
     fresh_store.put_cell(new_row(), "BASE", 1, trip(1))
     kept.make()
     worker = kept.worker()
@@ -449,7 +449,7 @@ def test_what_nobody_thought_of_is_a_reason_to_wait(kept, fresh_store, new_row, 
 
 
 def test_a_damaged_cell_keeps_no_other_row_from_being_found(kept, fresh_store, by_hand, new_row):
-    """Its row is found by what else it says; the cell itself is not given, and the reason is."""
+    """Its row is found by its other values; the result has the error in place of the cell."""
     damaged, whole = (fresh_store.put_cell(new_row(), "BASE", 1, trip(1)).key.row_key for _ in range(2))
     fresh_store.put_cell(damaged, "STATUS", 1, {"s": "open"})
     shards, shard = by_hand(fresh_store), fresh_store.shard_of(damaged)
@@ -466,7 +466,7 @@ def test_a_damaged_cell_keeps_no_other_row_from_being_found(kept, fresh_store, b
 
 
 def test_a_column_whose_name_has_a_dot_is_declared_in_quotes():
-    """Without them, what stands behind the dot is a key."""
+    """Without quotes, the part after the dot is a key of the path."""
     quoted = define("by_client", '"v1.BASE".client:uuid', ['day="v1.BASE".at.day:int'])
     fields = [(field.name, field.column, field.path) for field in quoted.all_fields]
 

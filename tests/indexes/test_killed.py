@@ -1,4 +1,4 @@
-"""Index workers killed with -9 and frozen past their lease, live, while a shard moves: no row is without its entry."""
+"""Index workers that are killed and frozen past their lease while a shard moves: no row loses its entry."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ pytestmark = pytest.mark.mysql
 
 @pytest.mark.parametrize("control", ["", NOT_SET_BACK], ids=["as it is", "followers are not set back"])
 def test_index_workers_killed_and_frozen_lose_no_entry(accounts, fresh_url, tmp_path, control):
-    """Kill -9 and SIGSTOP at any moment and at the worst one, while cells come; half of the rows are written once.
+    """SIGKILL and SIGSTOP at random moments and at the worst one, while cells are written; half of the rows once only.
 
-    A shard moves meanwhile, and what its move has to mend is missing where it does not. The harness finds each fault
-    that the guards are there for, too: ``benchmarks/indexes.py --live`` shows that.
+    A shard moves at the same time; without the rewind of followers by the move, entries are missing. That the harness
+    finds a fault for each of the other guards is shown by ``benchmarks/indexes.py --live``.
     """
     url = accounts.root(fresh_url)
     with schemaless.connect(url) as store:

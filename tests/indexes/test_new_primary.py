@@ -1,4 +1,4 @@
-"""Entries of an index whose servers change their roles: none is written to a primary that was replaced."""
+"""Entries after a failover: none is written to the former primary."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ SHARDS = 4
 
 @pytest.fixture(scope="module")
 def own_accounts(replicated: LocalServer, servers: list[LocalServer]) -> Iterator[Accounts]:
-    """Accounts on all of these servers, beside those that others use there."""
+    """Accounts on all of these servers, separate from those of other tests."""
     with accounts_on([servers[0].url, replicated.url], prefix="entries_") as made:
         yield made
 
 
 @pytest.fixture
 def url(own_accounts: Accounts, replicated: LocalServer) -> str:
-    """A datastore whose shards 2 and 3 are on a server with a replica; the catalog is elsewhere."""
+    """A datastore whose shards 2 and 3 are on a server with a replica; the catalog is on another server."""
     made = own_accounts.create(f"entries{next(_names)}", SHARDS)
     admin = own_accounts.url("admin", made)
     nodes.add_replica(admin, "cluster-2", own_accounts.url("admin", replicated.replicas[0].url))
@@ -44,7 +44,7 @@ def url(own_accounts: Accounts, replicated: LocalServer) -> str:
 
 
 def test_after_a_loss_no_entry_goes_to_a_primary_that_was_replaced(url, own_accounts, replicated, new_row):
-    """It takes writes, and has every table; neither an entry nor a query's read is made there."""
+    """It accepts writes and has every table, but no entry is written and no query is read there."""
     with schemaless.connect(own_accounts.root(url)) as store:
         entry, _ = indexes_of(store).create(TRIPS)
         rows = [row for row in (new_row() for _ in range(200)) if store.shard_of(row) >= 2][:2]
@@ -68,7 +68,7 @@ def test_after_a_loss_no_entry_goes_to_a_primary_that_was_replaced(url, own_acco
                 nodes.set_primary(
                     own_accounts.url("admin", url), "cluster-2", own_accounts.url("admin", replica.url), timeout_s=60
                 )
-            assert internals.shards.node_of(home) == old, "nothing has told this program yet"
+            assert internals.shards.node_of(home) == old, "this process does not know yet"
             internals.shards.pool_for(old).breaker.lost()
             with pytest.raises(ServerError, match="the catalog names"):
                 entries.apply(writes)

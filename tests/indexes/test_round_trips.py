@@ -1,4 +1,4 @@
-"""What queries and workers send, and that it comes to the same where a server or a connection is not as it was."""
+"""Round trips of queries and workers, and their results after lost connections and failed servers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.mysql
 
 @pytest.fixture
 def index(kept, fresh_store, new_row) -> schemaless.Index:
-    """An index with rows of one client in each shard, over both servers."""
+    """An index with rows of one client in every shard, on both servers."""
     rows = [next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == n % 4) for n in range(20)]
     cells = [schemaless.NewCell(row, "BASE", ref, trip(1 + n)) for n, row in enumerate(rows) for ref in (1, 2)]
     fresh_store.put_cells([*cells, *(schemaless.NewCell(row, "STATUS", 1, {"s": "open"}) for row in rows[::2])])
@@ -40,7 +40,7 @@ def found(index: schemaless.Index) -> list[tuple[uuid.UUID, int, bool]]:
 
 
 def test_a_query_asks_for_entries_and_then_both_servers_at_once(index, monkeypatch):
-    """Three round trips, of which the last two are one in time: no reply is read before both servers have a query."""
+    """Three round trips, the last two at the same time: no reply is read before both servers have their query."""
     ask, steps = Connection.ask, []
 
     def noted(connection, sql, *, send=True, receive=True):
@@ -58,7 +58,7 @@ def test_a_query_asks_for_entries_and_then_both_servers_at_once(index, monkeypat
 
 
 def test_a_connection_that_is_lost_under_a_query_is_replaced(index, fresh_store, by_hand):
-    """The query is sent again to that server."""
+    """The query is sent to that server again."""
     expected = found(index)
     pools = {internals_of(fresh_store).shards.pool_for(c.primary) for c in internals_of(fresh_store).topology.clusters}
     for pool in pools:
@@ -96,7 +96,7 @@ def test_rows_that_a_server_does_not_return_are_read_shard_by_shard(index, fresh
 
 
 def test_a_reply_with_a_row_that_was_not_asked_for_is_not_used(index, monkeypatch):
-    """It is no answer: the shards are asked one by one."""
+    """The reply is rejected, and the shards are queried one by one."""
     expected, begin = found(index), Connection.begin
     other = (1, b"x" * 16, "BASE", 1, b"", "")
     monkeypatch.setattr(
@@ -107,7 +107,7 @@ def test_a_reply_with_a_row_that_was_not_asked_for_is_not_used(index, monkeypatc
 
 
 def new_cells(store, new_row, count: int) -> dict[int, uuid.UUID]:
-    """Put a cell in each of so many shards, each of a client whose entries are in that shard; return the clients."""
+    """Put a cell into each of ``count`` shards, of a client whose entries are in the same shard; return the clients."""
     clients = {}
     while len(clients) < count:
         client = new_row()
@@ -119,7 +119,7 @@ def new_cells(store, new_row, count: int) -> dict[int, uuid.UUID]:
 
 
 def writes(monkeypatch) -> list[tuple[str, bytes]]:
-    """Return what is executed from now on that concerns entries, by server."""
+    """Record the statements about entries that are executed from now on, with their servers."""
     execute, sent = Connection.execute, []
 
     def noted(connection, sql):
@@ -132,10 +132,10 @@ def writes(monkeypatch) -> list[tuple[str, bytes]]:
 
 
 def test_new_cells_of_many_shards_take_each_step_together(kept, fresh_store, new_row, monkeypatch):
-    """One question for the versions of all of them, and on each server one transaction, on both at once."""
+    """One query for the versions of all of them, and one transaction per server, on both at once."""
     kept.fill()
     clients = new_cells(fresh_store, new_row, 4)
-    # Whoever is at one server, and waits for its end before he turns to the other, waits for ever.
+    # Writing to one server after the other would never pass the barrier.
     at_both, upsert = threading.Barrier(2), sql.upsert_entries
     monkeypatch.setattr(sql, "upsert_entries", lambda *args: at_both.wait(20) >= 0 and upsert(*args))
     refs, asked = sql.select_refs, []
@@ -157,7 +157,7 @@ def test_new_cells_of_many_shards_take_each_step_together(kept, fresh_store, new
 
 
 def test_a_single_entry_is_written_without_a_transaction_around_it(kept, fresh_store, new_row, monkeypatch):
-    """A statement is one by itself, and its commit is no round trip of its own."""
+    """A single statement is a transaction by itself and needs no COMMIT."""
     kept.fill()
     ((_, client),) = new_cells(fresh_store, new_row, 1).items()
     sent = writes(monkeypatch)
@@ -168,7 +168,7 @@ def test_a_single_entry_is_written_without_a_transaction_around_it(kept, fresh_s
 
 
 def test_a_shard_that_cannot_be_dealt_with_keeps_no_other_from_being(kept, fresh_store, new_row, monkeypatch):
-    """Together they fail, so each is dealt with by itself; that one waits, and its reason is told."""
+    """Together they fail, so each is handled alone; the failing shard waits, with its reason."""
     kept.fill()
     worker = kept.worker()
     clients = new_cells(fresh_store, new_row, 4)
@@ -194,7 +194,7 @@ def test_a_shard_that_cannot_be_dealt_with_keeps_no_other_from_being(kept, fresh
 
 
 def test_what_was_done_together_counts_however_long_it_took(kept, fresh_store, new_row, monkeypatch):
-    """Else a slow machine would do it again and again: each turn has an end, and it would always be behind that."""
+    """Otherwise a slow machine would repeat it for ever, because each turn would end before it was recorded."""
     kept.fill()
     worker = kept.worker()
     new_cells(fresh_store, new_row, 4)

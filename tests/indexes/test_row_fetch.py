@@ -1,4 +1,4 @@
-"""The latest cells of many rows at once: however many versions there are, and read in the order of their key."""
+"""The row fetcher: latest cells of many rows, whatever the number of versions, read in key order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMNS = ("BASE", "NOTES", "STATUS")
 
 @pytest.fixture
 def asked(monkeypatch) -> dict[str, int]:
-    """How many rows were asked for: all their versions, or the latest by searches."""
+    """Number of rows fetched by each statement: all versions, or separate searches for the latest."""
     counts = {"versions": 0, "latest": 0}
     made = {"versions": sql.select_versions_of_rows, "latest": sql.select_latest_of_rows}
 
@@ -43,7 +43,7 @@ def new_cells(row: Any, column: str, versions: int) -> list[schemaless.NewCell]:
 def read(
     store: schemaless.Datastore, rows: Any, columns: Any = COLUMNS, reader: RowReader | None = None
 ) -> dict[bytes, dict[str, int]]:
-    """Return the ref_key of the latest cell of each column, by row; each document is the one of that cell."""
+    """Return the ref_key of the latest cell of each column by row, after checking the documents."""
     found = {}
     read = (reader or internals_of(store).rows).read([row.bytes for row in rows], columns, lambda latest: latest)
     for row, cells, documents, damaged in read:
@@ -57,7 +57,7 @@ def read(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_latest_of_each_column_comes_however_many_versions_there_are(fresh_store, new_row, seed):
-    """Rows of none to 40 versions, by chance, in any order and company; no version of another column is among them."""
+    """Random rows with 0 to 40 versions, in random order and combination; other columns are not returned."""
     chance = random.Random(seed)
     rows = [new_row() for _ in range(60)]
     latest = {
@@ -76,7 +76,7 @@ def test_the_latest_of_each_column_comes_however_many_versions_there_are(fresh_s
 
 
 def test_a_row_with_too_many_versions_is_read_again_whole(fresh_store, new_row, asked):
-    """And those of its shard with it, so that no column is of before; those of other shards are not."""
+    """The other rows of its shard are read again with it, so that no column is outdated; other shards are not."""
     rows = [next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == shard) for shard in (0, 0, 0, 1, 1)]
     fresh_store.put_cells([cell for row in rows for column in COLUMNS for cell in new_cells(row, column, 1)])
     fresh_store.put_cells(new_cells(rows[2], "STATUS", 40))
@@ -88,7 +88,7 @@ def test_a_row_with_too_many_versions_is_read_again_whole(fresh_store, new_row, 
 
 
 def test_where_rows_have_many_versions_their_latest_are_searched_for_at_once(fresh_store, new_row, asked):
-    """For a while, and for queries of these columns: then the other way is tried again."""
+    """For a number of reads of these columns; then the range scan is tried again."""
     internals = internals_of(fresh_store)
     reader = RowReader(internals.shards, internals.reader, internals.reader, exact_reads=3)
     row = new_row()
@@ -97,12 +97,12 @@ def test_where_rows_have_many_versions_their_latest_are_searched_for_at_once(fre
         assert read(fresh_store, [row], reader=reader) == {row.bytes: {"STATUS": 30, "BASE": 1}}
         assert read(fresh_store, [row], ["BASE"], reader) == {row.bytes: {"BASE": 1}}
 
-    # The first and the fifth ask twice, the others once; of BASE alone there is one.
+    # The first and the fifth read use both statements, the others one; BASE alone has few versions.
     assert asked == {"versions": 2 + 6, "latest": 6}
 
 
 def test_versions_are_read_in_the_order_of_the_key_and_no_further_than_asked(fresh_store, new_row, by_hand):
-    """By EXPLAIN: nothing is sorted. By the server's counts: a row of 2,000 versions costs as many as are sent."""
+    """EXPLAIN shows no sort, and the server's counters show that only the rows sent were read."""
     row = next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == 0)
     other = next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == 0)
     fresh_store.put_cells([*new_cells(row, "STATUS", 2_000), *new_cells(other, "BASE", 1)])

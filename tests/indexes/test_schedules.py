@@ -1,4 +1,4 @@
-"""The page's protocol, by simulation: no row is missing, and each part of it that is left out is found."""
+"""Simulation of the page protocol: no row is missing, and leaving out any part of it is detected."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.once
 
 
 def test_no_schedule_of_deaths_and_sleepers_misses_a_row():
-    """Late commits, late lower versions, deaths between any two statements, sleepers that wake after the end."""
+    """Late commits, late lower versions, deaths between any two statements, workers that wake after the end."""
     outcome = run(DECIDED, range(150))
 
     assert outcome.rows_missing == 0
@@ -18,7 +18,7 @@ def test_no_schedule_of_deaths_and_sleepers_misses_a_row():
 
 
 def test_deaths_alone_leave_nothing_behind():
-    """What a page did not come to, the same page does when it comes again: at most one worker writes at a time."""
+    """Repeating the page completes it, because at most one worker writes at a time."""
     outcome = run(DECIDED, range(400), sleepers=False)
 
     assert (outcome.rows_missing, outcome.entries_stale) == (0, 0)
@@ -27,11 +27,11 @@ def test_deaths_alone_leave_nothing_behind():
 
 @pytest.mark.parametrize("variant", CONTROLS)
 def test_each_part_that_is_left_out_is_found(variant):
-    """The schedules are hard enough: without this part of the design, rows are missing."""
+    """The schedules are hard enough: without this part of the protocol, rows are missing."""
     assert run(variant, range(150)).rows_missing >= 3
 
 
 @pytest.mark.parametrize("variant", STALE_CONTROLS)
 def test_an_old_shard_that_is_forgotten_is_found(variant):
-    """Entries stay in shards that nobody looks at again, though nobody slept."""
+    """Entries are left in old shards, even if no worker sleeps."""
     assert run(variant, range(80), sleepers=False).entries_stale >= 3
