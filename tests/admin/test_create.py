@@ -151,7 +151,7 @@ def test_shards_swapped_between_servers_are_refused(server_urls, new_name, row, 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("Trips", 4, ["mysql://db-1/"]), "name is 1 to 48"),
+        (("Trips", 4, ["mysql://db-1/"]), "name must be 1 to 48"),
         (("trips", 0, ["mysql://db-1/"]), "shards must be"),
         (("trips", 4, []), "at least one cluster"),
         (("trips", 1, ["mysql://db-1/", "mysql://db-2/"]), "1 shards cannot be spread over 2"),

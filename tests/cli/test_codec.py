@@ -184,7 +184,7 @@ def test_stored_dump_is_loaded_elsewhere_with_its_dictionary(
         (("set", "--column", COLUMN, "msgpack+zlib", "--level", "12"), "levels 1 to 9"),
         (
             ("set", "--column", COLUMN, "msgpack+zlib", "--dictionary", "32768"),
-            "UnknownDictionary|no dictionary|does not have it",
+            "is not in the catalog of",
         ),
         (("remove", "40000"), "no dictionary 40000"),
         (("export", "40000"), "no dictionary 40000"),

@@ -65,7 +65,7 @@ def test_grants_as_json_and_for_one_server(invoke):
         (("--role", "root", "--name", "trips"), "'root' is not one of"),
         (("--role", "app", "--name", "trips", "--shards", 3, *CLUSTERS), "'trips' has none yet"),
         (("--role", "admin", "--name", "trips"), "needs --shards and --cluster"),
-        (("--role", "admin", "--name", "trips_0001", "--shards", 3, *CLUSTERS), "like a shard's"),
+        (("--role", "admin", "--name", "trips_0001", "--shards", 3, *CLUSTERS), "like that of a shard"),
         (("--role", "admin", "--url", "mysql://db-1/trips", "--shards", 3), "go with --name"),
         (("--role", "admin", "--url", "mysql://db-1/"), "names no datastore"),
         (

@@ -149,7 +149,7 @@ def test_a_transaction_whose_commit_is_refused_is_not_left_open_for_others(proxy
 def test_a_transaction_whose_commit_is_refused_every_time_is_an_unknown_outcome(proxy, store, row):
     """And put_cell with its key settles it, as the error says."""
     proxy.arm([Fault("COMMIT", "before", "refuse")] * 60)
-    with pytest.raises(OutcomeUnknown, match="put_cell the same body with this key") as caught:
+    with pytest.raises(OutcomeUnknown, match="put_cell with the same body and this key") as caught:
         store.append_cell(row, "STATUS", "appended")
     proxy.disarm()
 
