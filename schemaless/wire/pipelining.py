@@ -19,7 +19,7 @@ class Query(NamedTuple):
 
     Attributes:
         pool: the server's connections.
-        sql: builds the statement while the servers before this one work; called again for a retry.
+        sql: builds the statement, while the servers before this one work already; called again for a retry.
         check: validates the rows, if given.
         shard: a shard that the query reads; named in errors.
         route: tells whether that shard is still on the server after the server has failed.
@@ -45,9 +45,9 @@ def run_queries(
 
     Args:
         queries: the queries; no two of them for the same server.
-        on_rows: receives the rows of one query. It must not query a server, because connections are held. What it
-            raises ends the call and is passed on unchanged, even if it is a ``ServerError``.
-        while_waiting: called once for every eight servers, when the queries have been sent; the same rules apply.
+        on_rows: receives the rows of one query. It must not query a server, because connections are held. An exception
+            from it ends the call and is passed on unchanged, even if it is a ``ServerError``.
+        while_waiting: called once for every eight servers, after their queries have been sent; the same rules apply.
 
     Returns:
         For each query the error of its server, or None if its rows were delivered.
@@ -105,8 +105,9 @@ class _Attempt:
         if query.pool.breaker.alarmed:
             # ``NodePool.run`` first finds out whether the server is up and still has the shard.
             return
+        statement = query.sql()
         try:
-            self._read = self._checked_out.begin().begin(query.sql(), query.check)
+            self._read = self._checked_out.begin().begin(statement, query.check)
         except ServerError as error:
             self._error = error
 
@@ -131,9 +132,10 @@ class _Attempt:
     def retry(self, on_rows: Callable[[Rows], None]) -> ServerError | None:
         """Run the query alone and return the error of its last attempt, if all attempts failed."""
         pool, sql, check, shard, route, _ = self.query
+        statement = sql()
         try:
             rows = pool.run(
-                lambda connection: connection.rows(sql(), check), shard=shard, route=route, failed=self._error
+                lambda connection: connection.rows(statement, check), shard=shard, route=route, failed=self._error
             )
         except ServerError as error:
             return error

@@ -9,8 +9,11 @@ from typing import Any, cast
 import pytest
 
 from schemaless.errors import ServerError, ServerTimeout
+from schemaless.wire.connection import Connection
 from schemaless.wire.errors import ConnectionLost
 from schemaless.wire.pipelining import Query, run_queries
+from schemaless.wire.pool import NodePool, PoolOptions
+from schemaless.wire.urls import parse_url
 
 pytestmark = [pytest.mark.mysql, pytest.mark.once]
 
@@ -243,3 +246,26 @@ def test_an_interrupt_while_connections_are_returned_loses_no_slot(struck, monke
     with pytest.raises(Interrupted):
         run_queries(queries_of(servers), lambda rows: None)
     assert [server.held for server in servers] == [0] * 3
+
+
+def test_a_query_without_a_reply_in_time_is_not_sent_again(server_urls, monkeypatch):
+    """It may still be running on the server, so a second attempt would only add to the load."""
+    parsed = parse_url(server_urls[0])
+    pool = NodePool(parsed.node, parsed.credentials, PoolOptions(read_timeout_s=1, pool_size=1))
+    pool.run(lambda connection: None)
+    sent: list[bytes] = []
+    ask = Connection.ask
+
+    def recorded(connection: Connection, sql: bytes, **options: bool) -> Any:
+        if options.get("send", True):
+            sent.append(sql)
+        return ask(connection, sql, **options)
+
+    monkeypatch.setattr(Connection, "ask", recorded)
+    route: Any = SimpleNamespace(left=lambda *_: None, confirm=lambda *_: None)
+    rows: list[object] = []
+    errors = run_queries([Query(pool, lambda: b"SELECT SLEEP(4)", None, 1, route, 1)], rows.append)
+
+    assert [type(error) for error in errors] == [ServerTimeout]
+    assert (sent, rows, pool.places.free()) == ([b"SELECT SLEEP(4)"], [], 1)
+    pool.close()
