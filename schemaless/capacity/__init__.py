@@ -1,1 +1,1 @@
-"""How big will it get."""
+"""Capacity: measure a datastore, forecast its growth, and report how long the disks last."""

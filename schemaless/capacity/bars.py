@@ -1,32 +1,30 @@
-"""What the files hold by column, now and in each codec: one currency, and each column by its own ratio. Pure.
+"""File bytes by column, now and in each codec: the data of the stacked bar chart. Pure.
 
-The currency is bytes of files: all of them now, and as the scenarios foretell them. What the cells of a column take of
-these is their body bytes, times what they take of a large file for each of theirs; in a codec times the column's own
-ratio. The rest of the files is what they keep free, which in small ones is most.
+A column's part of the files is its body bytes times the file bytes per body byte of a large file, and in a codec times
+the column's own ratio. Whatever remains of the file lengths is free space inside the files, which is most of a small
+file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from schemaless.capacity.report import CapacityReport
 from schemaless.numbers import Interval
-
-if TYPE_CHECKING:
-    from schemaless.capacity.report import CapacityReport
 
 __all__ = ["Bar", "bars"]
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """The files in a codec.
+    """File bytes of all columns in one codec.
 
     Attributes:
-        name: ``now``, or the codec's.
-        columns: what their cells take.
-        rest: what the files have besides.
+        name: ``now``, or the name of the codec.
+        columns: Bytes that the cells of each column occupy.
+        rest: Bytes of the files that no cell occupies.
+        total: Length of all files, or of all cells if file lengths are unknown.
     """
 
     name: str
@@ -36,7 +34,7 @@ class Bar:
 
 
 def bars(report: CapacityReport) -> list[Bar]:
-    """Return the bar of now, then those of the codecs, the shortest first; none where there are no cells."""
+    """Return the bar for now, then one per codec, shortest first; an empty list if there are no cells."""
     measurement = report.measurement
     columns: dict[str, float] = {}
     for group in measurement.groups:
@@ -54,14 +52,14 @@ def bars(report: CapacityReport) -> list[Bar]:
         ratios = {
             trial.column_name: trial.migrated_share.mid for trial in report.trials if trial.codec == scenario.codec
         }
-        # Of the bar of now, so that a column that stays as it is is drawn as long in both.
+        # Scale the fitted sizes of the first bar, so that an unchanged column is drawn at the same length in both.
         sizes = {name: size * ratios.get(name, 1.0) for name, size in first.columns.items()}
         codecs.append(_bar(scenario.codec, sizes, scenario.file_bytes))
     return [first, *sorted(codecs, key=lambda bar: bar.total.mid)]
 
 
 def _bar(name: str, columns: Mapping[str, float], files: Interval | None) -> Bar:
-    """Return a bar that is as long as the files, where these are known."""
+    """Fit a bar to the length of the files, if that is known."""
     cells = sum(columns.values())
     if files is None:
         return Bar(name, columns, 0.0, Interval.of(cells))

@@ -1,4 +1,4 @@
-"""Where days end among the added_ids of a shard, searched for by looking at single rows; pure."""
+"""Search for the added_id at which each day of a shard begins, by probing single rows. Pure."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import Final, NamedTuple
 from schemaless.survey.sampling import Span
 
 _TOLERATED_S: Final = 600.0
-"""A cell may be older by so much than one before it: transactions last, and clocks are set."""
+"""How much older than its predecessor a cell may be, in seconds: transactions take time, and clocks are adjusted."""
 
 _ROUNDS: Final = 12
 
-_GUESSES: Final = 4
-"""So many of the rounds guess by interpolation, the others halve."""
+_INTERPOLATED_ROUNDS: Final = 4
+"""Number of rounds that interpolate; later rounds bisect."""
 
 PLACES: Final = 64
-"""A statement asks for so many places, at most."""
+"""Maximum number of places probed per statement."""
 
 
 class Probe(NamedTuple):
-    """A row that was looked at: the first one from ``place`` on, and when it was stored, in seconds since 1970.
+    """The first row at or after ``place``, and when it was stored, in seconds since 1970.
 
-    Of a search, ``added_id`` counts places too: added_ids without large holes.
+    During a search ``added_id`` is a place as well: an added_id renumbered without the large holes (``DenseIds``).
     """
 
     place: int
@@ -39,7 +39,7 @@ Ask = Callable[[Sequence[int]], list[Probe]]
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Where a day begins in a shard: the last added_id before it, from ``low`` to ``high``, and most likely ``mid``."""
+    """Bounds and best estimate of the last added_id before a day."""
 
     low: int
     mid: float
@@ -47,12 +47,12 @@ class End:
 
     @property
     def variance(self) -> float:
-        """Of its place, as it is equally likely everywhere in between."""
+        """Variance of the position, which is equally likely anywhere between the bounds."""
         return (self.high - self.low) ** 2 / 12
 
 
 def in_order(points: Iterable[Probe]) -> list[Probe]:
-    """Return the most points, in the order of added_id, of which none is older than the one before."""
+    """Return the longest chain of points, by added_id, in which no point is older than its predecessor."""
     ordered = sorted(points, key=lambda point: (point.added_id, point.place))
     tails: list[float] = []
     last: list[int] = []
@@ -74,7 +74,7 @@ def in_order(points: Iterable[Probe]) -> list[Probe]:
 
 
 def inverted(points: Sequence[Probe]) -> int:
-    """Return how many points are out of order by more than clocks and transactions explain.
+    """Count the points that are out of order by more than clocks and transactions explain.
 
     >>> inverted([Probe(1, 1, 0.0), Probe(2, 2, 9e9), Probe(3, 3, 500.0), Probe(4, 4, 400.0), Probe(5, 5, 600.0)])
     1
@@ -83,27 +83,27 @@ def inverted(points: Sequence[Probe]) -> int:
     ids, times = [probe.added_id for probe in chain], [probe.at for probe in chain]
     count = 0
     for point in points:
-        behind = bisect_right(ids, point.added_id)
-        late = behind > 0 and point.at < times[behind - 1] - _TOLERATED_S
-        early = bisect_left(ids, point.added_id)
-        count += late or (early < len(ids) and point.at > times[early] + _TOLERATED_S)
+        after = bisect_right(ids, point.added_id)
+        too_old = after > 0 and point.at < times[after - 1] - _TOLERATED_S
+        before = bisect_left(ids, point.added_id)
+        count += too_old or (before < len(ids) and point.at > times[before] + _TOLERATED_S)
     return count
 
 
 def search(ask: Ask, span: Span, midnights: Sequence[float], tolerated_ids: float) -> tuple[list[End], list[Probe]]:
     """Find the last added_id before each midnight.
 
-    By interpolation, one place on each side of where it should be: as a day's cells come more or less evenly, each
-    round leaves a small part of what was left.
+    Interpolation search with one probe on each side of the estimate: cells arrive fairly evenly over a day, so each
+    round narrows the bracket to a small part of its width.
 
     Args:
-        ask: looks at rows.
-        span: of the shard.
-        midnights: rising, in seconds since 1970.
-        tolerated_ids: how far the two may lie apart that are known to be before and behind.
+        ask: Probes rows by place.
+        span: The places of the shard.
+        midnights: Rising, in seconds since 1970.
+        tolerated_ids: Width of the bracket at which the search for an end stops.
 
     Returns:
-        One end for each midnight, and every row that was looked at.
+        One end for each midnight, and every row that was probed.
     """
     ids = span.high - span.low
     count = min(len(midnights), ids)
@@ -115,8 +115,9 @@ def search(ask: Ask, span: Span, midnights: Sequence[float], tolerated_ids: floa
             width = end.high - end.low
             if width <= tolerated_ids:
                 continue
-            # Where cells come in bursts, thirds come to an end, too.
-            guess, reach = (end.mid, width * 0.08) if turn < _GUESSES else ((end.low + end.high) / 2, width / 6)
+            # Interpolation converges slowly if cells arrive in bursts; splitting into thirds always converges.
+            interpolate = turn < _INTERPOLATED_ROUNDS
+            guess, reach = (end.mid, width * 0.08) if interpolate else ((end.low + end.high) / 2, width / 6)
             for place in (math.floor(guess - max(1.0, reach)), math.ceil(guess + max(1.0, reach))):
                 places.add(min(max(place, end.low + 1), end.high))
         places -= {probe.place for probe in probes}
@@ -132,18 +133,18 @@ def _bracketed(chain: Sequence[Probe], span: Span, midnights: Sequence[float]) -
     for midnight in midnights:
         position = bisect_left(times, midnight)
         before = chain[position - 1] if position else None
-        behind = chain[position] if position < len(chain) else None
+        after = chain[position] if position < len(chain) else None
         low = span.low - 1 if before is None else before.added_id
-        high = max(low, span.high if behind is None else behind.place - 1)
+        high = max(low, span.high if after is None else after.place - 1)
         share = 0.5
-        if before is not None and behind is not None and behind.at > before.at:
-            share = (midnight - before.at) / (behind.at - before.at)
+        if before is not None and after is not None and after.at > before.at:
+            share = (midnight - before.at) / (after.at - before.at)
         ends.append(End(low, low + share * (high - low), high))
     return ends
 
 
-class ConnectionSlots:
-    """A shard's added_ids without the large holes among them, numbered from 0: what is searched through."""
+class DenseIds:
+    """The added_ids of a shard renumbered from 0 without their large holes: the places that a search works on."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self._spans = sorted(spans)
@@ -152,18 +153,18 @@ class ConnectionSlots:
         self.count = self._starts[-1]
 
     def id_at(self, place: int) -> int:
-        """Return the added_id at a place."""
+        """Return the added_id at ``place``."""
         position = bisect_right(self._starts, place, hi=len(self._spans)) - 1
         return self._spans[position].low + place - self._starts[position]
 
     def place_of(self, added_id: int) -> int:
-        """Return the place of an added_id, or of the one before it."""
+        """Return the place of ``added_id``, or of the closest one before it."""
         position = max(0, bisect_right(self._spans, added_id, key=lambda span: span.low) - 1)
         span = self._spans[position]
         return self._starts[position] + max(0, min(added_id, span.high) - span.low)
 
     def between(self, after: int, up_to: int) -> list[Span]:
-        """Return the added_ids at the places behind ``after`` and up to ``up_to``."""
+        """Return the added_ids at the places after ``after``, up to and including ``up_to``."""
         spans = []
         for start, span in zip(self._starts, self._spans, strict=False):
             low, high = max(span.low, span.low + after + 1 - start), min(span.high, span.low + up_to - start)

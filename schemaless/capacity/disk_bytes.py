@@ -1,4 +1,4 @@
-"""What a body takes on disk: InnoDB's steps, row and index included, from mysql/page_model.py."""
+"""Disk space of a cell by the length of its body, from the page model (``survey/page_model.py``)."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from schemaless.survey.page_model import MYSQL, Layout, Packer, rebuilt_file_byt
 __all__ = ["LONGEST_BODY_BYTES", "disk_bytes", "disk_bytes_range"]
 
 LONGEST_BODY_BYTES: Final = (1 << 24) - 1
-"""A MEDIUMBLOB holds no more."""
+"""Capacity of a MEDIUMBLOB, in bytes."""
 
 _ROWS: Final = 4_096
-"""These are enough rows for a page that is full in part not to show."""
+"""Number of packed rows; enough that one partly filled page makes no difference."""
 
 _TIMES: Final = 10_000
-"""In a table so many times as large, what it takes once and the steps in which its file grows do not show."""
+"""Scale factor from the packed rows to a large table, where fixed costs and file growth steps are negligible."""
 
 
 def disk_bytes(body_bytes: float, *, column_name: str = "BASE", layout: Layout = MYSQL) -> float:
-    """Return what each of very many cells with bodies of this length takes on disk.
+    """Return the disk space per cell of a large table of cells with bodies of this length, in bytes.
 
-    That is its part of the table's file: the row, its entry in the unique key, overflow pages, and the free pages that
-    InnoDB keeps, as it is right after the table was rebuilt. Bodies of 8,060 bytes and less share pages of 16 KiB;
-    longer ones have pages of their own (for a column name of 4 bytes). A table takes some MB more once, however many
-    cells it has; with thousands of shards that counts (docs/capacity-model.md).
+    This is the cell's share of a freshly rebuilt file: the row, its entry in the unique key, overflow pages, and the
+    free pages that InnoDB keeps. With a column name of 4 bytes, bodies of up to 8,060 bytes share pages of 16 KiB, and
+    longer ones get overflow pages of their own. Each table also has a fixed cost of some MB, which matters with
+    thousands of shards (docs/capacity-model.md).
 
     Args:
-        body_bytes: of the stored body, in bytes, 0 to 16,777,215; parts of a byte count as one.
-        column_name: it stands in each row and in its key.
-        layout: of the server, ``MYSQL`` or ``MARIADB``.
+        body_bytes: Length of the stored body, 0 to 16,777,215 bytes; fractions are rounded up.
+        column_name: Name of the column, which every row and key entry repeats.
+        layout: Page layout of the server, ``MYSQL`` or ``MARIADB``.
 
     Raises:
-        InvalidInput: no such length.
+        InvalidInput: ``body_bytes`` is out of range.
 
     >>> [round(disk_bytes(length)) for length in (300, 2_822, 8_060, 8_061, 12_000, 20_000)]
     [511, 3836, 9515, 16691, 16691, 33239]
@@ -50,10 +50,10 @@ def disk_bytes(body_bytes: float, *, column_name: str = "BASE", layout: Layout =
 
 
 def disk_bytes_range(body_bytes: Interval, *, column_name: str = "BASE", layout: Layout = MYSQL) -> Interval:
-    """Return the same of a length that is not known exactly.
+    """Return ``disk_bytes`` for an uncertain body length.
 
     Raises:
-        InvalidInput: no such length.
+        InvalidInput: A bound of ``body_bytes`` is out of range.
     """
-    # Sorted: lengths a few bytes apart may differ the wrong way by what a page in part leaves.
+    # Sorted, because a partly filled page can make the shorter of two nearly equal lengths come out larger.
     return Interval(*sorted(disk_bytes(length, column_name=column_name, layout=layout) for length in body_bytes))

@@ -1,4 +1,4 @@
-"""The disks of a datastore: one for each cluster, but where servers of one machine show the same one. Pure."""
+"""The disks of a datastore: one per cluster, unless several servers share a machine and its disk. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from schemaless.capacity.measurement import ClusterFiles, Measurement
 __all__ = ["Disk", "GivenDisk", "disks_of", "with_disks"]
 
 _SAME_DISK_SHARE: Final = 0.02
-"""What is free may differ by this part of the disk's size between two looks at the same disk."""
+"""Largest difference in free space between two readings of the same disk, as a share of its size."""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenDisk:
-    """A disk as somebody gave it: its size, and what is free of it where that is known."""
+    """Size and, if known, free space of a disk as given by the user."""
 
     disk_bytes: int
     free_bytes: int | None = None
@@ -24,16 +24,16 @@ class GivenDisk:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A disk and the clusters on it: one, but where servers of one machine show the same disk.
+    """A disk and the clusters on it, usually one.
 
     Attributes:
-        clusters: their names.
-        disk_bytes: its size; None where it is not known.
-        free_bytes: what is free; None likewise.
-        free_assumed: whether that is the size less this datastore's files, as nothing else is known.
-        file_bytes: of this datastore; None where it is not known.
-        copies: how many servers hold the cells.
-        problem: why nothing is known, or None.
+        clusters: Names of the clusters.
+        disk_bytes: Size of the disk, or None if unknown.
+        free_bytes: Free space, or None if unknown.
+        free_assumed: True if ``free_bytes`` is just the size less this datastore's files.
+        file_bytes: Length of this datastore's files, or None if unknown.
+        copies: Number of servers that hold each cell.
+        problem: Why the clusters could not be measured, or None.
     """
 
     clusters: tuple[str, ...]
@@ -46,17 +46,17 @@ class Disk:
 
     @property
     def name(self) -> str:
-        """Of its clusters."""
+        """The names of its clusters, joined."""
         return " and ".join(self.clusters)
 
 
 def with_disks(
     spaces: Sequence[ClusterFiles], given: Mapping[str, GivenDisk]
 ) -> tuple[tuple[ClusterFiles, ...], list[str]]:
-    """Return the spaces with the disks that were given in place of what is known, and a note where the two differ.
+    """Override the measured disks with the given ones, and return a note for each that differs.
 
-    What is given counts everywhere: a server may show a file system that is not the disk that it will have. What is
-    free stays as it is known where only the size is given, and is the same.
+    Given values always win: the file system that a server reports need not be the disk it will run on. If only the size
+    is given and it matches, the measured free space is kept.
     """
     disks, notes = [], []
     for space in spaces:
@@ -71,23 +71,23 @@ def with_disks(
             shown is not None and abs(shown - disk.free_bytes) <= _SAME_DISK_SHARE * disk.disk_bytes
         )
         if known is not None and not (same and same_free):
-            who = "its server shows" if space.disk_from == "server" else "it was measured with"
+            source = "its server reports" if space.disk_from == "server" else "the measurement has"
             notes.append(
-                f"{space.cluster}: --disk gives {_size_text(disk.disk_bytes, disk.free_bytes)}, {who} "
-                f"{_size_text(known, shown)}; what is given counts"
+                f"{space.cluster}: --disk says {_size_text(disk.disk_bytes, disk.free_bytes)}, {source} "
+                f"{_size_text(known, shown)}; the report uses --disk"
             )
         disks.append(replace(space, disk_bytes=disk.disk_bytes, free_bytes=free, disk_from="flag"))
     return tuple(disks), notes
 
 
 def _size_text(size: int, free: int | None) -> str:
-    """Return sizes in powers of 1,000, as disks are sold."""
+    """Format sizes in powers of 1,000, the units that disks are sold in."""
     unit, name = next((scale for scale in ((1e9, "GB"), (1e6, "MB")) if size >= scale[0]), (1.0, "bytes"))
     return f"{size / unit:,.4g} {name}" + ("" if free is None else f" with {free / unit:,.4g} {name} free")
 
 
 def disks_of(measurement: Measurement) -> list[Disk]:
-    """Return the disks. Where this machine's servers show two of the same size and with the same free, it is one."""
+    """Return the disks; disks that servers report with the same size and free space are taken to be one."""
     groups: list[list[ClusterFiles]] = []
     for space in measurement.clusters:
         same = next((group for group in groups if _one_disk(group[0], space)), None)
@@ -108,10 +108,8 @@ def _one_disk(one: ClusterFiles, other: ClusterFiles) -> bool:
 def _disk(spaces: Sequence[ClusterFiles]) -> Disk:
     files = [space.file_bytes for space in spaces]
     known = None if None in files else sum(size or 0 for size in files)
-    size, free = (
-        spaces[0].disk_bytes,
-        min((space.free_bytes for space in spaces if space.free_bytes is not None), default=None),
-    )
+    size = spaces[0].disk_bytes
+    free = min((space.free_bytes for space in spaces if space.free_bytes is not None), default=None)
     assumed = size is not None and free is None and known is not None
     if size is not None and free is None and known is not None:
         free = max(0, size - known)

@@ -1,15 +1,14 @@
-"""What the next days bring, from what each past day brought: a forecast that knows how far it may be off.
+"""Forecast of a daily series, with prediction bands.
 
-A day's bytes are taken to be a level that wanders, a slope, a weekly pattern and noise: statsmodels' unobserved
-components. Whether there is a weekly pattern, whether effects add or multiply, and how much the level wanders is not
-decided but averaged over: 40 such models are filtered, and each gives as many of the simulated futures as its share in
-how well they foretold each day of the history from those before it. So the bands hold what is not known of the models
-too, and what many days bring together is added up within one future at a time, as their errors belong together.
+The model is a structural time series (statsmodels' unobserved components): a random-walk level, a slope, a weekly
+pattern and noise. Weekly pattern or not, additive or multiplicative effects, and the variance of the level are not
+selected but averaged over: 40 models are filtered, and each contributes simulated futures in proportion to its
+one-step-ahead likelihood on the history. The bands therefore include model uncertainty. Sums over several days are
+taken within each future, because the errors of its days are correlated.
 
-There is always a slope: averaging over models without one takes slow growth for a level that wandered, and foretells
-too little.
+Every model has a slope: models without one mistake slow growth for a wandering level, and forecast too little.
 
-Pure: a series of days goes in, and no server is asked. Needs the extra [report], imported when a forecast is made.
+Pure: needs no server. Needs the extra [report], which is imported when a forecast is made.
 """
 
 from __future__ import annotations
@@ -33,27 +32,27 @@ if TYPE_CHECKING:
 __all__ = ["FEWEST_DAYS", "BackTest", "Band", "Forecast", "NoForecast", "forecast"]
 
 FEWEST_DAYS: Final = 14
-"""Fewer measured days than two weeks say nothing about a third one."""
+"""Minimum number of measured days for a forecast."""
 
 _FEWEST_DAYS_FOR_WEEKS: Final = 21
 _HISTORY_TIMES: Final = 5
-"""A forecast looks ahead so many times the length of the history, and no further."""
+"""Default horizon, as a multiple of the length of the history."""
 
 _MOST_DAYS: Final = 1_826
 _PATHS: Final = 1_000
 _MOST_HELD_DAYS: Final = 60
-_BURN: Final = 9
-"""After so many days every part of a model was seen once: a week, a level and a slope. The rest compares models."""
+_BURN_IN_DAYS: Final = 9
+"""Measured days that identify the initial state (level, slope, week); likelihoods start after them."""
 
-_WANDERING: Final = (0.0, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0)
-"""The level's step from a day to the next may have these variances, in variances of the noise."""
+_LEVEL_VARIANCES: Final = (0.0, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0)
+"""Candidate variances of the level's daily step, relative to the variance of the noise."""
 
 _FEWEST_ERRORS: Final = 28
-"""The errors of so many days say how noise is distributed; of fewer it is taken to be normal."""
+"""Minimum number of errors to resample noise from; with fewer, the noise is normal."""
 
 _CHANCE: Final = 0.01
 _FAR_SHARE: Final = 0.25
-"""A sum that is off by more is no basis for a purchase, whatever its band."""
+"""Largest tolerated error of the sum, as a share, if it is also outside the 80 % band."""
 
 _LEAST_VARIANCE: Final = 1e-9
 _MOST_LOG: Final = 300.0
@@ -61,7 +60,7 @@ _LEVELS: Final = (2.5, 10.0, 50.0, 90.0, 97.5)
 
 
 class Band(NamedTuple):
-    """A forecast figure: its middle, and what it is within in 80 and in 95 of 100 cases. May be infinite, for days."""
+    """Median and the 80 % and 95 % prediction intervals of a forecast figure. Days may be infinite."""
 
     low_95: float
     low_80: float
@@ -70,7 +69,12 @@ class Band(NamedTuple):
     high_95: float
 
     def dates(self, first_day: datetime.date, earlier_days: float = 0.0) -> dict[str, datetime.date | None]:
-        """Return on which dates so many days from ``first_day`` on end, or so much earlier; None for infinite ones."""
+        """Convert days to dates, by name of the band; None for infinite days.
+
+        Args:
+            first_day: The date of day 0.
+            earlier_days: Lead time to subtract.
+        """
         return {
             name: None
             if math.isinf(days)
@@ -81,17 +85,17 @@ class Band(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BackTest:
-    """How a forecast did that was made without the last part of the history, held against that part.
+    """Result of forecasting the last part of the history from the part before it.
 
     Attributes:
-        fitted_days: what it was made from.
-        held_days: what it was held against.
-        daily_error_share: the days' absolute errors, as a part of what the days brought.
-        total_error_share: how far off the sum was; above 0 where the forecast was too high.
-        inside_80_share: of the held days, how many were within their 80 % band; 0.8 is right.
-        inside_95_share: the same of 95 %.
-        total_inside_80: whether the sum was within its 80 % band.
-        total_inside_95: the same of 95 %.
+        fitted_days: Number of days that the forecast was made from.
+        held_days: Number of held-out days that it was compared with.
+        daily_error_share: Sum of the absolute daily errors over the sum of the held-out days.
+        total_error_share: Relative error of the sum; positive if the forecast was too high.
+        inside_80_share: Share of held-out days inside their 80 % band; ideally 0.8.
+        inside_95_share: Likewise for 95 %.
+        total_inside_80: True if the sum was inside its 80 % band.
+        total_inside_95: Likewise for 95 %.
     """
 
     fitted_days: int
@@ -105,34 +109,37 @@ class BackTest:
 
     @property
     def failure(self) -> str | None:
-        """What it failed by, in words; None where chance explains it.
+        """Why the back-test failed, in words; None if chance explains the errors.
 
-        Fewer days were within the 80 % band than one of a hundred forecasts has whose bands are right, were its days
-        independent; or their sum was outside its 95 % band, or outside that of 80 % and off by a quarter.
+        It fails if so few days were inside the 80 % band that a correct forecast with independent days would have a
+        chance of 1 % or less, if the sum was outside its 95 % band, or if the sum was outside its 80 % band and off by
+        more than a quarter.
         """
         inside = round(self.inside_80_share * self.held_days)
         failures = []
         if _binomial(inside, self.held_days, 0.8) < _CHANCE:
-            failures.append(f"its 80 % band held {self.inside_80_share:.0%} of the last {self.held_days} days")
+            failures.append(f"only {self.inside_80_share:.0%} of the last {self.held_days} days were in the 80 % band")
         far = abs(self.total_error_share) > _FAR_SHARE and not self.total_inside_80
         if far or not self.total_inside_95:
             low = "too low" if self.total_error_share < 0 else "too high"
-            failures.append(f"their sum was forecast {abs(self.total_error_share):.0%} {low}")
+            failures.append(
+                f"the total of the last {self.held_days} days was forecast {abs(self.total_error_share):.0%} {low}"
+            )
         return " and ".join(failures) or None
 
 
-def _binomial(count: int, of: int, share: float) -> float:
-    """Return how likely so many or fewer are."""
-    return math.fsum(math.comb(of, seen) * share**seen * (1 - share) ** (of - seen) for seen in range(count + 1))
+def _binomial(count: int, trials: int, share: float) -> float:
+    """Return the probability of ``count`` or fewer successes."""
+    return math.fsum(math.comb(trials, k) * share**k * (1 - share) ** (trials - k) for k in range(count + 1))
 
 
 @dataclass(frozen=True, slots=True)
 class NoForecast:
-    """Why there is none.
+    """Why no forecast could be made.
 
     Attributes:
-        reason: for people, one sentence without its full stop.
-        days: how many days were measured.
+        reason: For people; a sentence without its full stop.
+        days: Number of measured days.
     """
 
     reason: str
@@ -141,18 +148,18 @@ class NoForecast:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What days to come bring, in the unit of the history.
+    """Forecast of the days to come, in the unit of the history.
 
     Attributes:
-        first_day: the first one that is forecast, the day after the last of the history.
-        history_days: measured days.
-        daily: for each day its band.
-        cumulative: for each day what it and all before it bring; narrower than the days' bands added up.
-        growth_share_per_year: how much more a day brings 365 days later, at the trend as it is now.
-        weekdays: what Monday to Sunday have of an average day, None where the history has no weekly shape.
-        weekly_share: of the models, by how well they foretold, how much has a weekly shape, 0 to 1.
-        compound_share: the same of effects that multiply, not add.
-        back_test: None where the history is too short for one, or ends in days that brought nothing.
+        first_day: First forecast day, the day after the last of the history.
+        history_days: Number of measured days.
+        daily: Band of each day.
+        cumulative: Band of the sum until each day; narrower than the sum of the daily bands.
+        growth_share_per_year: Growth of a day over 365 days at the current trend.
+        weekdays: Monday to Sunday relative to an average day, or None if the history has no weekly pattern.
+        weekly_share: Weight of the models with a weekly pattern, 0 to 1.
+        compound_share: Weight of the models with multiplicative effects, 0 to 1.
+        back_test: None if the history is too short for one, or ends in days without growth.
     """
 
     first_day: datetime.date
@@ -164,27 +171,27 @@ class Forecast:
     weekly_share: float
     compound_share: float
     back_test: BackTest | None
-    # The sum until each day, path by day.
+    # Cumulative sums; axes: future, day.
     _totals: Any = field(repr=False, compare=False)
 
     @property
     def horizon_days(self) -> int:
-        """How far it looks."""
+        """Number of forecast days."""
         return len(self.daily)
 
-    def between(self, first: int, behind: int) -> Band:
-        """Return what the days from ``first`` on and before ``behind`` bring together, 0 being ``first_day``."""
-        before = self._totals[:, first - 1] if first else 0.0
-        return _bands((self._totals[:, behind - 1] - before)[:, None])[0]
+    def between(self, start: int, stop: int) -> Band:
+        """Return the sum over the days ``start`` to ``stop - 1``, counted from ``first_day``."""
+        before = self._totals[:, start - 1] if start else 0.0
+        return _bands((self._totals[:, stop - 1] - before)[:, None])[0]
 
     def days_until(self, amount: float) -> Band:
-        """Return after how many days as much has come in: when a disk with so much free space is full.
+        """Return when the growth adds up to ``amount``, such as the free space of a disk.
 
-        In days from the morning of ``first_day``, parts of days included; infinite for what is not reached within the
-        horizon, whether later or never.
+        Returns:
+            Fractional days from the start of ``first_day``; infinite if ``amount`` is not reached within the horizon.
 
         Raises:
-            InvalidInput: ``amount`` is no finite number.
+            InvalidInput: ``amount`` is not a finite number.
         """
         import numpy
 
@@ -192,36 +199,36 @@ class Forecast:
         if amount <= 0:
             return Band(0.0, 0.0, 0.0, 0.0, 0.0)
         totals = self._totals
-        after = (totals < amount).sum(axis=1)  # whole days that are not enough
+        after = (totals < amount).sum(axis=1)  # Number of whole days whose sum is still below the amount.
         reached = after < totals.shape[1]
         days = numpy.full(len(totals), math.inf)
         rows, last = numpy.nonzero(reached)[0], after[reached]
         before = numpy.where(last > 0, totals[rows, last - 1], 0.0)
         days[reached] = last + (amount - before) / (totals[rows, last] - before)
-        # A quantile between two futures, one of them infinite, would be no number.
+        # Interpolating between a finite and an infinite future would not give a number.
         return Band(*(float(value) for value in numpy.percentile(days, _LEVELS, method="inverted_cdf")))
 
 
 def forecast(
     history: Sequence[tuple[datetime.date, float]], *, horizon_days: int | None = None, seed: int = 1
 ) -> Forecast | NoForecast:
-    """Return what the days after the last of ``history`` bring.
+    """Forecast the days after the last one of ``history``.
 
     Args:
-        history: whole days in their order, and what came in on each, 0 or more, in any unit. A day that is absent was
-            not measured, which is not the same as a day that brought nothing.
-        horizon_days: how far to look.  [default: five times the history, five years at most]
-        seed: of the simulated futures; the same one gives the same figures.
+        history: Whole days in order, with the growth of each, 0 or more, in any unit. A missing day was not measured,
+            which differs from a day without growth.
+        horizon_days: Number of days to forecast; by default five times the history, at most five years.
+        seed: Seed of the simulated futures; the same seed gives the same figures.
 
     Raises:
-        InvalidInput: the days are not in order, a value is negative or no finite number, or [report] is not installed.
+        InvalidInput: The days are out of order, a value is negative or not finite, or [report] is not installed.
     """
     _check(history, horizon_days)
     if len(history) < FEWEST_DAYS:
         days = "1 day was" if len(history) == 1 else f"{len(history)} days were" if history else "no day was"
-        return NoForecast(f"{days} measured, and a forecast needs {FEWEST_DAYS} at least", len(history))
+        return NoForecast(f"{days} measured, and a forecast needs at least {FEWEST_DAYS}", len(history))
     if not any(value for _, value in history):
-        return NoForecast(f"nothing came in on the {len(history)} days that were measured", len(history))
+        return NoForecast(f"nothing was written on the {len(history)} measured days", len(history))
     span = (history[-1][0] - history[0][0]).days + 1
     if len(history) < span / 2:
         return NoForecast(f"only {len(history)} of {span} days were measured", len(history))
@@ -246,18 +253,18 @@ def forecast(
 
 def _check(history: Sequence[tuple[datetime.date, float]], horizon_days: int | None) -> None:
     for day, value in history:
-        check_number(f"what came in on {day}", value)
+        check_number(f"growth on {day}", value)
         if value < 0:
-            raise InvalidInput(f"what came in on {day} must be 0 or more, got {value}")
-    for (day, _), (then, _) in pairwise(history):
-        if then <= day:
-            raise InvalidInput(f"the days of a history must be in their order, each once; got {then} after {day}")
+            raise InvalidInput(f"growth on {day} must be 0 or more, got {value}")
+    for (day, _), (following, _) in pairwise(history):
+        if following <= day:
+            raise InvalidInput(f"the days of a history must be in order, each once; got {following} after {day}")
     if horizon_days is not None and not 1 <= horizon_days <= _MOST_DAYS:
         raise InvalidInput(f"horizon_days must be 1 to {_MOST_DAYS:,}, got {horizon_days}")
 
 
 def _dense(history: Sequence[tuple[datetime.date, float]]) -> list[float]:
-    """Return a value for every day, NaN for those that were not measured."""
+    """Return a value for every day, with NaN for days that were not measured."""
     values = dict(history)
     days = (history[-1][0] - history[0][0]).days + 1
     return [float(values.get(history[0][0] + datetime.timedelta(day), math.nan)) for day in range(days)]
@@ -267,9 +274,12 @@ class _Futures(NamedTuple):
     """Simulated futures of a series.
 
     Attributes:
-        paths: a row is a future, a column is a day.
-        growth: for each future, the share by which a day grows in a year.
-        weekday_effects: what the first seven days have of an average one, averaged over the models with a weekly shape.
+        paths: One row per future, one column per day.
+        growth: Yearly growth of a day, by future.
+        weekday_effects: The first seven days relative to an average day, averaged over the models with a weekly
+            pattern.
+        weekly_share: Weight of the models with a weekly pattern.
+        compound_share: Weight of the models with multiplicative effects.
     """
 
     paths: Floats
@@ -280,22 +290,25 @@ class _Futures(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """A model that was fitted to a history.
+    """A model fitted to a history.
 
     Attributes:
-        state: what the model holds for the day after the history: the level, its slope and the week's six effects, if
-            it has them.
-        covariance: the state's, where the noise has a variance of 1.
-        log_likelihood: that of the days that ``days`` counts.
-        variance: the noise's, as estimated.
-        errors: those of these days, in standard deviations, with their mean taken off.
+        state: Predicted state for the day after the history: level, slope and, with a weekly pattern, six effects.
+        covariance: Covariance of the state for noise of variance 1.
+        log: True for multiplicative effects (the model is fitted to logarithms).
+        weekly: True if there is a weekly pattern.
+        level_variance: Variance of the level's daily step, relative to the noise.
+        log_likelihood: Log-likelihood of the scored days.
+        days: Number of scored days.
+        variance: Estimated variance of the noise.
+        errors: Centred one-step-ahead errors of the scored days, in standard deviations.
     """
 
     state: Floats
     covariance: Floats
     log: bool
     weekly: bool
-    wandering: float
+    level_variance: float
     log_likelihood: float
     days: int
     variance: float
@@ -305,9 +318,9 @@ class _Candidate(NamedTuple):
 def _futures(values: list[float], horizon_days: int, seed: int) -> _Futures:
     try:
         import numpy
-        import statsmodels  # noqa: F401  (the one that is missing where the extra is)
+        import statsmodels  # noqa: F401 - the package that is missing if the extra is not installed
     except ImportError:
-        raise InvalidInput("a forecast needs the extra 'report': pip install 'schemaless-store[report]'") from None
+        raise InvalidInput("forecasts need the extra 'report': pip install 'schemaless-store[report]'") from None
 
     numbers = numpy.asarray(values)
     mean = float(numpy.nanmean(numbers))
@@ -321,10 +334,10 @@ def _futures(values: list[float], horizon_days: int, seed: int) -> _Futures:
     for candidate, share, count in zip(candidates, shares, rng.multinomial(_PATHS, shares), strict=True):
         if not count:
             continue
-        # The noise's variance is not known either: with it, Student's t takes the place of the normal distribution.
+        # The variance of the noise is itself an estimate; drawing it turns normal errors into Student's t.
         scale = numpy.sqrt(candidate.variance * candidate.days / rng.chisquare(candidate.days, count))[:, None]
         noise = _noise(candidate.errors, (count, horizon_days), rng)
-        path, slope = _simulated(candidate.state, candidate.covariance, candidate.wandering, scale, noise, rng)
+        path, slope = _simulated(candidate.state, candidate.covariance, candidate.level_variance, scale, noise, rng)
         paths.append(numpy.exp(numpy.minimum(path, _MOST_LOG)) if candidate.log else numpy.maximum(path, 0.0))
         level = max(float(candidate.state[0]), 1e-6)
         growths.append(
@@ -346,7 +359,7 @@ def _futures(values: list[float], horizon_days: int, seed: int) -> _Futures:
 
 
 def _candidates(numbers: Floats) -> list[_Candidate]:
-    """Return every model with the likelihood of the history after its first days, each day given those before it."""
+    """Fit every model, and score it by the one-step-ahead likelihood of the days after the burn-in."""
     import numpy
     from statsmodels.tsa.statespace.structural import UnobservedComponents
 
@@ -366,8 +379,8 @@ def _candidates(numbers: Floats) -> list[_Candidate]:
                 stochastic_seasonal=False,
                 use_exact_diffuse=True,
             )
-            for wandering in _WANDERING:
-                filtered = model.filter([1.0, wandering], return_ssm=True)
+            for level_variance in _LEVEL_VARIANCES:
+                filtered = model.filter([1.0, level_variance], return_ssm=True)
                 errors = filtered.forecasts_error[0][scored]
                 variances = filtered.forecasts_error_cov[0, 0][scored]
                 variance = max(float((errors**2 / variances).mean()), _LEAST_VARIANCE)
@@ -379,7 +392,7 @@ def _candidates(numbers: Floats) -> list[_Candidate]:
                         filtered.predicted_state_cov[:, :, -1].copy(),
                         log,
                         weekly,
-                        wandering,
+                        level_variance,
                         likelihood,
                         days,
                         variance,
@@ -390,20 +403,20 @@ def _candidates(numbers: Floats) -> list[_Candidate]:
 
 
 def _first_scored(known: Any) -> int:
-    """Return the index of the day from which models are compared: so many were measured before it."""
+    """Return the index of the first day after the burn-in."""
     measured = 0
     for index, is_known in enumerate(known):
-        if measured == _BURN:
+        if measured == _BURN_IN_DAYS:
             return index
         measured += bool(is_known)
     return len(known)
 
 
 def _noise(errors: Floats, shape: tuple[int, int], rng: numpy.random.Generator) -> Floats:
-    """Return noise of futures, in standard deviations: as the days of the history erred, where these are enough.
+    """Draw noise in standard deviations, by resampling the errors of the history if there are enough.
 
-    Outages, holidays and imports make a few errors large. The normal distribution with the variance of all of them is
-    too wide for most days then.
+    Outages, holidays and imports make a few errors large; a normal distribution with the variance of all of them would
+    be too wide for most days.
     """
     if len(errors) < _FEWEST_ERRORS:
         return rng.standard_normal(shape)
@@ -411,20 +424,20 @@ def _noise(errors: Floats, shape: tuple[int, int], rng: numpy.random.Generator) 
 
 
 def _simulated(
-    state: Floats, covariance: Floats, wandering: float, scale: Floats, noise: Floats, rng: numpy.random.Generator
+    state: Floats, covariance: Floats, level_variance: float, scale: Floats, noise: Floats, rng: numpy.random.Generator
 ) -> tuple[Floats, Floats]:
-    """Return futures of a model, one for each ``scale`` of the noise, and their slopes.
+    """Simulate futures of a model, one per ``scale`` of the noise, and return them with their slopes.
 
-    All at once, where statsmodels would simulate one after the other: from the state that it has for the first day,
-    drawn with its covariance, the level takes its slope and a random step each day, and the week comes again.
+    The simulation is vectorized, as statsmodels would simulate one future at a time: the initial state is drawn with
+    its covariance, the level adds its slope and a random step each day, and the weekly pattern repeats.
     """
     import numpy
 
     count, horizon_days = noise.shape
     drawn = rng.multivariate_normal(numpy.zeros(len(state)), covariance, count, check_valid="ignore", method="eigh")
     states = state + scale * drawn
-    steps = math.sqrt(wandering) * rng.standard_normal((count, horizon_days))
-    steps[:, 0] = 0.0  # the first day's level is in the state
+    steps = math.sqrt(level_variance) * rng.standard_normal((count, horizon_days))
+    steps[:, 0] = 0.0  # The state already contains the level of the first day.
     path = states[:, :1] + states[:, 1:2] * numpy.arange(horizon_days) + scale * (steps.cumsum(axis=1) + noise)
     if states.shape[1] > 2:
         path += _week(states[:, 2:8].T)[numpy.arange(horizon_days) % 7].T
@@ -432,9 +445,9 @@ def _simulated(
 
 
 def _week(states: Floats) -> Floats:
-    """Return the weekly component of the seven days after the history, from the states that it has for the first one.
+    """Return the weekly effects of the seven days after the history, from the seasonal state of the first of them.
 
-    These are the effects of that day and of the five before it, the latest first; seven add up to 0.
+    That state holds the effects of this day and of the five before it, latest first; the seven effects sum to 0.
     """
     import numpy
 
@@ -442,7 +455,7 @@ def _week(states: Floats) -> Floats:
 
 
 def _weekdays(effects: Floats, first_day: datetime.date) -> tuple[float, ...]:
-    """Return them Monday first, an average day being 1."""
+    """Reorder the effects to start on Monday, and scale them to an average of 1."""
     average = float(effects.mean()) or 1.0
     return tuple(float(effects[(weekday - first_day.weekday()) % 7]) / average for weekday in range(7))
 
@@ -459,8 +472,8 @@ def _back_test(history: Sequence[tuple[datetime.date, float]], seed: int) -> Bac
 
     held = min(max(7, len(history) // 4), _MOST_HELD_DAYS)
     fitted = history[:-held]
-    came = float(sum(value for _, value in history[-held:]))
-    if len(fitted) < FEWEST_DAYS or not came or not any(value for _, value in fitted):
+    held_total = float(sum(value for _, value in history[-held:]))
+    if len(fitted) < FEWEST_DAYS or not held_total or not any(value for _, value in fitted):
         return None
     last = fitted[-1][0]
     days = [(day - last).days - 1 for day, _ in history[-held:]]
@@ -472,10 +485,10 @@ def _back_test(history: Sequence[tuple[datetime.date, float]], seed: int) -> Bac
     return BackTest(
         fitted_days=len(fitted),
         held_days=held,
-        daily_error_share=float(numpy.abs(actual - mid).sum()) / came,
-        total_error_share=total.mid / came - 1,
+        daily_error_share=float(numpy.abs(actual - mid).sum()) / held_total,
+        total_error_share=total.mid / held_total - 1,
         inside_80_share=float(((low_80 <= actual) & (actual <= high_80)).mean()),
         inside_95_share=float(((low_95 <= actual) & (actual <= high_95)).mean()),
-        total_inside_80=total.low_80 <= came <= total.high_80,
-        total_inside_95=total.low_95 <= came <= total.high_95,
+        total_inside_80=total.low_80 <= held_total <= total.high_80,
+        total_inside_95=total.low_95 <= held_total <= total.high_95,
     )

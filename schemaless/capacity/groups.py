@@ -1,9 +1,8 @@
-"""Cells by column and codec, from windows of neighbouring added_ids: what a measurement reads of bodies.
+"""Estimate cells and bytes by column and codec from windows of neighbouring added_ids.
 
-To the server a body is one piece: whoever asks for its length, or its first bytes, has it read all of its overflow
-pages. So one statement asks for both, window by window, and a window's pages are counted. What bodies would be as JSON
-text takes decoding: a few of each column and codec in a window are fetched, and what they give is applied to the body
-bytes of the rest, which are known better.
+InnoDB reads all overflow pages of a body even for its length or first bytes, so one statement per window selects both,
+and the pages are counted. The size as JSON text requires decoding: a few bodies per column, codec and window are
+fetched and decoded, and a regression on body bytes extends the result to the other cells.
 """
 
 from __future__ import annotations
@@ -30,29 +29,30 @@ from schemaless.survey.sizing import content_values, rebuilt_files
 from schemaless.topology.shards import ReadFrom
 
 _DESCENT_PAGES: Final = 3
-"""A search reads about so many pages from the root of an index to a leaf."""
+"""Pages read by an index lookup from the root to a leaf, approximately."""
 
-_DECODED: Final = 2
-"""So many bodies of a column and codec are fetched and decoded in a window."""
+_DECODED_PER_WINDOW: Final = 2
+"""Number of bodies fetched and decoded per column, codec and window."""
 
-_PARTS: Final = ("bytes", "json", "bytes2", "both", "json2")
-"""These sums are kept of decoded bodies: body bytes, bytes of JSON text, their squares and their product."""
+_SUMS: Final = ("bytes", "json", "bytes2", "both", "json2")
+"""Sums over decoded bodies: body bytes, bytes of JSON text, their squares and their product."""
 
 _LONGEST_DECODED_BYTES: Final = 1 << 20
 
 _FUTURE_S: Final = 300.0
-"""Clocks may differ by so much before a cell counts as one of the future."""
+"""Tolerated clock difference, in seconds; a cell later than that counts as from the future."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is sampled together: a shard, or all shards of a cluster.
+    """Unit of sampling: one shard, or all shards of a cluster.
 
     Attributes:
-        shards: numbers.
-        shard: its number where it is one shard on its own, else None.
-        layout: how its server lays pages out.
-        read_from: which server is read.
+        cluster: Name of the cluster.
+        shards: Numbers of the shards.
+        shard: Number of the shard if it is sampled on its own, else None.
+        layout: Page layout of the server.
+        read_from: Role of the server that is read.
     """
 
     cluster: str
@@ -63,7 +63,7 @@ class Part:
 
 
 class Moment(NamedTuple):
-    """A cell that was met: where it lies, and when it says it was stored, in seconds since 1970."""
+    """Position and created_at (seconds since 1970) of a sampled cell."""
 
     shard: int
     added_id: int
@@ -71,19 +71,20 @@ class Moment(NamedTuple):
 
 
 @dataclass(slots=True)
-class Taken:
-    """A part, as sampled.
+class PartSample:
+    """The sample of a part.
 
     Attributes:
-        sample: values by window: ``("cells", column_name, codec)``, ``bytes``, ``pages`` and ``json`` likewise,
-            ``("squares", column_name)`` of body bytes, ``("day", column_name, day)`` cells and ``("day bytes", ...)``,
-            ``("future",)`` and ``("damaged",)`` cells, ``("timed",)`` those that are of no future, and ``("at",)`` the
-            sum of their times.
-        moments: of every row that was read.
-        rows_read: rows that the server was asked for.
-        pages_read: what those take of its table.
-        json_halves: of a sample that is exact, half the interval of the JSON text by column and codec.
-        undecoded: columns and codecs of which no body could be decoded, so that their JSON text is a guess.
+        part: The part.
+        sample: Values by window: ``("cells", column_name, codec)``, likewise ``bytes``, ``pages`` and ``json``;
+            ``("squares", column_name)`` of body bytes; ``("day", column_name, day)`` cells and ``("day bytes", ...)``;
+            ``("future",)`` and ``("damaged",)`` cells; ``("timed",)`` cells that are not from the future, and
+            ``("at",)``, the sum of their times.
+        moments: One for each row read.
+        rows_read: Number of rows fetched from the server.
+        pages_read: Number of pages of the table that were touched, by the page model.
+        json_halves: For an exact sample, half the interval of the JSON text bytes by column and codec.
+        undecoded: Columns and codecs of which no body could be decoded, so their JSON size is a guess.
     """
 
     part: Part
@@ -95,11 +96,11 @@ class Taken:
     undecoded: list[tuple[str, str]]
 
     def groups(self) -> list[Group]:
-        """Return its cells by column and codec."""
+        """Return the cells by column and codec."""
         names = [(column, codec) for _, column, codec in self.sample.keys_of("cells")]
         pages = sum(self.sample.total(("pages", *name)).mid for name in names)
         file_bytes = self.file_bytes()
-        # A file holds more than its rows do, and that is theirs, too.
+        # The free pages and fixed costs of the file are distributed over the groups in proportion to their pages.
         page_bytes = file_bytes.mid / pages if pages else 0.0
         return [
             Group(
@@ -121,27 +122,26 @@ class Taken:
         return Interval(max(0.0, known.low - half), known.mid, known.high + half)
 
     def file_bytes(self) -> Interval:
-        """Return what the files would take, were they rebuilt now."""
+        """Return the length of the files if they were rebuilt now."""
         return rebuilt_files(self.sample, ("file",), self.part.layout, len(self.part.shards))
 
     def body_bytes(self) -> Interval:
-        """Return what all bodies take."""
+        """Return the total length of all bodies."""
         return self.sample.total(*self.sample.keys_of("bytes"))
 
 
-def take(store: Datastore, part: Part, bounds: Bounds, seed: int, now: datetime) -> Taken:
+def sample_part(store: Datastore, part: Part, bounds: Bounds, seed: int, now: datetime) -> PartSample:
     """Sample a part.
 
     Raises:
-        ServerError: its server cannot be reached.
+        ServerError: The server of the part cannot be reached.
     """
     reader = _Reader(store, part, random.Random(~seed), now)  # noqa: S311 - nothing secret
-    taken = sample(
-        internals_of(store).shards, list(part.shards), reader.look, seed=seed, bounds=bounds, read_from=part.read_from
-    )
-    taken, halves, undecoded = _with_json(taken)
-    pages = sum(figures.pages for figures in taken.figures)
-    return Taken(part, taken, reader.moments, reader.rows_read, pages, halves, undecoded)
+    shards = internals_of(store).shards
+    windows = sample(shards, list(part.shards), reader.read, seed=seed, bounds=bounds, read_from=part.read_from)
+    windows, halves, undecoded = _with_json(windows)
+    pages = sum(figures.pages for figures in windows.figures)
+    return PartSample(part, windows, reader.moments, reader.rows_read, pages, halves, undecoded)
 
 
 @dataclass(slots=True)
@@ -153,7 +153,7 @@ class _Reader:
     rows_read: int = 0
     moments: list[Moment] = field(default_factory=list)
 
-    def look(self, window: Window) -> WindowFigures:
+    def read(self, window: Window) -> WindowFigures:
         shards, layout = internals_of(self.store).shards, self.part.layout
         sql = select_figures(shards.database(window.shard), window.after, window.up_to)
         values: defaultdict[Key, float] = defaultdict(float)
@@ -185,8 +185,8 @@ class _Reader:
             rows += 1
             body_bytes += length
         content = packer.content()
-        for name, taken_bytes in records.items():
-            values["pages", *name] += content.leaf_pages * taken_bytes / sum(records.values())
+        for name, record_bytes in records.items():
+            values["pages", *name] += content.leaf_pages * record_bytes / sum(records.values())
         values.update(content_values(content, "file"))
         self._decode(window.shard, members, values)
         self.rows_read += rows
@@ -198,13 +198,13 @@ class _Reader:
         members: dict[tuple[str, str], list[tuple[int, int]]],
         values: defaultdict[Key, float],
     ) -> None:
-        """Add what some bodies of each column and codec would be as JSON text."""
+        """Decode a few bodies of each column and codec, and add the sums for the regression to ``values``."""
         chosen: dict[int, tuple[str, str]] = {}
         for name, cells in members.items():
             if name[1] in (LEGACY.name, UNREADABLE):
                 continue
             short = [added_id for added_id, length in cells if length <= _LONGEST_DECODED_BYTES]
-            chosen |= dict.fromkeys(self.random.sample(short, min(_DECODED, len(short))), name)
+            chosen |= dict.fromkeys(self.random.sample(short, min(_DECODED_PER_WINDOW, len(short))), name)
         if not chosen:
             return
         sql = select_bodies(internals_of(self.store).shards.database(shard), chosen)
@@ -219,7 +219,7 @@ class _Reader:
             values["decoded", *name] += 1
             length = len(body)
             sums = (length, text_bytes, length**2, length * text_bytes, text_bytes**2)
-            for part, value in zip(_PARTS, sums, strict=True):
+            for part, value in zip(_SUMS, sums, strict=True):
                 values[f"decoded {part}", *name] += value
 
 
@@ -232,11 +232,11 @@ def _codec(head: bytes, body_bytes: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """JSON text of a column in a codec, by what its body takes: ``base + slope * body_bytes``.
+    """Regression of JSON text bytes on body bytes for a column and codec: ``base + slope * body_bytes``.
 
     Attributes:
-        spread: the variance about it.
-        degrees: of freedom.
+        spread: Residual variance.
+        degrees: Residual degrees of freedom.
     """
 
     base: float
@@ -248,64 +248,65 @@ class _Line:
 _AS_STORED: Final = _Line(0.0, 1.0)
 
 
-def _line(taken: Sample, name: tuple[str, str]) -> _Line | None:
-    """Return the line through the bodies that were decoded, each with the weight of those it was drawn from."""
+def _fit(windows: Sample, name: tuple[str, str]) -> _Line | None:
+    """Fit the line to the decoded bodies, each weighted by the number of cells that it represents."""
     sums = [0.0] * 6
     count = 0.0
-    for window, figures in zip(taken.windows, taken.figures, strict=True):
+    for window, figures in zip(windows.windows, windows.figures, strict=True):
         decoded = figures.values.get(("decoded", *name), 0.0)
         if decoded:
             times = window.weight * figures.values["cells", *name] / decoded
-            parts = [decoded, *(figures.values[f"decoded {part}", *name] for part in _PARTS)]
+            parts = [decoded, *(figures.values[f"decoded {part}", *name] for part in _SUMS)]
             sums = [total + times * part for total, part in zip(sums, parts, strict=True)]
             count += decoded
     if not count:
         return None
     weight, bodies, texts, bodies2, both, texts2 = sums
     variance = bodies2 - bodies**2 / weight
-    # Bodies that are all of about one length have no slope to tell: in proportion then.
+    # Bodies of nearly equal length do not determine a slope; assume proportionality.
     if count > 2 and variance > 1e-6 * bodies2:
         slope = (both - bodies * texts / weight) / variance
         base = (texts - slope * bodies) / weight
     else:
         base, slope = 0.0, texts / bodies
-    left = (
+    residual = (
         texts2 - 2 * (base * texts + slope * both) + base**2 * weight + 2 * base * slope * bodies + slope**2 * bodies2
     )
-    return _Line(base, slope, max(0.0, left) / weight * count / max(1.0, count - 2), max(3.0, count - 2))
+    return _Line(base, slope, max(0.0, residual) / weight * count / max(1.0, count - 2), max(3.0, count - 2))
 
 
-def _with_json(taken: Sample) -> tuple[Sample, dict[tuple[str, str], float], list[tuple[str, str]]]:
-    """Return a sample with the bytes of JSON text in each window.
+def _with_json(windows: Sample) -> tuple[Sample, dict[tuple[str, str], float], list[tuple[str, str]]]:
+    """Add the bytes of JSON text to each window of a sample.
 
-    By a line over body bytes, and with each window's own deviation from it, as far as the bodies that were decoded
-    tell: whatever the line, the total is not biased, and its interval holds both errors. Where all windows are read,
-    that of the line is left: half of it comes second. Third, columns and codecs of which no body could be decoded.
+    Two-phase regression estimator: a line over body bytes, corrected by each window's own deviation among its decoded
+    bodies. The total is unbiased whatever the line, and its interval includes both errors.
 
-    Source: Särndal, Swensson, Wretman, Model Assisted Survey Sampling, chapter 9 (two-phase regression estimator).
+    Source: Särndal, Swensson, Wretman, Model Assisted Survey Sampling, chapter 9.
+
+    Returns:
+        The sample; for an exact sample, the remaining half interval by column and codec; and the columns and codecs of
+        which no body could be decoded.
     """
     undecoded: list[tuple[str, str]] = []
     halves: dict[tuple[str, str], float] = {}
-    more: list[dict[Key, float]] = [dict(window_figures.values) for window_figures in taken.figures]
-    for _, column, codec in taken.keys_of("bytes"):
+    extended: list[dict[Key, float]] = [dict(figures.values) for figures in windows.figures]
+    for _, column, codec in windows.keys_of("bytes"):
         name = column, codec
-        line = _AS_STORED if codec in (LEGACY.name, UNREADABLE) else _line(taken, name)
+        line = _AS_STORED if codec in (LEGACY.name, UNREADABLE) else _fit(windows, name)
         if line is None:
             undecoded.append(name)
             line = _AS_STORED
         variance = 0.0
-        for values in more:
+        for values in extended:
             cells, decoded = values.get(("cells", *name), 0.0), values.get(("decoded", *name), 0.0)
             if not cells:
                 continue
             values["json", *name] = line.base * cells + line.slope * values["bytes", *name]
             if decoded:
-                of_them = line.base * decoded + line.slope * values["decoded bytes", *name]
-                values["json", *name] += cells / decoded * (values["decoded json", *name] - of_them)
+                fitted = line.base * decoded + line.slope * values["decoded bytes", *name]
+                values["json", *name] += cells / decoded * (values["decoded json", *name] - fitted)
                 variance += line.spread * cells * (cells / decoded - 1)
-        if taken.exact:
-            halves[name] = student_t((1 + taken.level) / 2, line.degrees) * math.sqrt(variance)
-    figures = [
-        window_figures._replace(values=values) for window_figures, values in zip(taken.figures, more, strict=True)
-    ]
-    return replace(taken, figures=figures), halves, undecoded
+        if windows.exact:
+            halves[name] = student_t((1 + windows.level) / 2, line.degrees) * math.sqrt(variance)
+    figures = [figures._replace(values=values) for figures, values in zip(windows.figures, extended, strict=True)]
+    return replace(windows, figures=figures), halves, undecoded

@@ -1,7 +1,7 @@
-"""How many documents come until a day, when each day brings another number of them: closed forms, no loop over days.
+"""Cumulative growth: the number of documents written until a given day, in closed form, without a loop over days.
 
-Time is in days from the start, 0.0 being the morning of the first day. Everything is relative to the first day's rate,
-so that the sum of a constant rate until day t is t.
+Time is in days, with 0.0 at the start of the first day. Counts are relative to the first day's rate, so at a constant
+rate the sum until day t is t.
 """
 
 from __future__ import annotations
@@ -16,24 +16,23 @@ from schemaless.numbers import check_number
 __all__ = ["CONSTANT", "YEAR_DAYS", "Growth", "Kind"]
 
 YEAR_DAYS: Final = 365
-"""A rate of growth is that of so many days."""
+"""Period of a yearly growth rate, in days."""
 
 Kind = Literal["linear", "compound"]
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How the documents of a day change.
+    """How the number of documents per day changes over time.
 
     Attributes:
-        share_per_year: 0.5 for half as many again after 365 days; negative where they become fewer, above -1.
-        kind: ``linear`` adds the same number each day, down to none; ``compound`` multiplies by the same factor.
-        weekdays: what Monday to Sunday have of an average day; any seven numbers of 0 or more that are not all 0, as
-            only their proportions count.
-        first_weekday: of the first day, 0 for Monday, as ``date.weekday()`` gives it.
+        share_per_year: Growth over 365 days: 0.5 is 50 % more; negative for shrinking, above -1.
+        kind: ``linear`` adds the same number each day (never below zero); ``compound`` multiplies by the same factor.
+        weekdays: Weights of Monday to Sunday: seven numbers of 0 or more, not all 0. Only their proportions count.
+        first_weekday: Weekday of the first day, 0 for Monday, as in ``date.weekday()``.
 
     Raises:
-        InvalidInput: a value is out of these bounds.
+        InvalidInput: A value is out of these bounds.
     """
 
     share_per_year: float = 0.0
@@ -61,11 +60,11 @@ class Growth:
 
     @property
     def constant(self) -> bool:
-        """Whether every day brings the same."""
+        """True if every day has the same number of documents."""
         return self.share_per_year == 0 and self.weekdays is None
 
     def until(self, days: float) -> float:
-        """Return what has come until ``days``, in documents of the first day's average rate; infinity beyond floats.
+        """Return the sum until ``days``, in units of the first day's average rate; infinity if a float overflows.
 
         >>> Growth().until(10)
         10
@@ -83,7 +82,7 @@ class Growth:
 
     def _until(self, days: float) -> float:
         if self.kind == "linear" and self.share_per_year < 0:
-            days = min(days, -YEAR_DAYS / self.share_per_year)  # the day from which there are none
+            days = min(days, -YEAR_DAYS / self.share_per_year)  # The rate is zero from this day on.
         if self.weekdays is None:
             return self._between(0, days)
         average = sum(self.weekdays) / 7
@@ -97,7 +96,7 @@ class Growth:
         return total
 
     def _between(self, begin: float, end: float) -> float:
-        """Return what comes from ``begin`` to ``end`` where all weekdays are alike."""
+        """Return the sum from ``begin`` to ``end``, ignoring weekdays."""
         if self.share_per_year == 0:
             return end - begin
         if self.kind == "linear":
@@ -106,7 +105,7 @@ class Growth:
         return math.exp(power * begin) * math.expm1(power * (end - begin)) / power if power else end - begin
 
     def _same_weekday(self, day: int, weeks: float) -> float:
-        """Return what the days ``day``, ``day + 7``, ... of so many weeks bring: a series."""
+        """Return the sum over the days ``day``, ``day + 7``, ... of ``weeks`` weeks: a geometric or linear series."""
         if self.share_per_year == 0:
             return weeks
         if self.kind == "linear":

@@ -1,7 +1,7 @@
-"""Measurements in the catalog: kept, listed, and thinned as they get old, so that trends need no reading again.
+"""Saved measurements in the catalog: write, list and thin them, so that a trend needs no re-reading of old cells.
 
-Of the last two weeks every measurement is kept; of the last hundred days the last one of each day; of the last two
-years the last one of each week; before that, the last one of each month (all UTC). The newest and the oldest stay.
+Every measurement of the last 14 days is kept, then the last one of each day for 100 days, of each week for two years,
+and of each month before that (all UTC). The newest and the oldest one always stay.
 """
 
 from __future__ import annotations
@@ -26,33 +26,28 @@ _WEEKLY_DAYS: Final = 731
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A measurement in the catalog.
-
-    Attributes:
-        sample_id: its number.
-        taken_at: UTC.
-    """
+    """Key of a measurement in the catalog; ``taken_at`` is UTC."""
 
     sample_id: int
     taken_at: datetime
 
 
 def keep(store: Datastore, measurement: Measurement) -> int:
-    """Write a measurement into the catalog, take out what is thinned, and return its number.
+    """Save a measurement in the catalog, delete the ones that are thinned out, and return its number.
 
     Raises:
-        AccessDenied: the account may not; the role ``measure`` may.
-        OutcomeUnknown: the reply was lost; it may be there.
-        ServerError: the catalog's server cannot be reached, or refuses.
+        AccessDenied: The account lacks the privileges of the role ``measure``.
+        OutcomeUnknown: The reply was lost; the measurement may have been saved.
+        ServerError: The catalog's server cannot be reached or rejects the statement.
     """
     internals = internals_of(store)
     figures = json.dumps(measurement.to_json(), separators=(",", ":"))
     at = measurement.taken_at.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ")
 
     def insert(connection: Connection) -> int:
-        # Again after a lost reply: the same one is not written twice.
-        there = connection.rows(sql.select_same_sample(store.name, at, figures))
-        return int(there[0][0]) if there else connection.execute(sql.insert_sample(store.name, at, figures)).last_id
+        # A retry after a lost reply must not save the measurement twice.
+        saved = connection.rows(sql.select_same_sample(store.name, at, figures))
+        return int(saved[0][0]) if saved else connection.execute(sql.insert_sample(store.name, at, figures)).last_id
 
     sample_id = internals.catalog.run(insert, writes=True)
     old = [old_sample.sample_id for old_sample in thinned(kept(store), measurement.taken_at)]
@@ -62,21 +57,21 @@ def keep(store: Datastore, measurement: Measurement) -> int:
 
 
 def kept(store: Datastore) -> list[Kept]:
-    """Return what measurements the catalog has, oldest first.
+    """List the measurements in the catalog, oldest first.
 
     Raises:
-        ServerError: the catalog's server cannot be reached, or refuses.
+        ServerError: The catalog's server cannot be reached or rejects the statement.
     """
     rows = internals_of(store).catalog.run(lambda connection: connection.rows(sql.select_sample_times(store.name)))
     return [Kept(int(sample_id), datetime.fromisoformat(taken_at)) for sample_id, taken_at in rows]
 
 
 def read(store: Datastore, sample_ids: Iterable[int]) -> list[Measurement]:
-    """Return measurements by their numbers, oldest first.
+    """Load measurements by number, oldest first.
 
     Raises:
-        InvalidInput: there is no such measurement, or it is of a later version.
-        ServerError: the catalog's server cannot be reached, or refuses.
+        InvalidInput: A measurement does not exist, or a later version of schemaless wrote it.
+        ServerError: The catalog's server cannot be reached or rejects the statement.
     """
     wanted = list(dict.fromkeys(sample_ids))
     if not wanted:
@@ -85,24 +80,25 @@ def read(store: Datastore, sample_ids: Iterable[int]) -> list[Measurement]:
     missing = set(wanted) - {int(row[0]) for row in rows}
     if missing:
         raise InvalidInput(
-            f"there is no measurement {min(missing)} of {store.name!r}; 'schemaless capacity history' lists those kept"
+            f"no measurement {min(missing)} of datastore {store.name!r} in the catalog; 'schemaless capacity history' "
+            "lists the saved ones"
         )
     return [Measurement.from_json(json.loads(figures)) for _, figures in rows]
 
 
 def latest(store: Datastore) -> Measurement | None:
-    """Return the newest measurement that the catalog has; None where there is none.
+    """Load the newest measurement in the catalog, or None if there is none.
 
     Raises:
-        InvalidInput: it is of a later version.
-        ServerError: the catalog's server cannot be reached, or refuses.
+        InvalidInput: A later version of schemaless wrote it.
+        ServerError: The catalog's server cannot be reached or rejects the statement.
     """
     all_kept = kept(store)
     return read(store, [all_kept[-1].sample_id])[0] if all_kept else None
 
 
 def thinned(all_kept: Sequence[Kept], now: datetime) -> list[Kept]:
-    """Return which measurements are to go, of all that are kept, oldest first."""
+    """Return the measurements that are due for deletion, oldest first."""
     last: dict[Hashable, Kept] = {}
     for sample in all_kept:
         last[_slot(sample, now)] = sample
@@ -113,7 +109,7 @@ def thinned(all_kept: Sequence[Kept], now: datetime) -> list[Kept]:
 
 
 def _slot(sample: Kept, now: datetime) -> Hashable:
-    """Return a name for the stretch of time of which one measurement stays."""
+    """Return a key for the period of which one measurement is kept."""
     age_days, day = (now - sample.taken_at).days, sample.taken_at.astimezone(UTC).date()
     if age_days < _ALL_DAYS:
         return sample.sample_id

@@ -1,7 +1,7 @@
-"""Measure a live datastore: sizes and growth, from a bounded number of rows and pages. Writes nothing.
+"""Measure sizes and growth of a live datastore from a bounded number of rows and pages. Writes nothing.
 
-How much is read depends on the number of shards, clusters and days, not on that of the cells. A cluster that cannot be
-reached is in the measurement with its problem, and nothing else is said of it.
+The amount read depends on the number of shards, clusters and days, not on the number of cells. A cluster that cannot be
+reached appears in the measurement with its problem and no figures.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from schemaless.capacity.days import grow
+from schemaless.capacity.days import intake_by_day
 from schemaless.capacity.disks import GivenDisk, with_disks
-from schemaless.capacity.groups import Part, Taken, take
+from schemaless.capacity.groups import Part, PartSample, sample_part
 from schemaless.capacity.measurement import ClusterFiles, DayIntake, Measurement
 from schemaless.capacity.sql import SELECT_NOW
 from schemaless.datastore import Datastore
@@ -32,16 +32,17 @@ from schemaless.wire.parallel import on_servers
 
 @dataclass(frozen=True, slots=True)
 class MeasureBounds:
-    """How much a measurement reads, at most, about.
+    """Approximate upper bounds of what a measurement reads.
 
     Attributes:
-        windows: of neighbouring added_ids, over all shards.
-        window_rows: rows that one should have; fewer where bodies are long.
-        pages: pages of 16 KiB.
-        whole_rows: as many rows, if they have ``pages`` at most, are read as a whole.
-        parts: as many shards are each measured on their own; of more, those of a cluster together.
-        inverted_share: days are searched for where no more of the cells in the sample are out of order.
-        day_shards: days are searched for in so many shards of a cluster; of more, in so many at random.
+        windows: Number of windows of neighbouring added_ids, over all shards.
+        window_rows: Target number of rows per window; fewer if bodies are long.
+        pages: Number of pages of 16 KiB.
+        whole_rows: Largest number of rows that is read completely, if they fit in ``pages``.
+        parts: Largest number of shards that are measured one by one; beyond it, the shards of a cluster are measured
+            together.
+        inverted_share: Largest share of sampled cells out of order at which days are searched for along added_id.
+        day_shards: Number of shards per cluster in which days are searched for; if there are more, a random choice.
     """
 
     windows: int = 768
@@ -53,7 +54,7 @@ class MeasureBounds:
     day_shards: int = 16
 
     def of_part(self, parts: int) -> Bounds:
-        """Return what of it one of so many parts may have."""
+        """Return the bounds for one of ``parts`` parts."""
         return Bounds(
             windows=max(16, self.windows // parts),
             window_rows=self.window_rows,
@@ -80,14 +81,15 @@ def measure(
     """Measure a datastore.
 
     Args:
-        disks: by cluster, in place of what a server shows of its own; a note says where the two differ.
-        seed: of the sample, to draw the same one again; the clock's unless given.
-        bounds: how much is read.
-        listener: told each advance, in clusters.
+        store: The datastore.
+        disks: Disks by cluster that override what the servers report; a note says where they differ.
+        seed: Seed of the sample, to draw the same one again; taken from the clock by default.
+        bounds: How much to read.
+        listener: Receives progress, in clusters.
 
     Raises:
-        InvalidInput: ``disks`` names a cluster that is not there.
-        ServerError: the catalog's server cannot be reached. Other servers may be down: the measurement says it.
+        InvalidInput: ``disks`` names an unknown cluster.
+        ServerError: The catalog's server cannot be reached. Problems of other servers are part of the measurement.
     """
     internals = internals_of(store)
     started = time.monotonic()
@@ -97,56 +99,56 @@ def measure(
     clusters = [cluster for cluster in internals.topology.clusters if internals.topology.shards_of(cluster.name)]
     by_shard = store.shard_count <= bounds.parts
     of_part = bounds.of_part(store.shard_count if by_shard else len(clusters))
-    work = _Work(store, of_part, bounds, by_shard, seed, now, disks or {})
-    measured: list[_ClusterTaken] = []
-    for done in on_servers([(cluster.primary, cluster) for cluster in clusters], work.measure):
-        measured.append(done)
+    measurer = _Measurer(store, of_part, bounds, by_shard, seed, now, disks or {})
+    measured: list[_ClusterResult] = []
+    for result in on_servers([(cluster.primary, cluster) for cluster in clusters], measurer.measure):
+        measured.append(result)
         listener(Advanced())
-    measured.sort(key=lambda done: done.space.cluster)
-    taken = [part for done in measured for part in done.taken]
+    measured.sort(key=lambda result: result.space.cluster)
+    samples = [part for result in measured for part in result.samples]
     return Measurement(
         taken_at=now.astimezone(UTC),
         datastore=store.name,
         shard_count=store.shard_count,
         groups=tuple(
             sorted(
-                (group for part in taken for group in part.groups()),
+                (group for part in samples for group in part.groups()),
                 key=lambda group: (group.cluster, group.shard or 0, group.column_name, group.codec),
             )
         ),
-        growth=tuple(growth for done in measured for growth in done.growth),
-        clusters=tuple(done.space for done in measured),
+        growth=tuple(growth for result in measured for growth in result.growth),
+        clusters=tuple(result.space for result in measured),
         notes=tuple(_notes(measured)),
-        rows_read=sum(done.rows_read for done in measured) + sum(part.rows_read for part in taken),
-        pages_read=round(sum(part.pages_read for part in taken)),
+        rows_read=sum(result.rows_read for result in measured) + sum(part.rows_read for part in samples),
+        pages_read=round(sum(part.pages_read for part in samples)),
         seconds=time.monotonic() - started,
         seed=seed,
     )
 
 
 def check_disks(store: Datastore, disks: Mapping[str, GivenDisk]) -> None:
-    """Refuse disks of clusters that are not there.
+    """Check that every given disk belongs to a known cluster.
 
     Raises:
-        InvalidInput: there is one.
+        InvalidInput: One does not.
     """
     names = [cluster.name for cluster in internals_of(store).topology.clusters]
     for name in disks:
         if name not in names:
-            raise InvalidInput(f"there is no cluster {name!r}; there are {', '.join(names)}")
+            raise InvalidInput(f"no cluster {name!r} for --disk; the clusters are {', '.join(names)}")
 
 
 @dataclass(frozen=True, slots=True)
-class _ClusterTaken:
+class _ClusterResult:
     space: ClusterFiles
-    taken: list[Taken]
+    samples: list[PartSample]
     growth: list[DayIntake]
     notes: list[str]
     rows_read: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _Measurer:
     store: Datastore
     bounds: Bounds
     whole: MeasureBounds
@@ -155,24 +157,24 @@ class _Work:
     now: datetime
     disks: Mapping[str, GivenDisk]
 
-    def measure(self, cluster: Cluster) -> _ClusterTaken:
-        """Measure a cluster on a replica, on its primary where there is none that answers, or say why not."""
+    def measure(self, cluster: Cluster) -> _ClusterResult:
+        """Measure a cluster on a replica, else on its primary; if neither answers, the result holds the problem."""
         tries: list[ReadFrom] = ["replica", "primary"] if cluster.replicas else ["primary"]
         notes: list[str] = []
         problem = ""
         for read_from in tries:
             try:
-                done = self._measure(cluster, read_from)
+                result = self._measure(cluster, read_from)
             except ServerError as error:
                 problem = str(error)
                 notes.append(f"{cluster.name}: its {read_from} could not be read: {problem}")
             else:
-                return replace(done, notes=[*notes, *done.notes])
+                return replace(result, notes=[*notes, *result.notes])
         shards = len(internals_of(self.store).topology.shards_of(cluster.name))
         space = ClusterFiles(cluster.name, str(cluster.primary), "primary", len(cluster.nodes), shards, problem)
-        return self._with_disk(_ClusterTaken(space, [], [], notes))
+        return self._with_disk(_ClusterResult(space, [], [], notes))
 
-    def _measure(self, cluster: Cluster, read_from: ReadFrom) -> _ClusterTaken:
+    def _measure(self, cluster: Cluster, read_from: ReadFrom) -> _ClusterResult:
         shards, numbers = internals_of(self.store).shards, internals_of(self.store).topology.shards_of(cluster.name)
         node = shards.node_of(numbers[0], read_from)
         pool = shards.pool_for(node)
@@ -181,18 +183,18 @@ class _Work:
             layout = layout_of(pool)
         except InvalidInput as error:
             layout = MARIADB if pool.run(lambda connection: connection.is_mariadb) else MYSQL
-            notes.append(f"{cluster.name}: {error}; allocated bytes are those of such pages all the same")
+            notes.append(f"{cluster.name}: {error}; allocated bytes assume the default page size")
         databases = [shards.database(shard) for shard in numbers]
         sizes = known_table_sizes(pool, databases)
         files = sum(sizes.values(), TableSize(0, 0))
-        # Without PROCESS, a note says already what cannot be seen.
+        # Without PROCESS these are not visible either, and a note about the missing privilege is added anyway.
         others = other_table_sizes(pool, databases) if files.measured else {}
         alone = [Part(cluster.name, (number,), number, layout, read_from) for number in numbers]
         parts = alone if self.by_shard else [Part(cluster.name, tuple(numbers), None, layout, read_from)]
-        taken = [take(self.store, part, self.bounds, self.seed + part.shards[0], self.now) for part in parts]
-        rebuilt = added(part.file_bytes() for part in taken)
-        bodies = added(part.body_bytes() for part in taken)
-        between = sorted(end - of_bodies for end, of_bodies in zip(rebuilt, bodies, strict=True))
+        samples = [sample_part(self.store, part, self.bounds, self.seed + part.shards[0], self.now) for part in parts]
+        rebuilt = added(part.file_bytes() for part in samples)
+        bodies = added(part.body_bytes() for part in samples)
+        overhead = sorted(file_end - body_end for file_end, body_end in zip(rebuilt, bodies, strict=True))
         space = ClusterFiles(
             cluster=cluster.name,
             node=str(node),
@@ -203,50 +205,51 @@ class _Work:
             file_allocated_bytes=files.allocated_bytes,
             file_bytes_measured=files.measured,
             rebuilt_bytes=rebuilt,
-            overhead_bytes=Interval(*between),
+            overhead_bytes=Interval(*overhead),
             shard_files=tuple(
                 (shard, sizes[name].file_bytes) for shard, name in zip(numbers, databases, strict=True) if name in sizes
             ),
             other_files=tuple((name, size.file_bytes) for name, size in sorted(others.items())),
         )
-        shown = disk_space_of(pool, databases[0])
-        if shown is not None:
-            space = replace(space, disk_bytes=shown.total_bytes, free_bytes=shown.free_bytes, disk_from="server")
-        growth = grow(
+        reported = disk_space_of(pool, databases[0])
+        if reported is not None:
+            space = replace(space, disk_bytes=reported.total_bytes, free_bytes=reported.free_bytes, disk_from="server")
+        growth = intake_by_day(
             self.store,
             cluster.name,
-            taken,
+            samples,
             self.seed,
             self.now,
             inverted_share=self.whole.inverted_share,
             most_shards=self.whole.day_shards,
         )
-        return self._with_disk(_ClusterTaken(space, taken, growth.days, [*notes, *growth.notes], growth.rows_read))
+        return self._with_disk(_ClusterResult(space, samples, growth.days, [*notes, *growth.notes], growth.rows_read))
 
-    def _with_disk(self, taken: _ClusterTaken) -> _ClusterTaken:
-        (space,), notes = with_disks([taken.space], self.disks)
-        return replace(taken, space=space, notes=[*taken.notes, *notes])
+    def _with_disk(self, result: _ClusterResult) -> _ClusterResult:
+        (space,), notes = with_disks([result.space], self.disks)
+        return replace(result, space=space, notes=[*result.notes, *notes])
 
 
-def _notes(measured: Sequence[_ClusterTaken]) -> list[str]:
+def _notes(measured: Sequence[_ClusterResult]) -> list[str]:
     notes = [note for cluster in measured for note in cluster.notes]
     for cluster in measured:
         name = cluster.space.cluster
-        damaged = sum(part.sample.count(("damaged",)).mid for part in cluster.taken)
+        damaged = sum(part.sample.count(("damaged",)).mid for part in cluster.samples)
         if damaged:
-            notes.append(f"{name}: bodies that do not decode are among those that were tried; run 'schemaless check'")
-        undecoded = sorted({name for part in cluster.taken for name in part.undecoded})
+            notes.append(f"{name}: some sampled bodies cannot be decoded; run 'schemaless check'")
+        undecoded = sorted({name for part in cluster.samples for name in part.undecoded})
         notes += [
-            f"{name}: no body of {column} in {codec} could be decoded, so its JSON text is taken to be as long"
+            f"{name}: no sampled body of {column} in {codec} could be decoded, so its JSON text is assumed to be as "
+            "long as the stored body"
             for column, codec in undecoded
         ]
     if not all(cluster.space.file_bytes_measured for cluster in measured if cluster.space.problem is None):
         notes.append(
-            "the account may not see files (PROCESS), so their sizes are of InnoDB's statistics, read again, which "
-            "leave some MB of each out"
+            "the account lacks the PROCESS privilege and cannot see files, so file sizes come from InnoDB's "
+            "statistics, which miss some MB of each file"
         )
-    if not any(part.sample.windows for cluster in measured for part in cluster.taken):
+    if not any(part.sample.windows for cluster in measured for part in cluster.samples):
         notes.append("there are no cells")
     elif not any(day.complete for cluster in measured for day in cluster.growth):
-        notes.append("no day is complete yet, so growth is not known")
+        notes.append("no day is complete yet, so the growth is unknown")
     return notes

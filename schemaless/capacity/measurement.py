@@ -1,7 +1,7 @@
-"""What was measured of a live datastore: frozen values, and their JSON. Nothing is measured here, and nothing asked.
+"""The values of a measurement, and their JSON form. Pure; ``measure.py`` takes the measurement.
 
-All sizes are bytes, all days UTC. A figure is an ``Interval``: low, mid, high, with the measurement's confidence; the
-three are the same where it was counted.
+Sizes are in bytes, days in UTC. Estimated figures are an ``Interval`` with the confidence level of the measurement;
+counted figures are an interval of width 0.
 """
 
 from __future__ import annotations
@@ -16,27 +16,30 @@ from schemaless.errors import InvalidInput
 from schemaless.numbers import LEVEL, Interval
 
 UNREADABLE: Final = "unreadable"
-"""This stands for the codec of a body whose first bytes name none."""
+"""Codec name for bodies whose first bytes identify no codec."""
 
 Method = Literal["count", "search", "sample"]
-"""A day's cells were found by one of these: all cells were read; between its ends along added_id; or, where created_at
-does not follow added_id, by the created_at of the cells in the sample."""
+"""How the cells of a day were determined: by reading all cells; by searching for the day's ends along added_id; or, if
+created_at does not follow added_id, from the created_at of the sampled cells."""
 
-# stored; raised where older measurements cannot be read as they are any more
+# Stored with each measurement; increment when older measurements can no longer be read unchanged.
 JSON_FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The cells of a column in a codec, in one shard or, of a datastore with many shards, in one cluster.
+    """The cells of a column in a codec, in one shard or, for a datastore with many shards, in one cluster.
 
     Attributes:
-        shard: its number; None where the shards of a cluster were measured together.
-        codec: as stored: ``msgpack+zlib``, ``legacy``, or ``unreadable``.
-        body_bytes: of their bodies, as stored.
-        allocated_bytes: what they take of the file of a table that was just rebuilt, by the page model: records,
-            overflow pages, their part of the indexes and of what InnoDB keeps free. All groups add up to such files.
-        json_bytes: what their bodies would be as JSON text.
+        cluster: Name of the cluster.
+        shard: Number of the shard, or None if the shards of the cluster were measured together.
+        column_name: Name of the column.
+        codec: Codec as stored: ``msgpack+zlib``, ``legacy``, ``unreadable``, ...
+        cells: Number of cells.
+        body_bytes: Length of the stored bodies.
+        allocated_bytes: Bytes of a freshly rebuilt file, by the page model: records, overflow pages, and a share of
+            the indexes and of the space that InnoDB keeps free. All groups add up to the length of such files.
+        json_bytes: Length of the bodies as JSON text.
     """
 
     cluster: str
@@ -51,14 +54,17 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class DayIntake:
-    """What came in on one day: a column of a cluster.
+    """The cells of a column that a cluster received on one day.
 
     Attributes:
-        day: UTC.
-        body_bytes: of their bodies, as they are stored now.
-        method: see ``Method``.
-        complete: False for the day of the measurement, which is not over, and the first day of all, which may have
-            begun late.
+        day: The day, UTC.
+        cluster: Name of the cluster.
+        column_name: Name of the column.
+        cells: Number of cells.
+        body_bytes: Length of their bodies as stored now.
+        method: How they were determined, see ``Method``.
+        complete: False for the day of the measurement, which is not over, and for the very first day, which may have
+            started late.
     """
 
     day: date
@@ -72,25 +78,26 @@ class DayIntake:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFiles:
-    """The files and the disk of a cluster: of one copy, the one that was read.
+    """Files and disk of one server of a cluster, the one that was read.
 
     Attributes:
-        node: the server that was read, or the primary where none could be.
-        read_from: "primary" or "replica".
-        copies: how many servers hold the cells, the primary among them.
-        shards: how many of the datastore's shards are there.
-        problem: why it could not be measured, or None. Then nothing else is known of it.
-        file_bytes: lengths of the files of all ``cell`` tables.
-        file_allocated_bytes: what the file system has set aside for them.
-        file_bytes_measured: False where the account may not see files (PROCESS), and both are of InnoDB's statistics.
-        rebuilt_bytes: lengths that the page model gives these files, were they rebuilt now.
-        overhead_bytes: of those, what is not bodies: records, indexes, parts of pages, and what InnoDB keeps free.
-        disk_bytes: the size of the file system; None where the server does not show it and no flag gave it.
-        free_bytes: of that; None likewise.
-        disk_from: "server", "flag", or None where it is not known.
-        shard_files: of each shard its number and the length of its file; none in measurements of before this was kept.
-        other_files: of each table beside ``cell`` its name and the lengths of its files in all shards together:
-            followers', indexes', what a move left. Empty where the account may not see files, or this was not kept yet.
+        cluster: Name of the cluster.
+        node: The server that was read, or the primary if none could be read.
+        read_from: Role of that server, ``primary`` or ``replica``.
+        copies: Number of servers that hold the cells, including the primary.
+        shards: Number of shards of the datastore on this cluster.
+        problem: Why the cluster could not be measured, or None. If set, nothing else is known.
+        file_bytes: Length of the files of all ``cell`` tables.
+        file_allocated_bytes: Bytes that the file system has allocated for them.
+        file_bytes_measured: False if both come from InnoDB's statistics because the account lacks PROCESS.
+        rebuilt_bytes: Length of the files if they were rebuilt now, by the page model.
+        overhead_bytes: The part of ``rebuilt_bytes`` that is not bodies: records, indexes, partial and free pages.
+        disk_bytes: Size of the file system, or None if neither the server reports it nor a flag gave it.
+        free_bytes: Free space of the file system, or None likewise.
+        disk_from: Source of the disk's size: ``server``, ``flag``, or None if unknown.
+        shard_files: Number and file length of each shard; empty in measurements of older versions.
+        other_files: Name and total file length of each table other than ``cell``: followers, indexes, leftovers of
+            moves. Empty without PROCESS, and in measurements of older versions.
     """
 
     cluster: str
@@ -113,21 +120,22 @@ class ClusterFiles:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A datastore, as measured once.
+    """One measurement of a datastore.
 
     Attributes:
-        taken_at: when it began, UTC, by the clock of the catalog's server.
-        shard_count: how many shards it has.
-        groups: in the order of cluster, shard, column_name, codec.
-        growth: in the order of cluster, column_name, day; days without cells between the first and the last are 0.
-        clusters: in the order of their names.
-        notes: what a reader has to know: what could not be measured, what was estimated otherwise, and why.
-        rows_read: rows that the servers were asked for.
-        pages_read: pages of 16 KiB of those whose bodies were touched, overflow pages too, by the page model. Searching
-            for days reads leaf pages besides, two or three for each row that it looks at.
-        seconds: how long it took.
-        seed: draws the same windows again.
-        level: the confidence of the intervals.
+        taken_at: Start of the measurement, UTC, by the clock of the catalog's server.
+        datastore: Name of the datastore.
+        shard_count: Number of shards.
+        groups: Ordered by cluster, shard, column_name, codec.
+        growth: Ordered by cluster, column_name, day; days without cells between the first and the last are 0.
+        clusters: Ordered by name.
+        notes: Caveats: what could not be measured, or was estimated in another way, and why.
+        rows_read: Number of rows fetched from the servers.
+        pages_read: Pages of 16 KiB of the rows whose bodies were touched, overflow pages included, by the page model.
+            The search for days reads two or three leaf pages more for each probed row.
+        seconds: Duration.
+        seed: Seed that draws the same windows again.
+        level: Confidence level of the intervals.
     """
 
     taken_at: datetime
@@ -145,7 +153,7 @@ class Measurement:
 
     @property
     def column_names(self) -> list[str]:
-        """Every column that was met, in order."""
+        """All column names found, sorted."""
         return sorted({group.column_name for group in self.groups} | {new.column_name for new in self.growth})
 
     @property
@@ -155,14 +163,14 @@ class Measurement:
 
     @property
     def other_files(self) -> dict[str, int]:
-        """The lengths of the files of each table beside ``cell``, of all clusters together."""
+        """Total file length of each table other than ``cell``, over all clusters."""
         total: Counter[str] = Counter()
         for space in self.clusters:
             total.update(dict(space.other_files))
         return dict(sorted(total.items()))
 
     def to_json(self) -> dict[str, Any]:
-        """Return what ``from_json`` reads: plain values for ``json.dumps``."""
+        """Return plain values for ``json.dumps``, which ``from_json`` reads back."""
         plain = {"format": JSON_FORMAT, **_plain(self), "seconds": round(self.seconds, 3)}
         for cluster in plain["clusters"]:
             cluster["other_files"] = dict(cluster["other_files"])
@@ -170,15 +178,15 @@ class Measurement:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Measurement:
-        """Return a measurement that ``to_json`` gave; numbers come back rounded to whole ones.
+        """Build a measurement from the result of ``to_json``; estimates come back rounded to whole numbers.
 
         Raises:
-            InvalidInput: it is of another format.
+            InvalidInput: The data has another format version.
         """
         if data.get("format") != JSON_FORMAT:
             raise InvalidInput(
-                f"this measurement is of format {data.get('format')!r}, this version reads {JSON_FORMAT}; "
-                "use a later version of schemaless, or measure again"
+                f"the measurement has format {data.get('format')!r}, but this version of schemaless reads format "
+                f"{JSON_FORMAT}; use a later version, or measure again"
             )
         sizes = ("cells", "body_bytes", "allocated_bytes", "json_bytes")
         groups = tuple(Group(**{**group, **_estimates(group, sizes)}) for group in data["groups"])
@@ -204,7 +212,7 @@ class Measurement:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: intervals in whole numbers, days and times in ISO 8601."""
+    """Convert a value for JSON: intervals to whole numbers, days and times to ISO 8601."""
     if isinstance(value, Interval):
         return [round(end) for end in value]
     if is_dataclass(value):

@@ -1,12 +1,12 @@
-"""How long disks last: the arithmetic, with nothing measured and nothing guessed.
+"""Arithmetic of how long disks last. Pure: nothing is measured or estimated here.
 
     days until full = hosts x disk x (1 - overhead) / (documents a day x bytes a document x copies)
 
-Everything is a plain number in the unit that its name says; sizes are bytes. A GB is 10^9 bytes here, a GiB 2^30, and
-a TB is 1,000 GB: mixing them up costs up to 10 %. The formula is for days that all bring the same; growth.py has
-others, and a plan may delete what is older than so many days.
+Values are plain numbers in the unit that their name gives; sizes are in bytes. A GB is 10^9 bytes, a GiB 2^30, and a TB
+1,000 GB; mixing them up costs up to 10 %. The formula holds for a constant number of documents a day; ``growth.py``
+adds growth and weekdays, and a plan may delete documents at a given age.
 
-The article's example, one million trips of 20 KB a day, counts a TB as 1,024 GB. One disk of 1 TB:
+Uber's example of one million trips of 20 KB a day counts a TB as 1,024 GB. One disk of 1 TB:
 
 >>> disk = Plan(documents_per_day=1_000_000, bytes_per_document=20 * KB, disk_bytes_per_host=1_024 * GB)
 >>> bytes_per_day(disk) / GB
@@ -14,20 +14,20 @@ The article's example, one million trips of 20 KB a day, counts a TB as 1,024 GB
 >>> int(days_until_full(disk))
 51
 
-after the 40 % that other parts of the system use:
+less the 40 % that other parts of the system use:
 
 >>> int(days_until_full(replace(disk, overhead_share=0.40)))
 30
 
-and an installation of 32 TB, less the same 40 %, at one, three and ten million trips a day: below three years, one year
-and four months:
+and 32 TB less the same 40 %, at one, three and ten million trips a day, last under three years, one year and four
+months:
 
 >>> cluster = replace(disk, overhead_share=0.40, hosts=32)
 >>> [int(days_until_full(replace(cluster, documents_per_day=trips * 1_000_000))) for trips in (1, 3, 10)]
 [983, 327, 98]
 
-With 2,822 bytes a trip the article gives 347 days for the disk of 1 TB. That does not deduct the 40 %, so it is to be
-compared with the 51 days and not with the 30. On equal terms, before and after, without and with the overhead:
+With 2,822 bytes a trip, the article gives 347 days for the disk of 1 TB. That figure does not deduct the 40 %, so it
+compares with the 51 days, not with the 30. Before and after re-encoding, first without and then with the overhead:
 
 >>> encoded = replace(disk, bytes_per_document=2_822)
 >>> int(days_until_full(disk)), int(days_until_full(encoded))
@@ -36,8 +36,7 @@ compared with the 51 days and not with the 30. On equal terms, before and after,
 >>> int(days_until_full(replace(disk, overhead_share=0.40))), int(days_until_full(less_overhead))
 (30, 217)
 
-362 and not 347: how the article came to its figure it does not say; a day of 2.95 GB ("just under 3 GB") would give
-it. docs/capacity-model.md says more.
+The article does not explain its 347; a day of 2.95 GB ("just under 3 GB") would give it. See docs/capacity-model.md.
 """
 
 from __future__ import annotations
@@ -84,10 +83,10 @@ TIB: Final = 2**40
 MOST_RETENTION_DAYS: Final = 36_525
 
 _NEVER_DAYS: Final = 1e15
-"""So much later nothing is planned: growth that has not filled the disks by then never does."""
+"""Growth that has not filled the disks after this many days counts as never filling them."""
 
 _NEVER_WITH_RETENTION_DAYS: Final = 1e7
-"""This is the same where what went is taken off what came: later, floats do not hold the difference of the two."""
+"""The same limit with retention; beyond it, floats cannot resolve written minus deleted bytes."""
 
 _NUMBERS: Final = (
     "documents_per_day",
@@ -102,23 +101,25 @@ _NUMBERS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is written, and what it is written to.
+    """Workload and hardware of a capacity calculation.
 
     Attributes:
-        documents_per_day: new documents (cells) a day; 0 or more.
-        bytes_per_document: what one takes on disk, in bytes, once: body, row and index; 1 or more. Body bytes alone
-            flatter the answer, as InnoDB allocates more.
-        disk_bytes_per_host: the size of each host's disk, in bytes; 1 or more.
-        overhead_share: the part of the disk that cells cannot have (system, logs, room to work), 0 to below 1.
-        copies: how often each cell is stored: 1 for a primary alone, 3 for one with two replicas.
-        hosts: all of them, primaries and replicas; at least ``copies``, for two copies on one host are lost together.
-        growth: how the documents of a day change.
-        stored_bytes: what all hosts hold of cells when it begins, every copy counted; 0 or more.
-        retention_days: cells are deleted at this age, 1 to 36,525 days (100 years); None for never. What is stored when
-            it begins is taken to be of every age, so that it goes evenly over so many days.
+        documents_per_day: New documents (cells) a day; 0 or more.
+        bytes_per_document: Disk space of one copy of a document in bytes, with row and index; 1 or more. Body bytes
+            alone are too low, as InnoDB allocates more.
+        disk_bytes_per_host: Size of each host's disk in bytes; 1 or more.
+        overhead_share: Share of the disk that is not available for cells (system, logs, working space), from 0 to
+            below 1.
+        copies: Copies of each cell: 1 for a primary alone, 3 for a primary with two replicas.
+        hosts: Number of hosts, primaries and replicas; at least ``copies``, as two copies on one host are lost
+            together.
+        growth: How the number of documents a day changes.
+        stored_bytes: Bytes of cells on all hosts at the start, all copies; 0 or more.
+        retention_days: Age at which cells are deleted, 1 to 36,525 days (100 years); None for never. The cells stored
+            at the start are assumed to be of evenly distributed age, so they are deleted evenly over this period.
 
     Raises:
-        InvalidInput: a value is out of these bounds, not finite, or not a number.
+        InvalidInput: A value is out of these bounds, not finite, or not a number.
     """
 
     documents_per_day: float
@@ -142,7 +143,7 @@ class Plan:
             if not 1 <= self.retention_days <= MOST_RETENTION_DAYS:
                 raise InvalidInput(
                     f"retention_days must be 1 to {MOST_RETENTION_DAYS:,}, got {self.retention_days}; "
-                    "leave it out where nothing is deleted"
+                    "leave it out if nothing is deleted"
                 )
         for name in ("bytes_per_document", "disk_bytes_per_host"):
             if getattr(self, name) < 1:
@@ -150,7 +151,7 @@ class Plan:
         if not 0 <= self.overhead_share < 1:
             raise InvalidInput(
                 f"overhead_share must be from 0 to below 1 (0.4 is 40 %), got {self.overhead_share}; "
-                "at 1 there is no room for cells"
+                "at 1 there is no space for cells"
             )
         for name in ("copies", "hosts"):
             count = getattr(self, name)
@@ -164,12 +165,12 @@ class Plan:
 
 
 def bytes_per_day(plan: Plan) -> float:
-    """Return how many bytes all hosts together take in a day: at first, and on average over the weekdays.
+    """Return the bytes written to all hosts on an average first day.
 
     ``documents_per_day x bytes_per_document x copies``
 
     Raises:
-        InvalidInput: the product is beyond what a float holds.
+        InvalidInput: The product overflows a float.
 
     >>> bytes_per_day(Plan(documents_per_day=500, bytes_per_document=2 * KB, disk_bytes_per_host=TB, copies=3, hosts=3))
     3000000.0
@@ -178,12 +179,12 @@ def bytes_per_day(plan: Plan) -> float:
 
 
 def usable_bytes(plan: Plan) -> float:
-    """Return how many bytes of all disks together cells may have.
+    """Return the bytes of all disks that are available for cells.
 
     ``hosts x disk_bytes_per_host x (1 - overhead_share)``
 
     Raises:
-        InvalidInput: the product is beyond what a float holds.
+        InvalidInput: The product overflows a float.
 
     >>> usable_bytes(
     ...     Plan(documents_per_day=1, bytes_per_document=1, disk_bytes_per_host=TB, overhead_share=0.25, hosts=4)
@@ -194,12 +195,12 @@ def usable_bytes(plan: Plan) -> float:
 
 
 def most_bytes(plan: Plan, days: float) -> float:
-    """Return the most that all disks together hold of cells from the start until ``days``.
+    """Return the peak of stored bytes on all disks between the start and ``days``.
 
-    That is what they hold on that day, unless retention deletes more than comes.
+    Without retention, or while more is written than deleted, the peak is at ``days``.
 
     Raises:
-        InvalidInput: ``days`` is negative, not finite or not a number, or the answer is beyond what a float holds.
+        InvalidInput: ``days`` is negative, not finite or not a number, or the result overflows a float.
 
     >>> trips = Plan(documents_per_day=1_000_000, bytes_per_document=20 * KB, disk_bytes_per_host=1_024 * GB)
     >>> most_bytes(trips, days=365) / TB, most_bytes(replace(trips, retention_days=30), days=365) / TB
@@ -215,12 +216,12 @@ def most_bytes(plan: Plan, days: float) -> float:
 
 
 def headroom_share(plan: Plan, days: float) -> float:
-    """Return the part of the room for cells that is still free on day ``days``; negative where the room is too small.
+    """Return the share of the usable bytes that is still free at ``days``; negative if they are exceeded.
 
     ``1 - most_bytes / usable_bytes``
 
     Raises:
-        InvalidInput: as ``most_bytes``.
+        InvalidInput: As for ``most_bytes``.
 
     >>> trips = Plan(documents_per_day=1_000_000, bytes_per_document=20 * KB, disk_bytes_per_host=1_000 * GB)
     >>> headroom_share(trips, days=10), headroom_share(trips, days=100)
@@ -230,18 +231,18 @@ def headroom_share(plan: Plan, days: float) -> float:
 
 
 def days_until_full(plan: Plan) -> float:
-    """Return in how many days the disks are full.
+    """Return the days until the disks are full.
 
-    ``(usable_bytes - stored_bytes) / bytes_per_day`` where every day brings the same and nothing is deleted; else the
-    first day on which what is stored takes all the room. The cells are taken to spread evenly: with skew, the
-    fullest host is full earlier.
+    ``(usable_bytes - stored_bytes) / bytes_per_day`` at a constant rate without deletion; otherwise the first time at
+    which the stored bytes reach the usable bytes. Cells are assumed to be spread evenly; with skew, the fullest host
+    fills up earlier.
 
     Returns:
-        Days, not rounded; 0 where they are full already; infinity where no documents are written, or never so many, or
-        where they are deleted before (what would take 20,000 years to fill the disks in spite of that counts as never).
+        Days, not rounded; 0 if the disks are already full; infinity if they never fill up, because too few documents
+        are written or they are deleted in time. With retention, more than 20,000 years counts as never.
 
     Raises:
-        InvalidInput: the values are too far apart, or too large, to be divided.
+        InvalidInput: A value is too large or too small to calculate with.
 
     >>> days_until_full(Plan(documents_per_day=0, bytes_per_document=KB, disk_bytes_per_host=TB))
     inf
@@ -261,7 +262,7 @@ def days_until_full(plan: Plan) -> float:
         return math.inf
     if plan.growth.constant and plan.retention_days is None:
         return _finite("days until full", (room - plan.stored_bytes) / bytes_per_day(plan))
-    bytes_per_day(plan)  # refuses what floats do not hold
+    bytes_per_day(plan)  # Raises on overflow.
     late = 1.0
     while _most_bytes(plan, late) < room:
         late *= 2
@@ -277,15 +278,16 @@ def days_until_full(plan: Plan) -> float:
 
 
 def _most_bytes(plan: Plan, days: float) -> float:
-    """Return the most that is stored until then; never less for later days, infinity beyond floats."""
+    """Return the peak until ``days``; never less for later days, infinity on overflow."""
     age = plan.retention_days
     if age is None:
         return _stored(plan, days)
     if days <= age:
         most = _stored(plan, days)
         return max(most, _early_peaks(plan)[int(days)]) if plan.stored_bytes else most
-    # Stored a week later, when all that counts was written since, is never less where growth is none or more, and never
-    # more where it is negative: the last week or the first has the most. Within one, the rate changes at these points.
+    # From here on everything stored was written after the start. One week later the stored bytes are never less if
+    # growth is 0 or positive, and never more if it is negative, so the peak is in the last or the first week. Within
+    # that week the rate only changes at these points.
     first, last = (max(age, days - 7), days) if plan.growth.share_per_year >= 0 else (age, min(age + 7, days))
     points = {first, last}
     for edge in (0.0, age):
@@ -296,7 +298,7 @@ def _most_bytes(plan: Plan, days: float) -> float:
 
 @functools.lru_cache(maxsize=16)
 def _early_peaks(plan: Plan) -> tuple[float, ...]:
-    """Return the most until each whole day of the first ``retention_days``, while what was there at the start goes."""
+    """Return the peak until each whole day of the first ``retention_days``, while the initial cells are deleted."""
     peaks = [0.0]
     for day in range(int(plan.retention_days or 0) + 1):
         peaks.append(max(peaks[-1], _stored(plan, day)))
@@ -304,18 +306,18 @@ def _early_peaks(plan: Plan) -> tuple[float, ...]:
 
 
 def _stored(plan: Plan, days: float) -> float:
-    come, kept = plan.growth.until(days), plan.stored_bytes
+    written, initial = plan.growth.until(days), plan.stored_bytes
     if plan.retention_days is not None:
-        come -= plan.growth.until(days - plan.retention_days) if come < math.inf else 0.0
-        kept *= max(0.0, 1 - days / plan.retention_days)
-    return kept + come * plan.documents_per_day * plan.bytes_per_document * plan.copies if come else kept
+        written -= plan.growth.until(days - plan.retention_days) if written < math.inf else 0.0
+        initial *= max(0.0, 1 - days / plan.retention_days)
+    return initial + written * plan.documents_per_day * plan.bytes_per_document * plan.copies if written else initial
 
 
 def full_on(start: datetime.date, days: float) -> datetime.date | None:
-    """Return the date on which disks are full, counted from the morning of ``start``.
+    """Return the date on which disks are full, ``days`` after the beginning of ``start``.
 
     Returns:
-        ``start`` and as many whole days; None where that is never, or after the year 9999.
+        The date, or None for never or after the year 9999.
 
     Raises:
         InvalidInput: ``days`` is negative or not a number.
@@ -332,12 +334,12 @@ def full_on(start: datetime.date, days: float) -> datetime.date | None:
 
 
 def hosts_needed(plan: Plan, days: float) -> int:
-    """Return how many hosts of this plan last for at least ``days``; the plan's own number of them does not count.
+    """Return the number of hosts needed to last at least ``days``; ``plan.hosts`` is ignored.
 
-    ``ceil(most_bytes / (disk_bytes_per_host x (1 - overhead_share)))``, and not fewer than ``copies``.
+    ``ceil(most_bytes / (disk_bytes_per_host x (1 - overhead_share)))``, and at least ``copies``.
 
     Raises:
-        InvalidInput: ``days`` is negative, not finite or not a number, or the answer is beyond what a float holds.
+        InvalidInput: ``days`` is negative, not finite or not a number, or the result overflows a float.
 
     >>> trips = Plan(
     ...     documents_per_day=1_000_000, bytes_per_document=20 * KB, disk_bytes_per_host=1_024 * GB, overhead_share=0.40
@@ -347,13 +349,13 @@ def hosts_needed(plan: Plan, days: float) -> int:
     """
     one_host = usable_bytes(replace(plan, hosts=1, copies=1))
     needed = _finite("hosts needed", most_bytes(plan, days) / one_host)
-    # A whole number of hosts must not become one more by the last bit of a float.
+    # Rounding errors must not turn a whole number of hosts into one more.
     nearest = round(needed)
     whole = nearest if math.isclose(needed, nearest, rel_tol=1e-12) else math.ceil(needed)
     return max(whole, plan.copies)
 
 
-def _finite(what: str, value: float) -> float:
+def _finite(quantity: str, value: float) -> float:
     if math.isfinite(value):
         return value
-    raise InvalidInput(f"the {what} are beyond what can be calculated with; check the units of the values")
+    raise InvalidInput(f"cannot calculate the {quantity}: the values are too large or too small; check their units")

@@ -1,7 +1,7 @@
-"""The model where values are not known exactly: every input low, mid, high, and so every answer.
+"""The capacity model with uncertain inputs: every input is an interval, and so is every answer.
 
-The low end of an answer has all inputs at their bad end at once, the high end all at their good one. That is the
-widest that the inputs allow, and says nothing of how likely it is.
+The worst end of an answer combines the worst ends of all inputs, the best end the best ones. That is the widest range
+that the inputs allow; it has no probability.
 """
 
 from __future__ import annotations
@@ -16,17 +16,14 @@ from schemaless.capacity.growth import Growth, Kind
 from schemaless.capacity.model import Plan
 from schemaless.numbers import ZERO, Interval
 
-__all__ = ["At", "Outlook", "Ranges", "outlook"]
+__all__ = ["Outlook", "Ranges", "StateAt", "outlook"]
 
 _Case = Literal["good", "mid", "bad"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges:
-    """A plan whose values are intervals; for what each is, and its bounds, see ``Plan`` and ``Growth``.
-
-    What is decided, and not estimated, is a plain number.
-    """
+    """A ``Plan`` with its estimated values as intervals; see ``Plan`` and ``Growth`` for meaning and bounds."""
 
     documents_per_day: Interval
     bytes_per_document: Interval
@@ -41,10 +38,10 @@ class Ranges:
     retention_days: float | None = None
 
     def plan(self, case: _Case = "mid", first_weekday: int = 0) -> Plan:
-        """Return the plan with every value at its ``good`` end, which fills disks late, its ``bad`` one, or in between.
+        """Return the plan with every value at its ``good`` end (disks fill late), its ``mid`` or its ``bad`` end.
 
         Raises:
-            InvalidInput: a value is out of its bounds.
+            InvalidInput: A value is out of bounds.
         """
 
         def more_is_bad(values: Interval) -> float:
@@ -67,14 +64,14 @@ class Ranges:
 
 
 @dataclass(frozen=True, slots=True)
-class At:
-    """What holds on a day.
+class StateAt:
+    """State of a plan after a number of days.
 
     Attributes:
-        days: from the start.
-        stored_bytes: the most that is stored until then, every copy counted.
-        headroom_share: the part of the room for cells that is free; negative where it is too small.
-        hosts_needed: that last until then.
+        days: Days from the start.
+        stored_bytes: Peak of the stored bytes until then, all copies.
+        headroom_share: Share of the usable bytes that is still free; negative if they are exceeded.
+        hosts_needed: Number of hosts that last until then.
     """
 
     days: float
@@ -85,38 +82,38 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """The answers.
+    """Answers of the model.
 
     Attributes:
-        bytes_per_day: what all hosts take in a day at first, every copy counted.
-        usable_bytes: what cells may have of all disks.
-        days_until_full: from the start; infinite for never.
-        full_on: the days on which that is, earliest first; None for never, or after the year 9999.
-        at: of the day that was asked for.
+        bytes_per_day: Bytes written to all hosts on an average first day, all copies.
+        usable_bytes: Bytes of all disks that are available for cells.
+        days_until_full: Days from the start; infinite for never.
+        full_on: The dates for ``days_until_full``, earliest first; None for never or after the year 9999.
+        at: State on the requested day, if any.
     """
 
     bytes_per_day: Interval
     usable_bytes: Interval
     days_until_full: Interval
     full_on: tuple[datetime.date | None, datetime.date | None, datetime.date | None]
-    at: At | None
+    at: StateAt | None
 
 
 def outlook(ranges: Ranges, start: datetime.date, days: float | None = None) -> Outlook:
-    """Return what becomes of a plan that begins in the morning of ``start``, and how it stands after ``days``.
+    """Evaluate a plan that starts at the beginning of ``start``, and its state after ``days`` if given.
 
     Raises:
-        InvalidInput: a value is out of its bounds.
+        InvalidInput: A value is out of bounds.
 
     >>> trips = Ranges(
     ...     documents_per_day=Interval(800_000, 1_000_000, 1_250_000),
     ...     bytes_per_document=Interval.of(20_000),
     ...     disk_bytes_per_host=Interval.of(1_000 * model.GB),
     ... )
-    >>> seen = outlook(trips, datetime.date(2016, 3, 1), days=25)
-    >>> seen.days_until_full
+    >>> result = outlook(trips, datetime.date(2016, 3, 1), days=25)
+    >>> result.days_until_full
     Interval(low=40.0, mid=50.0, high=62.5)
-    >>> str(seen.full_on[0]), seen.at.headroom_share
+    >>> str(result.full_on[0]), result.at.headroom_share
     ('2016-04-10', Interval(low=0.375, mid=0.5, high=0.6))
     """
     good, mid, bad = (ranges.plan(case, start.weekday()) for case in ("good", "mid", "bad"))
@@ -130,7 +127,7 @@ def outlook(ranges: Ranges, start: datetime.date, days: float | None = None) -> 
     until_full = falling(model.days_until_full)
     at = None
     if days is not None:
-        at = At(
+        at = StateAt(
             days,
             rising(lambda plan: model.most_bytes(plan, days)),
             falling(lambda plan: model.headroom_share(plan, days)),
@@ -150,5 +147,5 @@ def outlook(ranges: Ranges, start: datetime.date, days: float | None = None) -> 
 
 
 def _ordered(*values: float) -> Interval:
-    """Return values that rise but for the last bit of a float, which must not make an error of them."""
+    """Return an interval of values that are in order except for rounding errors."""
     return Interval(*sorted(values))

@@ -1,7 +1,7 @@
-"""How long files are after a migration and a rebuild: by shard, since a file grows in steps, a small one in large.
+"""Predict file lengths after a migration and a rebuild, shard by shard, because files grow in steps.
 
-What is known of a shard is how many cells it has and how long their bodies are now, column by column; what a codec
-makes of that is each column's own ratio. What is not known is averaged over (``store.sizing``).
+The number of cells and the length of their bodies are known for each shard and column, and each column has its own
+ratio in a codec. ``survey/sizing.py`` averages over the remaining uncertainty.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Unit", "disk_per_body", "is_small", "predicted_files", "unit_of", "w
 
 _PACKED_ROWS: Final = 2_000
 _LARGE_TIMES: Final = 10_000
-"""In a file so many times as large, what it takes once does not show."""
+"""Scale factor from the packed rows to a large file, where fixed costs are negligible."""
 
 _95: Final = 1.96
 _SMALL_CELLS: Final = 20_000
@@ -37,13 +37,13 @@ _WHOLE: Final = Bounds(windows=16, window_rows=24, sample_bytes=_SMALL_BYTES, wh
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a cell of a column takes in a codec.
+    """Average page content of a cell of a column in a codec.
 
     Attributes:
-        content: of one cell, on average.
-        variation: of a cell: standard deviation of what is not known of its length, over the mean.
-        error: of the average length, as a part of it: its standard error.
-        before_bytes: how long the bodies are now, on average; None where that is not known.
+        content: Page content of one cell.
+        variation: Standard deviation of the unexplained part of a cell's length, relative to the mean length.
+        error: Standard error of the mean length, relative to it.
+        before_bytes: Mean length of the bodies now, or None if unknown.
     """
 
     content: Content
@@ -55,28 +55,30 @@ class Unit:
 def unit_of(
     column: str, lengths: Sequence[int], layout: Layout, share: Interval | None, before: Sequence[int] = ()
 ) -> Unit | None:
-    """Return what a cell takes whose body has one of these lengths; None without any.
+    """Return the average cell with a body of one of these lengths, or None if there are no lengths.
 
     Args:
-        lengths: of bodies.
-        share: that these lengths add up to, of those now, with its 95 % interval.
-        before: lengths of the same bodies now. Where they are known, of a shard too, only the ratio has to be.
+        column: Name of the column.
+        lengths: Lengths of the sampled bodies in the codec.
+        layout: Page layout of the server.
+        share: Their sum relative to the sum now, with its 95 % interval.
+        before: Lengths of the same bodies now. If they are known, only the ratio is uncertain.
     """
     if not lengths:
         return None
     packed = _packed(column, lengths, layout)
     mean = fmean(lengths)
     error = (share.high - share.low) / (2 * _95 * share.mid) if share is not None and share.mid else 0.0
-    unknown: list[float] = list(lengths)
+    unexplained: list[float] = list(lengths)
     if sum(before):
         ratio = sum(lengths) / sum(before)
-        unknown = [length - ratio * now for length, now in zip(lengths, before, strict=True)]
-    variation = pstdev(unknown) / mean if mean else 0.0
+        unexplained = [length - ratio * now for length, now in zip(lengths, before, strict=True)]
+    variation = pstdev(unexplained) / mean if mean else 0.0
     return Unit(packed.times(1 / packed.rows), variation, error, fmean(before) if sum(before) else None)
 
 
 def disk_per_body(column: str, lengths: Sequence[int], layout: Layout) -> float | None:
-    """Return how many bytes of a large file cells take for each byte of bodies of these lengths; None without any."""
+    """Return the bytes of a large file per body byte, for bodies of these lengths; None if there are none."""
     if not sum(lengths):
         return None
     packed = _packed(column, lengths, layout)
@@ -87,9 +89,9 @@ def disk_per_body(column: str, lengths: Sequence[int], layout: Layout) -> float 
 def predicted_files(
     measurement: Measurement, space: ClusterFiles, units: Mapping[str, Unit], layout: Layout
 ) -> Interval | None:
-    """Return how long a cluster's files are when every cell takes what ``units`` has for its column.
+    """Predict the total length of a cluster's files if every cell has the average size of its column in ``units``.
 
-    None where the cluster could not be measured.
+    Returns None if the cluster could not be measured.
     """
     if space.problem is not None:
         return None
@@ -97,13 +99,13 @@ def predicted_files(
     count = sum(shard.times for shard in shards)
     empty = rebuilt_file_bytes(Content(), layout) * max(0, space.shards - count)
     mid = float(empty)
-    apart = 0.0
+    variance = 0.0
     ends = [0.0, 0.0]
     for shard in shards:
         contents: dict[str, Content] = {}
         for column, kept in shard.columns.items():
             unit = units.get(column)
-            if unit is None:  # not tried: it stays as it is
+            if unit is None:  # The codec was not tried on this column, so its cells keep their size.
                 contents[column] = Content(kept.cells, kept.allocated_bytes / PAGE_BYTES)
             elif unit.before_bytes:
                 contents[column] = unit.content.times(kept.body_bytes / unit.before_bytes)
@@ -121,17 +123,15 @@ def predicted_files(
         ]
         own = math.hypot(*(part / weight for part in parts), shard.error)
         mid += shard.times * expected_file_bytes(content, layout, math.hypot(common, own))[0]
-        apart += shard.times * expected_file_bytes(content, layout, own)[1] ** 2
+        variance += shard.times * expected_file_bytes(content, layout, own)[1] ** 2
         for place, sign in enumerate((-1, 1)):
             ends[place] += shard.times * rebuilt_file_bytes(content.times(max(0.0, 1 + sign * _95 * common)), layout)
-    half = math.hypot(_95 * math.sqrt(apart), (ends[1] - ends[0]) / 2)
+    half = math.hypot(_95 * math.sqrt(variance), (ends[1] - ends[0]) / 2)
     return Interval(max(0.0, mid - half), mid, mid + half)
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """What a shard has of a column."""
-
+class _ColumnContent:
     cells: float
     body_bytes: float
     allocated_bytes: float
@@ -139,18 +139,18 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class _Shard:
-    """What a shard has by column, how far off that may be, and how many shards are so."""
+    """Content of a shard by column, its relative standard error, and the number of shards that it represents."""
 
-    columns: dict[str, _Kept]
+    columns: dict[str, _ColumnContent]
     error: float
     times: int
 
 
 def whole_files(store: Datastore, measurement: Measurement, codec: Codec, seed: int) -> dict[tuple[str, str], Interval]:
-    """Return the same as ``predicted_files``, by cluster and codec, from every body: of a datastore that is small.
+    """Predict file lengths by cluster and codec from every body of a small datastore.
 
     Raises:
-        ServerError: a server cannot be reached.
+        ServerError: A server cannot be reached.
     """
     internals = internals_of(store)
     sizes = {}
@@ -164,13 +164,13 @@ def whole_files(store: Datastore, measurement: Measurement, codec: Codec, seed: 
             predict(store, shard, layout, seed, codec=codec, read_from=read_from, bounds=_WHOLE).file_bytes
             for shard in shards
         ]
-        # The model is wrong about all of them in the same way.
+        # The errors of the page model are the same for all shards, so the intervals are summed as fully correlated.
         sizes[space.cluster, codec.name] = summed(files)
     return sizes
 
 
 def is_small(measurement: Measurement) -> bool:
-    """Whether ``whole_files`` takes seconds."""
+    """Return whether ``whole_files`` finishes within seconds."""
     cells = sum(group.cells.high for group in measurement.groups)
     return cells <= _SMALL_CELLS and sum(group.body_bytes.high for group in measurement.groups) <= _SMALL_BYTES
 
@@ -184,7 +184,7 @@ def _shards(measurement: Measurement, space: ClusterFiles) -> list[_Shard]:
     for shard, columns in by_shard.items():
         times = space.shards if shard is None else 1
         kept = {
-            column: _Kept(
+            column: _ColumnContent(
                 sum(group.cells.mid for group in groups) / times,
                 sum(group.body_bytes.mid for group in groups) / times,
                 sum(group.allocated_bytes.mid for group in groups) / times,
@@ -195,14 +195,14 @@ def _shards(measurement: Measurement, space: ClusterFiles) -> list[_Shard]:
         total = sum(size.mid for size in sizes)
         error = math.hypot(*(size.high - size.low for size in sizes)) / (2 * _95 * total) if total else 0.0
         if shard is None:
-            # Of shards that were measured together nobody knows how even they are: as even as chance has it.
+            # The differences between shards that were measured together are unknown; assume random placement.
             error = math.hypot(error, 1 / math.sqrt(max(1.0, sum(group.cells for group in kept.values()))))
         result.append(_Shard(kept, error, times))
     return result
 
 
 def _packed(column: str, lengths: Sequence[int], layout: Layout) -> Content:
-    """Return what such rows take together, so many of them that a page in part does not show."""
+    """Pack enough rows of these lengths that one partly filled page makes no difference."""
     packer = Packer(layout)
     for _ in range(-(-_PACKED_ROWS // len(lengths))):
         for length in lengths:

@@ -1,6 +1,6 @@
-"""How long the disks last, as one frozen value: measurements, forecast and what-if put together.
+"""The capacity report as one frozen value: measurements, forecasts, scenarios and planning.
 
-What cannot be said is absent, and a note says why.
+``reporting.py`` builds it; ``schemaless.pages`` renders it. Unknown figures are None, and a note says why.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from schemaless.capacity.disks import Disk
-from schemaless.capacity.filling import Filling
+from schemaless.capacity.disk_forecast import DiskForecast
 from schemaless.capacity.forecast import Forecast, NoForecast
 from schemaless.capacity.measurement import Measurement
 from schemaless.capacity.planning import Planning
 from schemaless.capacity.rebuilt import Unit
 from schemaless.capacity.series import Series
 from schemaless.capacity.skew import ShardSize, Skew
-from schemaless.capacity.steps import Rate, Step
 from schemaless.capacity.whatif import CodecEffect, Scenario
 from schemaless.numbers import Interval, added
 from schemaless.survey.column_trials import ColumnTrial
@@ -27,15 +25,15 @@ from schemaless.survey.recommendation import Choice
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """What trying codecs on sampled cells gave.
+class CodecTrials:
+    """Results of trying codecs on sampled cells.
 
     Attributes:
-        columns: every codec on every column.
-        units: by codec and column, what a cell takes after a migration to it.
-        disk_per_body: by column, how many bytes of a large file its cells take for each byte of their bodies.
-        layout: how the servers lay pages out.
-        files: by cluster and codec, how long files are after a migration and a rebuild, where every body was tried.
+        columns: One trial for each codec and column.
+        units: Average cell after a migration, by codec and column.
+        disk_per_body: Bytes of a large file per body byte, by column.
+        layout: Page layout of the servers.
+        files: File lengths after a migration and a rebuild, by cluster and codec, if every body was tried.
     """
 
     columns: tuple[ColumnTrial, ...]
@@ -45,12 +43,12 @@ class Tried:
     files: Mapping[tuple[str, str], Interval] = field(default_factory=dict)
 
 
-NOTHING_TRIED: Final = Tried((), {}, {})
+NOTHING_TRIED: Final = CodecTrials((), {}, {})
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnForecast:
-    """Body bytes a day of a column in a cluster: as measured, and as forecast."""
+    """Daily body bytes of a column in a cluster: measured and forecast."""
 
     cluster: str
     column_name: str
@@ -59,51 +57,28 @@ class ColumnForecast:
 
 
 @dataclass(frozen=True, slots=True)
-class DiskForecast:
-    """Bytes that a day takes of a disk: as measured, and as forecast.
-
-    Attributes:
-        disk: which.
-        history: whole days.
-        forecast: of those to come.
-        steps: days from which on each brought so many times as much as before.
-        rate: of the last weeks, or of those since the last step.
-        errors: half the width of each day's interval.
-        used: how the disk came to be as full as it is.
-    """
-
-    disk: Disk
-    history: tuple[tuple[datetime.date, float], ...]
-    forecast: Forecast | NoForecast
-    steps: tuple[Step, ...] = ()
-    rate: Rate | None = None
-    errors: tuple[float, ...] = ()
-    used: Filling = field(default_factory=Filling)
-
-
-@dataclass(frozen=True, slots=True)
 class CapacityReport:
-    """How long the disks last, and what would change it.
+    """How long the disks last, and what would change that.
 
     Attributes:
-        made_at: UTC.
-        measurement: the newest one, which sizes are of.
-        measured_at: when all that were used were taken, oldest first.
-        series: daily growth by cluster and column.
-        disks: forecasts by disk, in bytes of disk.
-        total: the same of all disks together.
-        too_few: columns of which too few cells were met to say what a codec makes of them.
-        columns: forecasts by cluster and column, in body bytes; those that bring most, 40 at most.
-        trials: codecs by column; none where no cell could be read.
-        weights: by cluster and column, how many bytes of a large file a body byte takes.
-        choice: which codec is worth it, and why; None where nothing was tried.
-        codec: what a re-encoding would be to: the one that was asked for, or that is worth it; or None.
-        scenarios: ``now`` first.
-        planning: when each disk is how full, what to order by when, what it costs.
-        skew: over shards and clusters.
-        warnings: why the headline is not to be relied on, if it is not.
-        notes: what a reader has to know before using a figure.
-        how: how each kind of figure was obtained, and what is assumed: term and text.
+        made_at: Time of the report, UTC.
+        measurement: The newest measurement, which sizes come from.
+        measured_at: Times of all measurements used, oldest first.
+        series: Daily growth by cluster and column.
+        disks: Forecast of each disk, in bytes of disk.
+        total: Forecast of all disks together.
+        too_few: Columns with too few sampled cells to evaluate codecs.
+        columns: Forecasts by cluster and column, in body bytes; at most the 40 with the most growth.
+        trials: Codecs by column; empty if no cell could be read.
+        weights: Bytes of a large file per body byte, by cluster and column.
+        choice: The recommended codec and the reasons, or None if nothing was tried.
+        codec: The codec to re-encode to: the requested or the recommended one, or None.
+        scenarios: What-if scenarios, starting with ``now``.
+        planning: Fill thresholds, order dates and costs.
+        skew: Distribution of bytes over shards and clusters.
+        warnings: Reasons not to rely on the headline figure.
+        notes: Caveats to read before using a figure.
+        how: How each kind of figure was obtained, and what is assumed: pairs of term and text.
     """
 
     made_at: datetime.datetime
@@ -127,19 +102,19 @@ class CapacityReport:
 
     @property
     def now(self) -> Scenario:
-        """As it is."""
+        """The scenario without changes."""
         return self.scenarios[0]
 
     @property
     def after(self) -> Scenario | None:
-        """After all was re-encoded to ``codec`` and rebuilt; None where there is none to go to."""
+        """The scenario re-encoded to ``codec`` and rebuilt; None without such a codec."""
         return next(
             (scenario for scenario in self.scenarios if self.codec is not None and scenario.name == self.codec), None
         )
 
     @property
     def shard_sizes(self) -> tuple[ShardSize, ...]:
-        """The shards: by allocated bytes where they were measured one by one, else by the lengths of their files."""
+        """Sizes of the shards: allocated bytes if they were measured one by one, else the lengths of their files."""
         return self.skew.shards or tuple(
             ShardSize(shard, space.cluster, size)
             for space in self.measurement.clusters
@@ -148,7 +123,7 @@ class CapacityReport:
 
 
 class CodecTotal(NamedTuple):
-    """The cells of a column in a codec, of all clusters together."""
+    """The cells of a column in a codec, over all clusters."""
 
     column_name: str
     codec: str
@@ -159,7 +134,7 @@ class CodecTotal(NamedTuple):
 
 
 def stored(measurement: Measurement) -> list[CodecTotal]:
-    """Return what is stored, by column and codec."""
+    """Sum the measured groups by column and codec."""
     totals = []
     for column, codec in sorted({(group.column_name, group.codec) for group in measurement.groups}):
         groups = [group for group in measurement.groups if (group.column_name, group.codec) == (column, codec)]

@@ -1,19 +1,18 @@
-"""What a report says in words: what to know before using a figure, and how each kind of figure was obtained."""
+"""Prose of a report: warnings, notes, and how each kind of figure was obtained."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from schemaless.capacity.disk_forecast import DiskForecast
 from schemaless.capacity.forecast import Forecast, NoForecast
 from schemaless.capacity.measurement import Measurement
+from schemaless.capacity.report import CapacityReport
 from schemaless.capacity.series import RECENT_DAYS
+from schemaless.capacity.steps import Step
 from schemaless.codec.registry import LEGACY, NONE, PACKED, codec_named
 from schemaless.codec.trial import NEEDS_NATIVE
-
-if TYPE_CHECKING:
-    from schemaless.capacity.report import CapacityReport, DiskForecast
-    from schemaless.capacity.steps import Step
 
 __all__ = ["beside_the_cells", "how_obtained", "notes_of", "warnings_of"]
 
@@ -23,103 +22,126 @@ _ONE_CODEC_SHARE: Final = 0.98
 
 
 def warnings_of(report: CapacityReport) -> list[str]:
-    """Return why the headline is not to be relied on: forecasts that failed their back-test, steps in the level."""
+    """Return reasons not to rely on the headline: failed back-tests, and recent steps in the growth."""
     first = report.now.first
     warnings = []
-    for grown in report.disks:
-        name = "" if len(report.disks) == 1 else f" of {grown.disk.name}"
-        test = grown.forecast.back_test if isinstance(grown.forecast, Forecast) else None
+    for disk_forecast in report.disks:
+        name = "" if len(report.disks) == 1 else f" of {disk_forecast.disk.name}"
+        test = disk_forecast.forecast.back_test if isinstance(disk_forecast.forecast, Forecast) else None
         if test is not None and test.failure is not None:
             warnings.append(
-                f"the forecast{name} failed its back-test: {test.failure}. Do not plan with it alone; the constant "
-                "rate of the last weeks stands beside it"
+                f"the forecast{name} failed its back-test: {test.failure}. Do not plan with it alone; compare it with "
+                "the constant rate of the last weeks"
             )
         warnings += [
-            f"{_step_text(grown, step)}. Forecasts take that for a trend or for chance; the constant rate is of "
-            "the days since"
-            for step in grown.steps
-            if _is_recent(grown, step)
+            f"{_step_text(disk_forecast, step)}. The forecast mistakes such a step for a trend or for chance; the "
+            "constant rate uses only the days since then"
+            for step in disk_forecast.steps
+            if _is_recent(disk_forecast, step)
         ]
     if first is not None and warnings and first.at_rate is None:
-        warnings.append("the last weeks since then are too few for a constant rate")
+        warnings.append("there are too few days since then for a constant rate")
     return warnings
 
 
-def _step_text(grown: DiskForecast, step: Step) -> str:
-    more = f"{step.times:.1f} times as much" if step.times >= 1 else f"{step.times:.0%} of what it was"
-    return f"{grown.disk.name}: what a day brings changed at once on {step.day}, to {more}"
+def _step_text(disk_forecast: DiskForecast, step: Step) -> str:
+    return (
+        f"{disk_forecast.disk.name}: daily growth {'rose' if step.times >= 1 else 'dropped'} abruptly on {step.day}, "
+        f"to {_times_text(step.times)} its previous level"
+    )
 
 
-def _is_recent(grown: DiskForecast, step: Step) -> bool:
-    return (grown.history[-1][0] - step.day).days < _RECENT_STEP_DAYS
+def _times_text(times: float) -> str:
+    return f"{times:.1f} times" if times >= 1 else f"{times:.0%} of"
+
+
+def _is_recent(disk_forecast: DiskForecast, step: Step) -> bool:
+    return (disk_forecast.history[-1][0] - step.day).days < _RECENT_STEP_DAYS
 
 
 def notes_of(report: CapacityReport) -> list[str]:
-    """Return what a reader has to know before using a figure."""
+    """Return caveats to read before using a figure."""
     newest, notes = report.measurement, []
     age = (report.made_at - newest.taken_at).total_seconds() / 86_400
     if age > _STALE_DAYS:
-        notes.append(f"the newest measurement is {age:.0f} days old; 'capacity measure' takes one")
+        notes.append(f"the newest measurement is {age:.0f} days old; take a new one with 'schemaless capacity measure'")
     if age < -1 / 24:
-        notes.append("the newest measurement is of the future, by this machine's clock; one of the two clocks is wrong")
+        notes.append(
+            "by this machine's clock the newest measurement is from the future; either this clock or the catalog "
+            "server's is wrong"
+        )
     today = newest.taken_at.date()
     future = sum(day_intake.cells.mid for day_intake in newest.growth if day_intake.day > today)
     if future:
-        notes.append(f"about {future:,.0f} cells have dates after {today}; they are in the sizes and not in the growth")
-    notes += [f"{space.cluster} is in no figure: {space.problem}" for space in newest.problems]
-    for grown in report.disks:
-        if grown.disk.free_assumed:
+        notes.append(
+            f"about {future:,.0f} cells have dates after {today}; they count for the sizes but not for the growth"
+        )
+    notes += [f"{space.cluster} is missing from all figures: {space.problem}" for space in newest.problems]
+    for disk_forecast in report.disks:
+        disk, forecast = disk_forecast.disk, disk_forecast.forecast
+        if disk.free_assumed:
             notes.append(
-                f"{grown.disk.name}: what is free on its disk is not known; taken to be all but this datastore's files"
+                f"{disk.name}: the free space is unknown; the report assumes that only this datastore uses the disk"
             )
-        if len(grown.disk.clusters) > 1:
-            notes.append(f"{grown.disk.name} show the same disk, and are taken to share it")
-        if grown.disk.disk_bytes is None and grown.disk.problem is None:
-            notes.append(f"{grown.disk.name}: its servers do not show their disk; --disk CLUSTER=SIZE:FREE gives it")
-        if isinstance(grown.forecast, NoForecast) and grown.disk.problem is None:
-            notes.append(f"{grown.disk.name}: no forecast, as {grown.forecast.reason}")
-        elif isinstance(grown.forecast, Forecast) and grown.forecast.back_test is None:
-            notes.append(f"{grown.disk.name}: the history is too short to test the forecast on its last part")
-        notes += [_step_text(grown, step) for step in grown.steps if not _is_recent(grown, step)]
+        if len(disk.clusters) > 1:
+            notes.append(f"{disk.name} report the same disk; the report assumes that they share it")
+        if disk.disk_bytes is None and disk.problem is None:
+            notes.append(f"{disk.name}: its servers do not report their disk; give it with --disk CLUSTER=SIZE:FREE")
+        if isinstance(forecast, NoForecast) and disk.problem is None:
+            notes.append(f"{disk.name}: no forecast, because {forecast.reason}")
+        elif isinstance(forecast, Forecast) and forecast.back_test is None:
+            notes.append(f"{disk.name}: the history is too short for a back-test of the forecast")
+        notes += [
+            _step_text(disk_forecast, step) for step in disk_forecast.steps if not _is_recent(disk_forecast, step)
+        ]
     chosen = None if report.choice is None else report.choice.chosen
     if chosen is not None and codec_named(chosen.name).serializer is PACKED:
         notes.append(NEEDS_NATIVE)
     if report.choice is not None and chosen is None:
-        notes.append(f"no re-encoding is advised: {report.choice.reason}")
+        notes.append(f"re-encoding is not recommended: {report.choice.reason}")
     if report.too_few:
         notes.append(
-            f"{', '.join(report.too_few)}: too few cells were met to say what a codec makes of them; they count as they"
-            " are"
+            f"{', '.join(report.too_few)}: too few cells were sampled to evaluate codecs; the report assumes that "
+            "re-encoding does not change their size"
         )
     mixed = [name for name in newest.column_names if _mixed(newest, name)]
     if mixed and report.trials:
         notes.append(
-            f"{', '.join(mixed)}: cells are stored in several codecs; new ones are taken to be like those there are, "
-            "though most may be like the latest"
+            f"{', '.join(mixed)}: cells are stored in several codecs; the report assumes the same mix for new cells, "
+            "although they may all be in the latest one"
         )
-    left = sorted({trial.column_name for trial in report.trials if trial.left and trial.codec != LEGACY.name})
-    if left:
-        notes.append(f"{', '.join(left)}: some sampled cells cannot be re-encoded, and count as they are")
+    kept = sorted({trial.column_name for trial in report.trials if trial.left_cells and trial.codec != LEGACY.name})
+    if kept:
+        notes.append(f"{', '.join(kept)}: some sampled cells cannot be re-encoded and keep their size")
     fewer = len(report.series) - len(report.columns)
     if fewer > 0:
-        notes.append(f"{fewer} more series of a cluster and column have no forecast of their own, only in their disk's")
+        notes.append(
+            f"{fewer} columns of a cluster with little growth have no forecast of their own; they are part of the "
+            "forecast of their disk"
+        )
     return notes
 
 
 def beside_the_cells(measurements: Sequence[Measurement]) -> list[str]:
-    """Return what the tables of followers and indexes take, and what they grow by, of measurements oldest first."""
+    """Return a note on the size and growth of the tables of followers and indexes.
+
+    Args:
+        measurements: Oldest first.
+    """
     newest = measurements[-1]
-    taken = newest.other_files
-    if not taken:
+    files = newest.other_files
+    if not files:
         return []
-    sizes = ", ".join(f"{table} {_mib(size)}" for table, size in taken.items())
-    text = f"beside the cells, other tables of the shards take {_mib(sum(taken.values()))}: {sizes}"
-    earlier = [one for one in measurements if one.other_files and _days(one, newest) >= 1]
+    sizes = ", ".join(f"{table} {_mib(size)}" for table, size in files.items())
+    text = f"other tables of the shards use {_mib(sum(files.values()))}: {sizes}"
+    earlier = [
+        measurement for measurement in measurements if measurement.other_files and _days(measurement, newest) >= 1
+    ]
     if earlier:
-        grown = sum(taken.values()) - sum(earlier[0].other_files.values())
+        growth = sum(files.values()) - sum(earlier[0].other_files.values())
         days = _days(earlier[0], newest)
-        text += f"; they grew by {_mib(grown / days)} a day over {days:.0f} days"
-    return [f"{text}. They are part of what is used of a disk now; no forecast counts their growth"]
+        text += f"; they grew by {_mib(growth / days)} a day over {days:.0f} days"
+    return [f"{text}. They count as used space now, but no forecast includes their growth"]
 
 
 def _days(earlier: Measurement, later: Measurement) -> float:
@@ -131,7 +153,7 @@ def _mib(size: float) -> str:
 
 
 def _mixed(measurement: Measurement, column: str) -> bool:
-    """Return whether a column's cells are of several codecs; what is too short to compress is of any."""
+    """Return whether a column is stored in several codecs, ignoring bodies that were too short to compress."""
     by_codec: dict[str, float] = {}
     for group in measurement.groups:
         if group.column_name == column and not group.codec.endswith(f"+{NONE.name}"):
@@ -140,74 +162,77 @@ def _mixed(measurement: Measurement, column: str) -> bool:
 
 
 def how_obtained(measurement: Measurement, codec: str | None) -> tuple[tuple[str, str], ...]:
-    """Return how each kind of figure was obtained, and what is assumed: term and text."""
+    """Return how each kind of figure was obtained, and what is assumed: pairs of term and text."""
     exact = all(group.cells.exact for group in measurement.groups)
-    read = "all cells were read, figures are exact" if exact else "from a sample of neighbouring cells"
-    level = "" if exact else f" Intervals are those of {measurement.level:.0%} confidence."
+    source = "All cells were read, so figures are exact" if exact else "Estimated from a sample of neighbouring cells"
+    level = "" if exact else f" Intervals have {measurement.level:.0%} confidence."
     methods = {day.method for day in measurement.growth}
     if methods == {"search"}:
         days = "found by searching along added_id"
     elif methods <= {"sample", "count"}:
-        days = "by the created_at of the cells that were read"
+        days = "determined from the created_at of the cells read"
     else:
-        days = "found by searching along added_id; where created_at does not follow it, by that of the cells read"
+        days = "found by searching along added_id or, if created_at does not follow it, from the cells read"
     rows = f"{measurement.rows_read:,} rows in about {measurement.pages_read:,} pages, in {measurement.seconds:.1f} s"
     return (
-        ("Sizes", f"{read}; {rows}, at {measurement.taken_at:%Y-%m-%d %H:%M} UTC.{level}"),
+        ("Sizes", f"{source}: {rows}, at {measurement.taken_at:%Y-%m-%d %H:%M} UTC.{level}"),
         ("Allocated", _ALLOCATED),
-        ("Growth", f"cells and body bytes by day (UTC), {days}, as they are stored now. {_GROWTH}"),
-        ("A day now", f"the average of the last {RECENT_DAYS} whole days, or of as many as there are."),
+        ("Growth", f"Cells and body bytes by day (UTC), {days}, in the size that they have now. {_GROWTH}"),
+        ("A day now", f"Average of the last {RECENT_DAYS} whole days, or of all days if there are fewer."),
         ("Forecast", _FORECAST),
         ("Back-test", _BACK_TEST),
         ("Constant rate", _RATE),
         ("Days until full", _DAYS),
-        ("Codecs", _TRIED if codec else "none was tried, as there are no cells that could be read."),
+        ("Codecs", _TRIED if codec else "None was tried, because no cells could be read."),
         ("After re-encoding", _AFTER),
         ("Skew", _SKEW),
-        ("Units", "bytes; 1 KiB is 1,024 bytes, 1 MiB 1,024 KiB, and so on. Days are of 24 hours, UTC."),
+        ("Units", "Bytes; 1 KiB is 1,024 bytes, 1 MiB is 1,024 KiB, and so on. Days have 24 hours, UTC."),
     )
 
 
 _ALLOCATED: Final = (
-    "bytes of disk, by a model of InnoDB's pages as they are right after a rebuild: rows, overflow pages, their "
-    "part of the indexes and of what InnoDB keeps free. Of one copy; every replica takes as much again."
+    "Disk space of one copy, by a model of InnoDB's pages right after a rebuild: rows, overflow pages, and a share of "
+    "the indexes and of the space that InnoDB keeps free. Every replica uses the same amount again."
 )
 _GROWTH: Final = (
-    "Whole days only. What a day takes of the disk is its body bytes, times what the column's cells take of a large "
-    "file for each of theirs."
+    "Only whole days count. Body bytes are converted to disk space with each column's ratio of file bytes to body "
+    "bytes in a large file."
 )
 _FORECAST: Final = (
-    "of bytes a day: level, slope, weekly pattern and noise (statsmodels' unobserved components), averaged over "
-    "40 models by how well each foretold every day of the history from those before it. The 80 % and 95 % bands "
-    "are of 1,000 simulated futures, whose days err as those of the history did; sums are added up within each. It "
-    "looks five times as far ahead as the history is long, five years at most."
+    "A time series model of the bytes added per day: level, slope, weekly pattern and noise (statsmodels' unobserved "
+    "components). The result is averaged over 40 variants, weighted by how well each predicts every day of the history "
+    "from the days before it. The 80 % and 95 % bands come from 1,000 simulated futures with the errors seen in the "
+    "history. The forecast covers five times the length of the history, at most five years."
 )
 _BACK_TEST: Final = (
-    "the same forecast, made without the last quarter of the history and held against it. A band that is right "
-    "holds 80 (95) of 100 days. It failed where fewer days were within 80 % than one of 100 right forecasts has, where "
-    "their sum was outside its 95 % band, or outside that of 80 % and off by a quarter."
+    "The same forecast, made without the last quarter of the history and compared with it. Correct bands contain about "
+    "80 (95) of 100 days. The back-test fails if so few days are in the 80 % band that chance explains it in at most 1 "
+    "of 100 cases, if the total is outside its 95 % band, or if it is outside its 80 % band and off by more than a "
+    "quarter."
 )
 _RATE: Final = (
-    "each day as the last four whole weeks were on average, or those since the last step in the level, with the 95 % "
-    "interval of the differences between weeks. No trend, no model. A step is looked for in the four weeks before and "
-    "behind each day, by least squares with a slope and weekdays: six standard errors, and 20 %."
+    "Every day like the average of the last four whole weeks, or of the whole weeks since the last step, with a 95 % "
+    "interval from the differences between weeks. It has no trend and no model behind it. A step is an abrupt change "
+    "of the level by 20 % or more and by six standard errors, found by least squares over the four weeks before and "
+    "after a day, with a slope and weekdays."
 )
 _DAYS: Final = (
-    "from the morning after the last whole day, until the growth of this datastore's tables has taken what was "
-    "free. The disk that is full first decides. Room inside of files, binary logs, undo and other users of the "
-    "disk are not counted."
+    "Counted from the start of the day after the last whole day, until the growth of this datastore's tables has used "
+    "up the free space. The disk that is full first decides. Free space inside files, binary logs, undo logs and other "
+    "users of the disk are not counted."
 )
 _TRIED: Final = (
-    "each was tried on sampled cells of each column: encoded, decoded, and compared. CPU times are of one core of this "
-    "machine; a day's are for today's cells a day, each written once and each read once. A codec is recommended by the "
-    "rule of 'codec advise': the fewest pages among those that take no more time than the default, the default unless "
-    "another saves --least-gain more than it does, and none where even that saves less than --least-gain."
+    "Each codec was tried on sampled cells of each column: encode, decode, compare. CPU times are for one core of this "
+    "machine; times a day are for writing today's number of cells a day once and reading them once. The recommended "
+    "codec follows the rule of 'schemaless codec advise': the fewest pages among the codecs that take no more than "
+    "--cpu times the default's CPU time. The default wins unless another codec saves --least-gain more, and "
+    "nothing is recommended if the saving is below --least-gain."
 )
 _AFTER: Final = (
-    "all cells re-encoded, tables rebuilt, new cells written so. While it runs, files and binary logs grow first:"
-    " 'schemaless migrate plan' says by how much."
+    "All cells re-encoded, all tables rebuilt, and new cells written in the same codec. While a migration runs, files "
+    "and binary logs grow at first; 'schemaless migrate plan' estimates by how much."
 )
 _SKEW: Final = (
-    "by allocated bytes. A cluster's share is that of its disk where all disks are known, else the same for each."
-    " The moves are a plan: nothing is moved."
+    "By allocated bytes. The fair share of a cluster is proportional to its disk if all disks are known, else equal "
+    "for all. The listed moves are a proposal; the report moves nothing."
 )

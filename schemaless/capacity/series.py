@@ -1,7 +1,7 @@
-"""Daily series out of measurements: what a forecast takes. Pure.
+"""Build daily series for the forecast from measurements. Pure.
 
-The newest measurement knows the days best; older ones add days before its first one. Whole days only, and none that had
-not come when it was measured: clocks and imports put cells there, and they say nothing of growth.
+The newest measurement takes precedence; older ones only add days before its first one. Only whole days count, and days
+after the measurement are dropped: cells get there by wrong clocks and imports, and say nothing about growth.
 """
 
 from __future__ import annotations
@@ -16,18 +16,21 @@ from schemaless.capacity.measurement import DayIntake, Measurement
 __all__ = ["RECENT_DAYS", "Day", "Series", "daily", "errors", "weighted"]
 
 _MOST_DAYS: Final = 730
-"""A series has two years at most: what was before says little about what comes, and costs time."""
+"""Maximum length of a series, in days; older days say little about the future and cost time."""
 
 RECENT_DAYS: Final = 28
-""""A day now" is the average of so many days."""
+"""Number of days whose average is the growth "a day now"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """What a column of a cluster got on a day: cells, and bytes of their bodies as they are stored now.
+    """Growth of a column of a cluster on one day.
 
     Attributes:
-        error_bytes: half the width of the interval of ``body_bytes``.
+        day: The day, UTC.
+        cells: Number of cells.
+        body_bytes: Length of their bodies as stored now.
+        error_bytes: Half the width of the interval of ``body_bytes``.
     """
 
     day: datetime.date
@@ -38,7 +41,7 @@ class Day:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What a column of a cluster got, day by day without a gap, to the last whole day before the measurement."""
+    """Daily growth of a column of a cluster, without gaps, until the last whole day before the measurement."""
 
     cluster: str
     column_name: str
@@ -46,22 +49,22 @@ class Series:
 
     @property
     def cells_per_day(self) -> float:
-        """Cells on an average day of the last four weeks."""
+        """Average number of cells a day over the last four weeks."""
         recent = self.days[-RECENT_DAYS:]
         return sum(day.cells for day in recent) / len(recent) if recent else 0.0
 
     @property
     def bytes_per_day(self) -> float:
-        """Body bytes likewise."""
+        """Average body bytes a day over the last four weeks."""
         recent = self.days[-RECENT_DAYS:]
         return sum(day.body_bytes for day in recent) / len(recent) if recent else 0.0
 
 
 def daily(measurements: Sequence[Measurement]) -> list[Series]:
-    """Return a series for each cluster and column that the newest measurement has, in their order.
+    """Return the series of each cluster and column in the newest measurement, in order.
 
     Args:
-        measurements: oldest first; one at least.
+        measurements: Oldest first; at least one.
     """
     newest = measurements[-1]
     yesterday = newest.taken_at.date() - datetime.timedelta(1)
@@ -83,7 +86,7 @@ def daily(measurements: Sequence[Measurement]) -> list[Series]:
 
 
 def weighted(series: Iterable[Series], weights: Mapping[tuple[str, str], float]) -> list[tuple[datetime.date, float]]:
-    """Return the sum of series day by day, each body byte counted as its cluster's and column's weight says."""
+    """Return the daily sum of the series, with body bytes multiplied by the weight of their cluster and column."""
     totals: dict[datetime.date, float] = {}
     for one in series:
         weight = weights.get((one.cluster, one.column_name), 0.0)
@@ -93,7 +96,7 @@ def weighted(series: Iterable[Series], weights: Mapping[tuple[str, str], float])
 
 
 def errors(series: Iterable[Series], weights: Mapping[tuple[str, str], float]) -> list[float]:
-    """Return half the width of the interval of each day of ``weighted``, in its order."""
+    """Return half the interval width of each day of ``weighted``, in the same order."""
     squares: dict[datetime.date, float] = {}
     for one in series:
         weight = weights.get((one.cluster, one.column_name), 0.0)
@@ -107,8 +110,8 @@ def _of(growth: Iterable[DayIntake], cluster: str, column: str) -> list[DayIntak
 
 
 def _dense(days: Mapping[datetime.date, Day], last: datetime.date) -> tuple[Day, ...]:
-    """Return the days from the first one that brought something to ``last``; what is not there brought nothing."""
-    first = min((day for day, brought in days.items() if brought.cells), default=None)
+    """Return all days from the first one with cells until ``last``; missing days are 0."""
+    first = min((day for day, growth in days.items() if growth.cells), default=None)
     if first is None:
         return ()
     first = max(first, last - datetime.timedelta(_MOST_DAYS - 1))

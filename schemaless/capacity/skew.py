@@ -1,6 +1,6 @@
-"""How unevenly shards and clusters are filled, and which shards to move so that they are even. A plan; pure.
+"""Skew of shards and clusters, and the shard moves that would even it out. Pure: nothing is moved.
 
-A cluster's share should be that of its disk, where all disks are known, and the same for all where one is not.
+The fair share of a cluster is proportional to its disk if all disks are known, else equal for all.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from schemaless.errors import InvalidInput
 __all__ = ["Fill", "Move", "ShardSize", "Skew", "fullest", "skew", "skew_of"]
 
 TOLERANCE: Final = 0.02
-"""Clusters within so much of their share count as even: no move is worth less."""
+"""Largest deviation from the fair share, relative to it, that needs no move."""
 
 _MOST_FULLEST: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class ShardSize:
-    """What a shard takes: its number, its cluster, and bytes on disk, of one copy."""
+    """Bytes on disk of one copy of a shard."""
 
     shard: int
     cluster: str
@@ -31,7 +31,7 @@ class ShardSize:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A shard that would go from one cluster to another, and its bytes."""
+    """Proposed move of a shard to another cluster."""
 
     shard: int
     from_cluster: str
@@ -41,12 +41,13 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """A cluster's bytes.
+    """Bytes of a cluster's shards.
 
     Attributes:
-        now_bytes: what its shards take.
-        even_bytes: its share of what all take.
-        after_bytes: what its shards take after the moves.
+        cluster: Name of the cluster.
+        now_bytes: Bytes now.
+        even_bytes: Fair share of the total.
+        after_bytes: Bytes after the moves.
     """
 
     cluster: str
@@ -57,14 +58,14 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """How even it is.
+    """Distribution of bytes over shards and clusters.
 
     Attributes:
-        shards: as they came.
-        clusters: in the order of their names.
-        moves: in the order in which they help most; none where it is even enough, or cannot be bettered.
-        by_disk: whether shares follow the disks.
-        shard_count: of all these clusters, empty shards too.
+        shards: In the given order.
+        clusters: Ordered by name.
+        moves: Most effective first; empty if the distribution is even or no move improves it.
+        by_disk: True if fair shares are proportional to the disks.
+        shard_count: Number of shards of these clusters, including empty ones.
     """
 
     shards: tuple[ShardSize, ...]
@@ -75,28 +76,28 @@ class Skew:
 
     @property
     def shard_ratio(self) -> float | None:
-        """The largest shard over the average one; None where shards were not measured one by one, or hold nothing."""
+        """Largest shard relative to the average; None if shards were not measured one by one, or are all empty."""
         total = sum(size.size_bytes for size in self.shards)
         return max(size.size_bytes for size in self.shards) * self.shard_count / total if total else None
 
     @property
     def cluster_ratio(self) -> float:
-        """How many times its share the fullest cluster has."""
+        """Fullest cluster relative to its fair share."""
         return max((fill.now_bytes / fill.even_bytes for fill in self.clusters if fill.even_bytes), default=1.0)
 
     @property
     def cluster_ratio_after(self) -> float:
-        """The same after the moves."""
+        """Fullest cluster after the moves, relative to its fair share."""
         return max((fill.after_bytes / fill.even_bytes for fill in self.clusters if fill.even_bytes), default=1.0)
 
     @property
     def moved_bytes(self) -> float:
-        """What the moves copy, of one copy."""
+        """Bytes that the moves copy, counting one copy of each shard."""
         return sum(move.size_bytes for move in self.moves)
 
 
 def fullest(shards: Sequence[ShardSize]) -> list[ShardSize]:
-    """Return the ten largest shards, the largest first; fewer where there are fewer."""
+    """Return up to ten of the largest shards, largest first."""
     return sorted(shards, key=lambda size: (-size.size_bytes, size.shard))[:_MOST_FULLEST]
 
 
@@ -107,23 +108,25 @@ def skew(
     *,
     shard_count: int | None = None,
 ) -> Skew:
-    """Return how even it is, and what would even it out.
+    """Calculate the skew and the moves that even it out.
 
-    The fullest cluster gives to the emptiest one, by their shares, the shard that makes the two most alike, until no
-    shard betters it or all are within 2 % of their share.
+    Greedy: move the shard that best balances the fullest and the emptiest cluster, until no move improves the balance
+    or all clusters are within 2 % of their fair share.
 
     Args:
-        shards: of the clusters that were measured; none where these were measured as a whole, and no move is named.
-        clusters: bytes by name, of those without shards too.
-        disks: sizes in bytes, by cluster.
-        shard_count: how many shards there are, where some hold nothing and are not among ``shards``.
+        shards: Shards of the measured clusters; empty if clusters were measured as a whole, which gives no moves.
+        clusters: Bytes by cluster name, including clusters without shards.
+        disks: Size of each cluster's disk in bytes.
+        shard_count: Number of shards, if empty ones are missing from ``shards``.
 
     Raises:
-        InvalidInput: a shard is in a cluster that is not named.
+        InvalidInput: A shard is in a cluster that is not in ``clusters``.
     """
     for size in shards:
         if size.cluster not in clusters:
-            raise InvalidInput(f"shard {size.shard} is in {size.cluster!r}, which is none of {', '.join(clusters)}")
+            raise InvalidInput(
+                f"shard {size.shard} is in cluster {size.cluster!r}, which is not one of {', '.join(clusters)}"
+            )
     weights = {name: (disks or {}).get(name) or 0.0 for name in clusters}
     by_disk = bool(weights) and all(weights.values())
     if not by_disk:
@@ -159,7 +162,7 @@ def skew(
 
 
 def skew_of(measurement: Measurement) -> Skew:
-    """Return how even a datastore is by a measurement; clusters that were not measured are left out."""
+    """Calculate the skew of a measured datastore; clusters that could not be measured are left out."""
     measured = [space for space in measurement.clusters if space.problem is None]
     sizes: dict[tuple[str, int], float] = {}
     clusters = {space.cluster: 0.0 for space in measured}
@@ -174,7 +177,7 @@ def skew_of(measurement: Measurement) -> Skew:
 
 
 def _merged(moves: Sequence[Move]) -> tuple[Move, ...]:
-    """Return one move for each shard, from where it is to where it ends."""
+    """Merge successive moves of a shard into one."""
     ends: dict[int, Move] = {}
     for move in moves:
         first = ends.get(move.shard)

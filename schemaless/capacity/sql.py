@@ -1,4 +1,4 @@
-"""Statements for capacity samples, and for the figures that a measurement reads."""
+"""SQL of saved measurements and of the measurement itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from schemaless.wire.sql.parts import CREATED_AT, by_id, id_range, insert, numbe
 
 
 def select_same_sample(catalog: str, taken_at: str, figures: str) -> bytes:
-    """Select the number of a measurement of this time, about which no more is compared than its length."""
+    """Select the number of a measurement with the same time and length of figures, which is enough to identify it."""
     same = (table(catalog, b"capacity_sample"), text(taken_at), len(figures))
     return b"SELECT sample_id FROM %b WHERE taken_at=%b AND LENGTH(figures)=%d" % same
 
@@ -20,13 +20,13 @@ def insert_sample(catalog: str, taken_at: str, figures: str) -> bytes:
 
 
 def select_sample_times(catalog: str) -> bytes:
-    """Select number and time of every measurement, the oldest first."""
+    """Select number and time of every measurement, oldest first."""
     samples = table(catalog, b"capacity_sample")
     return b"SELECT sample_id, CONCAT(taken_at,'+00:00') FROM %b ORDER BY taken_at, sample_id" % samples
 
 
 def select_samples(catalog: str, sample_ids: Iterable[int]) -> bytes:
-    """Select number and figures of measurements, the oldest first."""
+    """Select number and figures of measurements, oldest first."""
     some = (table(catalog, b"capacity_sample"), numbers(sample_ids))
     return b"SELECT sample_id, figures FROM %b WHERE sample_id IN (%b) ORDER BY taken_at, sample_id" % some
 
@@ -37,9 +37,9 @@ def delete_samples(catalog: str, sample_ids: Iterable[int]) -> bytes:
 
 
 def select_figures(database: str, after: int, up_to: int) -> bytes:
-    """Select what measuring needs of the rows with ``after < added_id <= up_to``, in their order.
+    """Select added_id, column_name, body length, first two body bytes and created_at of a range, in order.
 
-    That is added_id, column_name, the body's length and its first two bytes, and created_at.
+    The range is ``after < added_id <= up_to``.
     """
     return b"SELECT added_id, column_name, LENGTH(body), SUBSTRING(body,1,2), %b FROM %b WHERE %b ORDER BY added_id" % (
         CREATED_AT,
@@ -54,12 +54,13 @@ def select_bodies(database: str, ids: Iterable[int]) -> bytes:
 
 
 def select_moments(database: str, places: Iterable[int]) -> bytes:
-    """Select, for each added_id, the row from there on: what was when.
+    """Select, for each added_id, the first row at or after it.
 
-    By MIN no range is estimated, which would read 40 pages of a large table for one row.
+    The subquery with MIN avoids a range estimate, which would read 40 pages of a large table for one row.
 
     Returns:
-        A statement whose rows are the added_id asked for, the row's, and its created_at; none behind the last row.
+        A statement whose rows are the requested added_id, the added_id found, and its created_at; no row if there is
+        none at or after it.
     """
     table = by_id(database)
     return b" UNION ALL ".join(
@@ -70,13 +71,13 @@ def select_moments(database: str, places: Iterable[int]) -> bytes:
 
 
 def count_columns(parts: Sequence[tuple[str, int, int]]) -> bytes:
-    """Count cells by column_name in stretches of added_ids, of one server's shards; touches no body.
+    """Count cells by column_name in ranges of added_ids of shards on one server, without reading bodies.
 
     Args:
-        parts: ``(database, after, up_to)``: the rows with ``after < added_id <= up_to``.
+        parts: ``(database, after, up_to)`` for the rows with ``after < added_id <= up_to``.
 
     Returns:
-        A statement whose rows are the position in ``parts``, column_name, and how many.
+        A statement whose rows are the position in ``parts``, column_name, and the count.
     """
     return b" UNION ALL ".join(
         b"(SELECT %d, column_name, COUNT(*) FROM %b WHERE %b GROUP BY column_name)"
@@ -86,4 +87,4 @@ def count_columns(parts: Sequence[tuple[str, int, int]]) -> bytes:
 
 
 SELECT_NOW: Final = b"SELECT CONCAT(UTC_TIMESTAMP(6),'+00:00')"
-"""Its value is the server's clock, as text that says UTC."""
+"""Selects the server's clock as text with the offset of UTC."""

@@ -1,14 +1,13 @@
-"""Steps in what days bring, and the rate since the last one: what a forecast of trends does not see. Pure.
+"""Detect steps in the daily growth, and calculate the constant rate since the last one. Pure.
 
-A launch, a new client, a purge or an import changes from one day to the next what a day brings, and stays. The models
-of ``forecast`` take such a step for a level that wanders, or for a trend, and are wrong about it for weeks. So it is
-looked for apart, by a rule that can be checked by hand: least squares on the logarithm of the four weeks before a day
-and the four from it on, of a level, a slope, the weekdays and a step; for every day that has two weeks before it and
-one from it on. The step is there where it is six times its standard error, widened where errors of neighbouring days
-are alike, and makes a difference of 20 % or more. Noise, trends and single days that stand out make none; a level
-that wanders by 5 % a day may.
+A launch, a new client, a purge or an import changes the daily growth from one day to the next, permanently. The models
+of ``forecast`` mistake such a step for a wandering level or a trend, and are wrong for weeks. Steps are therefore
+detected separately, by a rule that can be checked by hand: least squares on the logarithms of the four weeks before
+and after a day, with a level, a slope, weekdays and a step, for every day with at least two weeks before it and one
+week after. A step counts if it is at least six standard errors (corrected for autocorrelation) and changes the level
+by 20 % or more. Noise, trends and single outliers do not trigger it; a level that wanders by 5 % a day may.
 
-The rate is the plainest forecast of all, each day as the last four weeks were: it has no trend, and needs no model.
+The rate is the simplest forecast: every day like the last four weeks, without a trend or a model.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ from schemaless.numbers import LEVEL, Interval, student_t
 __all__ = ["Rate", "Step", "rate", "steps"]
 
 _DAYS_BEFORE: Final = 14
-_DAYS_BEHIND: Final = 7
+_DAYS_AFTER: Final = 7
 _DAYS_AROUND: Final = 28
 _LEAST_CHANGE_SHARE: Final = 0.20
 _STANDARD_ERRORS: Final = 6.0
 _MOST_STEPS: Final = 3
 _LEAST_VARIANCE: Final = 1e-6
-_MOST_ALIKE: Final = 0.9
-"""Where neighbouring errors are more alike than this, a standard error is no more than a guess."""
+_MOST_AUTOCORRELATION: Final = 0.9
+"""Upper limit of the estimated autocorrelation; above it the corrected standard error would be a guess."""
 
 _OUTLIER: Final = 4.0
-"""A day counts for so many standard deviations at most: an import of one day is no step."""
+"""Errors are clipped to this number of standard deviations, so that an import on one day is not a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """From a day on, each brings ``times`` as much as before."""
+    """From ``day`` on, the daily growth is ``times`` its previous level."""
 
     day: datetime.date
     times: float
@@ -49,12 +48,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What a day brings if the last weeks go on as they were.
+    """Constant daily rate of the last weeks.
 
     Attributes:
-        days: how many days it is of, the last ones, whole weeks.
-        per_day: on average, in the unit of the history, with its 95 % interval, which is of the differences between the
-            weeks.
+        days: Number of days that it is averaged over, in whole weeks.
+        per_day: Average a day in the unit of the history, with a 95 % interval from the differences between weeks.
     """
 
     days: int
@@ -62,7 +60,7 @@ class Rate:
 
 
 def rate(history: Sequence[tuple[datetime.date, float]], since: Sequence[Step] = ()) -> Rate | None:
-    """Return the rate of the last four weeks, or of those since the last step; None of less than two weeks."""
+    """Return the rate of the last four weeks, or of the weeks since the last step; None if less than two weeks."""
     days = [(day, value) for day, value in history if not since or day >= since[-1].day]
     weeks = min(RECENT_DAYS, len(days)) // 7
     if weeks < 2:
@@ -75,32 +73,32 @@ def rate(history: Sequence[tuple[datetime.date, float]], since: Sequence[Step] =
 
 
 def steps(history: Sequence[tuple[datetime.date, float]]) -> tuple[Step, ...]:
-    """Return the steps of a history, oldest first, three at most: the clearest ones.
+    """Return up to three of the clearest steps of a history, oldest first.
 
     Args:
-        history: whole days in their order, and what came in on each. Days that brought nothing are left out, as a
-            logarithm has no zero; where these are more than a tenth, nothing is looked for.
+        history: Whole days in order, with the growth of each. Days without growth are left out, as they have no
+            logarithm; if they are more than a tenth, no steps are detected.
     """
     import numpy
 
     days = [(day, value) for day, value in history if value > 0]
-    if len(days) < _DAYS_BEFORE + _DAYS_BEHIND or len(days) < 0.9 * len(history):
+    if len(days) < _DAYS_BEFORE + _DAYS_AFTER or len(days) < 0.9 * len(history):
         return ()
     numbers = numpy.array([(day - days[0][0]).days for day, _ in days])
     y = numpy.log([value for _, value in days])
     steps: list[Step] = []
     for _ in range(_MOST_STEPS):
-        tried = [_tried(numbers, y, place) for place in range(_DAYS_BEFORE, len(days) - _DAYS_BEHIND + 1)]
-        clear, size, place = max((abs(size) / error, size, place) for place, (size, error) in enumerate(tried))
-        if clear < _STANDARD_ERRORS or abs(math.expm1(size)) < _LEAST_CHANGE_SHARE:
+        fits = [_fit_step(numbers, y, place) for place in range(_DAYS_BEFORE, len(days) - _DAYS_AFTER + 1)]
+        clarity, size, place = max((abs(size) / error, size, place) for place, (size, error) in enumerate(fits))
+        if clarity < _STANDARD_ERRORS or abs(math.expm1(size)) < _LEAST_CHANGE_SHARE:
             break
         steps.append(Step(days[place + _DAYS_BEFORE][0], math.exp(size)))
         y[place + _DAYS_BEFORE :] -= size
     return tuple(sorted(steps, key=lambda step: step.day))
 
 
-def _tried(numbers: Any, logarithms: Any, place: int) -> tuple[float, float]:
-    """Return a step's size before a day, and its standard error, from the weeks around it."""
+def _fit_step(numbers: Any, logarithms: Any, place: int) -> tuple[float, float]:
+    """Fit a step before a day to the weeks around it, and return its size and standard error."""
     import numpy
 
     around = slice(max(0, place - _DAYS_AROUND), place + _DAYS_AROUND)
@@ -110,13 +108,14 @@ def _tried(numbers: Any, logarithms: Any, place: int) -> tuple[float, float]:
     basis = numpy.linalg.qr(known)[0]
     rest, column = (series - basis @ (basis.T @ series) for series in (y, step))
     size = float(column @ rest / (column @ column))
-    left = rest - size * column
-    spread = _OUTLIER * 1.4826 * float(numpy.median(numpy.abs(left)))
+    residuals = rest - size * column
+    spread = _OUTLIER * 1.4826 * float(numpy.median(numpy.abs(residuals)))
     if spread:
-        # Once more, with what lies far off brought nearer.
-        size = float(column @ (size * column + numpy.clip(left, -spread, spread)) / (column @ column))
-        left = numpy.clip(rest - size * column, -spread, spread)
-    squares = float(left @ left)
-    alike = min(_MOST_ALIKE, max(0.0, float(left[1:] @ left[:-1]) / squares)) if squares else 0.0
+        # Fit again with clipped outliers.
+        size = float(column @ (size * column + numpy.clip(residuals, -spread, spread)) / (column @ column))
+        residuals = numpy.clip(rest - size * column, -spread, spread)
+    squares = float(residuals @ residuals)
+    correlation = float(residuals[1:] @ residuals[:-1]) / squares if squares else 0.0
+    correlation = min(_MOST_AUTOCORRELATION, max(0.0, correlation))
     variance = max(squares / max(1, len(x) - known.shape[1] - 1), _LEAST_VARIANCE)
-    return size, math.sqrt(variance * (1 + alike) / (1 - alike) / float(column @ column))
+    return size, math.sqrt(variance * (1 + correlation) / (1 - correlation) / float(column @ column))

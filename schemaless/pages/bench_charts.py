@@ -1,4 +1,4 @@
-"""The pictures of a codec benchmark: bar charts of size and of time, and both against each other with the front."""
+"""Charts of a codec benchmark: bars of size and of time, and a scatter plot of both with the Pareto front."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TICKS: Final = tuple(digit * 10.0**power for power in range(-3, 4) for digit in
 
 
 def charts_of(result: Result) -> dict[str, Chart]:
-    """Return the three pictures, by the name of their files."""
+    """Return the three charts by file name."""
     complete = [combination for combination in result.combinations if combination.time_factor is not None]
     by_size = sorted(complete, key=lambda combination: combination.size_bytes)
     by_time = sorted(complete, key=_time)
@@ -44,9 +44,9 @@ def charts_of(result: Result) -> dict[str, Chart]:
         "size": Chart(
             "size",
             f"Size of {name}, relative to JSON + zlib",
-            f"Bars for {len(complete)} combinations, the smallest first: {smallest.name} with "
-            f"{smallest.size_factor:.2f} of the bytes of JSON + zlib, up to {by_size[-1].name} with "
-            f"{by_size[-1].size_factor:.2f}.",
+            f"Bars for {len(complete)} combinations, smallest first: from {smallest.name} with "
+            f"{smallest.size_factor:.2f} times the bytes of JSON + zlib to {by_size[-1].name} with "
+            f"{by_size[-1].size_factor:.2f} times.",
             _size(by_size),
             (960, height),
             (380, height),
@@ -54,18 +54,18 @@ def charts_of(result: Result) -> dict[str, Chart]:
         "time": Chart(
             "time",
             f"CPU time of {name}, relative to JSON + zlib",
-            f"Bars for {len(complete)} combinations, the fastest first, each made up of encoding, compressing, "
-            f"inflating and decoding: {fastest.name} with {_time(fastest):.2f} of the time of JSON + zlib, up to "
-            f"{by_time[-1].name} with {_time(by_time[-1]):.2f}.",
+            f"Bars for {len(complete)} combinations, fastest first, each stacked from encoding, compressing, "
+            f"decompressing and decoding: from {fastest.name} with {_time(fastest):.2f} times the time of JSON + zlib "
+            f"to {by_time[-1].name} with {_time(by_time[-1]):.2f} times.",
             _times(by_time, result),
             (960, height),
             (380, height),
         ),
         "front": Chart(
             "front",
-            f"Size against time of {name}: what nothing beats in both",
+            f"Size against time of {name}, with the Pareto front",
             "Each combination as a point, time to the right and size upwards, both relative to JSON + zlib. "
-            f"On the Pareto front, the smallest first: {', '.join(front)}.",
+            f"On the Pareto front, smallest first: {', '.join(front)}.",
             _scatter(complete),
             (960, 620),
             (380, 460),
@@ -90,7 +90,7 @@ def _alpha(combination: Combination) -> float:
 
 
 def _rows(figure: Figure, shown: Sequence[Combination], narrow: bool) -> Any:
-    """Return axes with a row for each combination, the first on top."""
+    """Return axes with one row per combination, the first on top."""
     axes = figure.subplots()
     axes.set_yticks(range(len(shown)), [_label(combination) for combination in shown], fontsize=9.5 if narrow else 11)
     axes.set_ylim(len(shown) - 0.4, -0.6)
@@ -154,7 +154,7 @@ def _times(shown: Sequence[Combination], result: Result) -> Callable[[Figure, bo
         axes = _rows(figure, shown, narrow)
         limit = _limit([_time(combination) for combination in shown])
         for row, combination in enumerate(shown):
-            # The stages share out the factor, which was taken round by round.
+            # The time factor is a median over rounds; the stages divide it in proportion to their own medians.
             left, whole = 0.0, sum(spread.mid for spread in combination.stages.values()) or 1.0
             for stage, colour in zip(STAGES, _STAGE_COLOURS, strict=True):
                 width = min(_time(combination) * combination.stages[stage].mid / whole, limit - left)
@@ -167,7 +167,7 @@ def _times(shown: Sequence[Combination], result: Result) -> Callable[[Figure, bo
             if combination.article:
                 _diamond(axes, row, combination.article.speed_factor, limit)
         axes.set_xlim(0, limit * (1.16 if narrow else 1.09))
-        spread = "" if narrow else f"; the lines are the spread of {result.rounds} rounds"
+        spread = "" if narrow else f"; lines: spread of {result.rounds} rounds"
         axes.set_xlabel(f"CPU time / that of JSON + zlib{spread}")
         _legend(figure, [*_patches(list(zip(STAGES, _STAGE_COLOURS, strict=True))), _article_key()], narrow)
 
@@ -175,12 +175,12 @@ def _times(shown: Sequence[Combination], result: Result) -> Callable[[Figure, bo
 
 
 def _limit(values: Sequence[float]) -> float:
-    """Return where bars end: most are near 1, and a few would push those together."""
+    """Return the length at which bars are cut: most are near 1, and a few outliers would squeeze those."""
     return min(max(values), _BARS_END_AT)
 
 
 def _value(axes: Any, row: int, value: float, end: float, limit: float) -> None:
-    """Write a bar's value behind it; one that is cut says so."""
+    """Write a bar's value at its end, with a mark if the bar is cut."""
     cut = value > limit
     text = f" {value:.2f}{' >' if cut else ''}"
     axes.text(min(end, limit), row, text, va="center", color=INK if cut else SOFT, fontsize=9.5, clip_on=False)
@@ -243,11 +243,11 @@ def _scatter(shown: Sequence[Combination]) -> Callable[[Figure, bool], None]:
 
 
 def _name(axes: Any, front: Sequence[Combination], narrow: bool) -> None:
-    """Write names beside points, each where no other name stands yet; one that finds no place is left out."""
+    """Label points without overlapping; a label that does not fit anywhere is omitted."""
     size = 9 if narrow else 10.5
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     width, height = axes.figure.get_size_inches() * 72 * 0.9
-    taken: list[tuple[float, float, float, float]] = []
+    occupied: list[tuple[float, float, float, float]] = []
     for combination in sorted(front, key=lambda combination: combination.size_bytes):
         across = log(_time(combination) / left) / log(right / left) * width
         up = log(combination.size_factor / bottom) / log(top / bottom) * height
@@ -255,9 +255,9 @@ def _name(axes: Any, front: Sequence[Combination], narrow: bool) -> None:
         for right_of, away in ((False, -6), (False, -20), (True, 14), (False, -34), (True, 28), (False, 14)):
             start = across + 6 if right_of else across - 6 - long
             box = (start, up + away - size, start + long, up + away)
-            if start < -30 or start + long > width or any(_overlap(box, other) for other in taken):
+            if start < -30 or start + long > width or any(_overlap(box, other) for other in occupied):
                 continue
-            taken.append(box)
+            occupied.append(box)
             axes.annotate(
                 combination.name,
                 (_time(combination), combination.size_factor),

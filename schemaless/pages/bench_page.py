@@ -1,4 +1,4 @@
-"""A codec benchmark as one HTML page, and its findings in sentences."""
+"""Render a codec benchmark as an HTML page, and its findings as sentences."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def bench_html(result: Result) -> str:
         section("Size", _lead(LEADS["size"]) + pictures["size"].html(), long=True),
         section("Time", _lead(LEADS["time"]) + pictures["time"].html(), long=True),
         section("All figures", _lead(*MARKS) + figures_table(result.combinations), long=True),
-        section("What was not exact", losses_table(result)) if losses(result) else "",
-        section("What is missing", _missing(result)) if result.absentees or result.failed else "",
+        section("Formats that lost data", losses_table(result)) if losses(result) else "",
+        section("Not measured", _missing(result)) if result.absentees or result.failed else "",
         section("How it was measured", terms(method(result)), long=True),
     ]
     return html_page(
@@ -57,21 +57,23 @@ def bench_html(result: Result) -> str:
 
 
 LEADS: Final = {
-    "front": "Down and to the left is better. The red line joins what nothing exact beats in both: the Pareto front.",
-    "size": "Total bytes, as a multiple of those of JSON + zlib. Names in red are on the front; bars with > are cut.",
-    "time": "CPU time of encoding, compressing, inflating and decoding, as a multiple of that of JSON + zlib.",
+    "front": "Down and to the left is better. The red line is the Pareto front: no lossless combination is both "
+    "smaller and faster than one of these.",
+    "size": "Total bytes, as a multiple of JSON + zlib. Names in red are on the Pareto front; bars marked > are cut.",
+    "time": "CPU time to encode, compress, decompress and decode, as a multiple of JSON + zlib.",
 }
 MARKS: Final = (
-    "Rows in colour are on the Pareto front.",
-    "~ loses the order of keys in some documents, ! loses more or refuses some; neither is on the front.",
-    "Sizes and times are multiples of JSON + zlib; those of 2016 are the article's.",
-    "Costs are those of compression: writing as a multiple of encoding, reading as a multiple of decoding.",
-    "Marshal and Pickle are for comparison: they run what the bytes say.",
+    "Coloured rows are on the Pareto front.",
+    "~ loses the order of keys in some documents; ! loses more, or refuses some. Neither can be on the front.",
+    "Sizes and times are multiples of JSON + zlib; the columns for 2016 are from Uber's article.",
+    "Write cost: encoding and compressing as a multiple of encoding.",
+    "Read cost: inflating and decoding as a multiple of decoding.",
+    "Marshal and Pickle are only for comparison: reading bytes from an untrusted source with them is unsafe.",
 )
 
 
 def findings(result: Result) -> list[str]:
-    """Return what the figures say, each in a sentence."""
+    """Return the main findings as sentences."""
     exact = [combination for combination in result.combinations if not combination.fidelity.mark]
     sentences = []
     if exact:
@@ -81,18 +83,20 @@ def findings(result: Result) -> list[str]:
     kept = [combination for combination in exact if combination.store and combination.compressor != "none"]
     if kept:
         best = min(kept, key=_size)
-        sentences.append(f"Smallest of what the store keeps: {_with(best)}.")
+        sentences.append(f"Smallest among the codecs that schemaless can store: {_with(best)}.")
     ours = {combination.name: combination for combination in exact}
     pair = ours.get("store msgpack+zlib"), ours.get("store json+zlib")
     if pair[0] and pair[1]:
         ratio = pair[0].size_bytes / pair[1].size_bytes
         larger = f"{abs(ratio - 1):.1%} {'larger' if ratio > 1 else 'smaller'}"
-        sentences.append(f"The store's default, msgpack+zlib, is {larger} than json+zlib on these documents.")
+        sentences.append(
+            f"The default codec of the store, msgpack+zlib, is {larger} than json+zlib on these documents."
+        )
     return sentences
 
 
 def losses(result: Result) -> list[tuple[str, str, int, int]]:
-    """Return (serializer, reason, documents, number of the first) for whatever did not come back exactly."""
+    """Return (serializer, reason, count, first document number) for documents that were not restored exactly."""
     by_serializer = {combination.serializer: combination.fidelity for combination in result.combinations}
     return [
         (serializer, reason, count, first)
@@ -120,9 +124,10 @@ def row_of(combination: Combination) -> list[str]:
 
 
 def matrices(results: Sequence[Result]) -> list[tuple[str, list[str], list[list[str]]]]:
-    """Return (title, header, rows) of tables with a column for each of several corpora.
+    """Return (title, header, rows) of tables that compare several corpora, one column each.
 
-    Of what is not compressed: bytes, encoding and decoding relative to JSON; of what is: bytes relative to JSON + zlib.
+    Without compression: bytes, encoding and decoding relative to JSON. With compression: bytes and CPU time relative to
+    JSON + zlib.
     """
     by_corpus = [{combination.name: combination for combination in result.combinations} for result in results]
     header = [result.corpus.name for result in results]
@@ -138,16 +143,16 @@ def matrices(results: Sequence[Result]) -> list[tuple[str, list[str], list[list[
     json, zlib = " ".join((BASELINE[0], "none")), " ".join(BASELINE)
     tables = [
         ("Bytes, as a multiple of JSON text", rows(plain, json, _size)),
-        ("Encoding, as a multiple of JSON", rows(plain, json, lambda one: one.stages["encode"].mid)),
-        ("Decoding, as a multiple of JSON", rows(plain, json, lambda one: one.stages["decode"].mid)),
+        ("Encoding, as a multiple of JSON", rows(plain, json, lambda combination: combination.stages["encode"].mid)),
+        ("Decoding, as a multiple of JSON", rows(plain, json, lambda combination: combination.stages["decode"].mid)),
         ("Bytes, as a multiple of JSON + zlib", rows(packed, zlib, _size)),
-        ("CPU time, as a multiple of JSON + zlib", rows(packed, zlib, lambda one: one.total_ms.mid)),
+        ("CPU time, as a multiple of JSON + zlib", rows(packed, zlib, lambda combination: combination.total_ms.mid)),
     ]
     return [(title, ["", *header], lines) for title, lines in tables if lines]
 
 
 def summary_of(results: Sequence[Result]) -> str:
-    """Return a page that leads to those of several corpora, with the tables of ``matrices``."""
+    """Return an HTML page that links to the pages of several corpora and shows the tables of ``matrices``."""
     corpora = [
         [result.corpus.name, f"{result.corpus.documents:,}", bytes_text(result.corpus.json_bytes), result.corpus.about]
         for result in results
@@ -156,7 +161,7 @@ def summary_of(results: Sequence[Result]) -> str:
         f'<li><a href="{quote(result.corpus.name)}/index.html">{escape(result.corpus.name)}</a></li>'
         for result in results
     )
-    sections = [section("Documents", table(["", "documents", "as JSON", "what"], corpora) + f"<ul>{links}</ul>")]
+    sections = [section("Documents", table(["", "documents", "as JSON", "content"], corpora) + f"<ul>{links}</ul>")]
     sections += [section(title, table(header, rows), long=True) for title, header, rows in matrices(results)]
     sections.append(section("How it was measured", terms(method(results[0])[1:]), long=True))
     return html_page("Codecs on several sets of documents", _lead_text(results), sections)
@@ -170,10 +175,10 @@ def _in_any(by_corpus: Sequence[dict[str, Combination]]) -> list[str]:
     return list(dict.fromkeys(name for of_corpus in by_corpus for name in of_corpus))
 
 
-def _relative(one: Combination | None, base: Combination | None, of: Callable[[Combination], float]) -> str:
-    if one is None or base is None or one.fidelity.refused or not of(base):
+def _relative(combination: Combination | None, base: Combination | None, value: Callable[[Combination], float]) -> str:
+    if combination is None or base is None or combination.fidelity.refused or not value(base):
         return "-"
-    return f"{of(one) / of(base):.2f}{one.fidelity.mark}"
+    return f"{value(combination) / value(base):.2f}{combination.fidelity.mark}"
 
 
 def _size(combination: Combination) -> float:
@@ -187,21 +192,21 @@ def figures_table(combinations: Sequence[Combination]) -> str:
 
 
 def losses_table(result: Result) -> str:
-    """Return the table of what did not come back exactly as HTML."""
+    """Return the table of documents that were not restored exactly, as HTML."""
     rows = [[name, reason, f"{count:,}", f"{first:,}"] for name, reason, count, first in losses(result)]
-    return table(["serializer", "what", "documents", "first of them"], rows)
+    return table(["serializer", "loss", "documents", "first document"], rows)
 
 
 def method(result: Result) -> list[tuple[str, str]]:
-    """Return terms and what they mean, with what was measured where."""
+    """Return pairs of term and text that describe how and where the benchmark was run."""
     corpus, machine = result.corpus, result.machine
-    rows = "each document a row of its own" if corpus.rows is None else f"{corpus.rows:,} rows"
+    rows = "each in its own row" if corpus.rows is None else f"in {corpus.rows:,} rows"
     rounds = f"{result.rounds}"
     if result.rounds < result.rounds_wanted:
-        rounds += f" of {result.rounds_wanted}: it was stopped"
+        rounds += f" of {result.rounds_wanted}, because the run was stopped"
     documents = (
-        f"{corpus.documents:,}, {rows}; {corpus.json_bytes:,} bytes as compact JSON, the median "
-        f"{corpus.median_bytes:,}, the largest {corpus.largest_bytes:,}. SHA-256 of their lines: {corpus.sha256}."
+        f"{corpus.documents:,}, {rows}; {corpus.json_bytes:,} bytes as compact JSON (median {corpus.median_bytes:,}, "
+        f"largest {corpus.largest_bytes:,}). SHA-256 of the lines: {corpus.sha256}."
     )
     where = f"{machine.processor}, {machine.cores} cores, {machine.memory_gib} GiB, {machine.system}. {busy(result)}"
     versions = [machine.python, *(f"{name} {number}" for name, number in machine.libraries.items())]
@@ -214,40 +219,42 @@ def method(result: Result) -> list[tuple[str, str]]:
         ("Settings", "; ".join(f"{name}: {what}" for name, what in result.settings.items())),
         ("Machine", where),
         ("Versions", ", ".join(versions)),
-        ("Begun", f"{result.measured_at} (UTC)"),
+        ("Started", f"{result.measured_at} (UTC)"),
         ("Article", _ARTICLE),
     ]
 
 
 _ROUNDS: Final = (
-    "They are interleaved: with each chunk of about a MB every contender has its turn before the next. Figures are "
-    "medians; the spread is the distance of the quartiles, relative to the median."
+    "Rounds are interleaved: every contender processes a chunk of about 1 MB before the next chunk. Figures are "
+    "medians; the spread is the interquartile range relative to the median."
 )
 _TIME: Final = (
-    "CPU time of one thread, for all documents: encode (for Thrift, Protocol Buffers, Avro and FlatBuffers with what "
-    "makes their objects of a document), compress, inflate, decode, each to Python's own objects."
+    "CPU time of one thread for all documents: encode, compress, inflate (decompress) and decode, from and to plain "
+    "Python objects. For Thrift, Protocol Buffers, Avro and FlatBuffers that includes converting to and from their own "
+    "objects."
 )
 _EXACTNESS: Final = (
-    "Each decode of each round is compared with its document: 1 is not 1.0, and the order of keys counts."
+    "Every decoded document of every round is compared with the original: 1 is not 1.0, and the order of keys counts."
 )
 _STORE: Final = (
-    "What is called store is this store's own: with exact check, envelope and checksum, and with what the extra [fast] "
-    "brings. Dictionaries are trained on one half of the rows and judged on the other, each half in turn."
+    "Serializers named 'store' are the codecs of schemaless, including exactness check, envelope and checksum, and the "
+    "packages of the extra [fast] if they are installed. Dictionaries are trained on one half of the rows and "
+    "evaluated on the other, then the other way round."
 )
 _ARTICLE: Final = (
-    "Uber Engineering, 2016: 2,219 trips on their machines, with the libraries of that time; its factors are relative "
-    "to its own JSON + zlib."
+    "Uber Engineering, 2016: 2,219 trips on Uber's machines with the libraries of that time, relative to its own JSON "
+    "+ zlib."
 )
 
 
 def busy(result: Result) -> str:
-    """Return how much of the machine there was."""
-    load = f"load {result.load[0]:.1f} at the beginning, {result.load[1]:.1f} at the end"
+    """Return a sentence on how busy the machine was during the benchmark."""
+    load = f"load {result.load[0]:.1f} at the start, {result.load[1]:.1f} at the end"
     if result.cpu_share >= _QUIET_SHARE and result.load[0] <= _QUIET_LOAD * result.machine.cores:
-        return f"The machine was quiet: this process had its processor {result.cpu_share:.0%} of the time ({load})."
+        return f"The machine was quiet: this process had a processor {result.cpu_share:.0%} of the time ({load})."
     return (
-        f"The machine was busy: this process had its processor {result.cpu_share:.0%} of the time ({load}). "
-        "CPU time leaves the waiting out, but not what others do to caches and clocks."
+        f"The machine was busy: this process had a processor {result.cpu_share:.0%} of the time ({load}). CPU times "
+        "do not include waiting, but other processes still affect caches and clock speed."
     )
 
 
@@ -255,16 +262,16 @@ def _answers(result: Result) -> list[tuple[str, str]]:
     exact = [
         combination for combination in result.combinations if not combination.fidelity.mark and combination.time_factor
     ]
-    kept = [combination for combination in exact if combination.store]
+    storable = [combination for combination in exact if combination.store]
     boxes = []
-    for what, among, of in (
+    for label, candidates, key in (
         ("smallest", exact, _size),
         ("fastest", exact, _time),
-        ("smallest that the store keeps", kept, _size),
+        ("smallest that schemaless can store", storable, _size),
     ):
-        if among:
-            best = min(among, key=of)
-            boxes.append((best.name, f"{what}: {_factors(best)}"))
+        if candidates:
+            best = min(candidates, key=key)
+            boxes.append((best.name, f"{label}: {_factors(best)}"))
     return boxes
 
 
@@ -277,14 +284,14 @@ def _with(combination: Combination) -> str:
 
 
 def _factors(combination: Combination) -> str:
-    time = "" if combination.time_factor is None else f", {combination.time_factor.mid:.2f} of the time"
-    return f"{combination.size_factor:.2f} of the bytes{time} of JSON + zlib"
+    time = "" if combination.time_factor is None else f" and {combination.time_factor.mid:.2f} times the CPU time"
+    return f"{combination.size_factor:.2f} times the bytes{time} of JSON + zlib"
 
 
 def _missing(result: Result) -> str:
     rows = [[absent.name, absent.reason, absent.install] for absent in result.absentees]
     rows += [[name, reason, ""] for name, reason in result.failed.items()]
-    return table(["contender", "why", "what brings it"], rows)
+    return table(["contender", "reason", "how to install it"], rows)
 
 
 def _lead(*lines: str) -> str:

@@ -1,4 +1,4 @@
-"""The charts of a capacity report: how the disk fills, growth and forecast, bytes by codec, days by codec, skew."""
+"""Charts of a capacity report: disk usage, growth and forecast, file bytes and days by codec, and skew."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from schemaless.capacity.bars import bars
 from schemaless.capacity.forecast import Band, Forecast
+from schemaless.capacity.report import CapacityReport
+from schemaless.capacity.whatif import Scenario
 from schemaless.pages.capacity_planning import MANY_SHARDS, level_name
 from schemaless.pages.capacity_words import answer, days_text
 from schemaless.pages.charts import INK, SERIES, SOFT, Chart
 from schemaless.terminal.output import bytes_text, estimate_text
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # Part of an extra, and slow to import.
     from matplotlib.figure import Figure
-
-    from schemaless.capacity.report import CapacityReport
-    from schemaless.capacity.whatif import Scenario
 
 _NOW, _AFTER = SERIES[0], SERIES[1]
 _SIZE: Final = (440, 380)
-"""A chart has this size in CSS pixels: two stand side by side on a screen, and one shrinks little on a phone."""
+"""Width and height of a chart in CSS pixels; two fit side by side on a screen, and one shrinks little on a phone."""
 
 _FEWEST_PAST_DAYS: Final = 28
 _BINS: Final = 32
@@ -33,17 +32,17 @@ _FREE: Final = "free in files"
 _LONGEST_NAME: Final = 32
 _LEGEND_CHARACTERS: Final = 58
 _FUTURE_TIMES: Final = 1.0
-"""The growth chart looks ahead for so many lengths of the history."""
+"""Length of the forecast in the growth chart, as a multiple of the history."""
 
 
 def charts(report: CapacityReport) -> list[Chart]:
-    """Return the charts that there are figures for, in the order of the page."""
+    """Return the charts for which there are figures, in the order of the page."""
     drawn = [_fill(report), _growth(report), _bytes(report), _days_by_codec(report), _skew(report)]
     return [chart for chart in drawn if chart is not None]
 
 
 def overview(report: CapacityReport) -> Chart | None:
-    """Return up to four charts as one picture, for where a page cannot go; None where there is none."""
+    """Return up to four charts as one picture, for places that cannot show a page; None if there are no charts."""
     parts = charts(report)[:4]
     if not parts:
         return None
@@ -57,12 +56,12 @@ def overview(report: CapacityReport) -> Chart | None:
 
     after = report.after
     if _known(report.now):
-        title = f"{report.measurement.datastore}: {_full_text(report.now)} as it is"
+        title = f"{report.measurement.datastore}: {_full_text(report.now)}"
         if after is not None and _known(after):
-            title += f", {_full_text(after)} as {report.codec}"
+            title += f"; re-encoded to {report.codec}: {_full_text(after)}"
     else:
         shown = "; ".join(part.title[:1].lower() + part.title[1:] for part in parts)
-        title = f"{report.measurement.datastore}: {shown}; how long it lasts is not known"
+        title = f"{report.measurement.datastore}: {shown}; unknown how long the disks last"
     if report.warnings:
         title += " (with a warning)"
     height = 460 * math.ceil(len(parts) / 2) + 40
@@ -70,11 +69,11 @@ def overview(report: CapacityReport) -> Chart | None:
 
 
 def _full_text(scenario: Scenario) -> str:
-    """Return when it is full, in a few words."""
+    """Return in a few words when the first disk is full."""
     days = answer(scenario).days
     if days.startswith("over "):
         return f"not full within {days.removeprefix('over ')}"
-    return "full already" if days == "no room" else f"full in {days}"
+    return days if days == "no space left" else f"full in {days}"
 
 
 def _known(scenario: Scenario) -> bool:
@@ -82,28 +81,28 @@ def _known(scenario: Scenario) -> bool:
 
 
 def _fill(report: CapacityReport) -> Chart | None:
-    """Return how the disk filled that is full first, and how it fills: as it is, and after re-encoding."""
+    """Chart past and future usage of the disk that is full first, with and without re-encoding."""
     first = report.now.first
     if first is None:
         return None
-    filled = next(grown for grown in report.disks if grown.disk.name == first.disk)
-    forecast, size = filled.forecast, filled.disk.disk_bytes
+    disk_forecast = next(candidate for candidate in report.disks if candidate.disk.name == first.disk)
+    forecast, size = disk_forecast.forecast, disk_forecast.disk.disk_bytes
     if not isinstance(forecast, Forecast) or size is None or first.free_bytes is None:
         return None
-    lines: list[tuple[str, str, float, float]] = [("as it is", _NOW, size - first.free_bytes.mid, 1.0)]
+    lines: list[tuple[str, str, float, float]] = [("stored as now", _NOW, size - first.free_bytes.mid, 1.0)]
     after = report.after
-    outlook = next((then for then in after.disks if then.disk == first.disk), None) if after else None
+    outlook = next((candidate for candidate in after.disks if candidate.disk == first.disk), None) if after else None
     if outlook is not None and outlook.free_bytes is not None and outlook.bytes_per_day and first.bytes_per_day:
         factor = outlook.bytes_per_day / first.bytes_per_day
-        lines.append((f"as {report.codec}", _AFTER, size - outlook.free_bytes.mid, factor))
+        lines.append((f"{report.codec}", _AFTER, size - outlook.free_bytes.mid, factor))
     until = _until(report, first.disk, forecast.horizon_days)
-    # As many as are seen: the bands of five years by day are most of a page.
+    # Thinned to what is visible: daily bands over five years would be most of the page's bytes.
     ahead = [*range(0, until, math.ceil(until / _MOST_POINTS)), until]
     days = [forecast.first_day + datetime.timedelta(day) for day in ahead]
     sums = [forecast.cumulative[day - 1] if day else Band(0, 0, 0, 0, 0) for day in ahead]
-    past = filled.used.by_day[-max(_FEWEST_PAST_DAYS, until) :]
+    past = disk_forecast.used.by_day[-max(_FEWEST_PAST_DAYS, until) :]
     begin = past[0][0] if past else days[0]
-    measured = [(at, used) for at, used in filled.used.measured if at.date() >= begin]
+    measured = [(at, used) for at, used in disk_forecast.used.measured if at.date() >= begin]
     levels = [(level, _NOW) for level in report.planning.now if level.disk == first.disk]
     levels += [(level, _AFTER) for level in report.planning.after if level.disk == first.disk]
 
@@ -111,19 +110,19 @@ def _fill(report: CapacityReport) -> Chart | None:
 
     def draw(figure: Figure, _: bool) -> None:
         axes: Any = figure.subplots()
-        axes.plot([day for day, _ in past], [used for _, used in past], color=INK, label="until now")
+        axes.plot([day for day, _ in past], [used for _, used in past], color=INK, label="so far")
         if len(measured) > 1:
             x, y = [at for at, _ in measured], [used for _, used in measured]
-            axes.plot(x, y, color=SOFT, linestyle="", marker="o", markersize=3, label="its files, measured")
+            axes.plot(x, y, color=SOFT, linestyle="", marker="o", markersize=3, label="measured files")
         for name, colour, used, factor in lines:
-            # Cut at the top, and not only hidden there: an audit takes what is hidden to lie over the text above.
+            # Cut instead of clipped: accessibility audits report clipped shapes as covering the text above.
             parts = [[min(top, used + factor * band[place]) for band in sums] for place in range(5)]
             axes.fill_between(days, parts[0], parts[4], color=colour, alpha=0.16, linewidth=0)
             axes.fill_between(days, parts[1], parts[3], color=colour, alpha=0.26, linewidth=0)
-            shown = next((place + 1 for place, used in enumerate(parts[2]) if used == top), len(days))
+            shown = next((place + 1 for place, value in enumerate(parts[2]) if value == top), len(days))
             axes.plot(days[:shown], parts[2][:shown], color=colour, label=name)
-        axes.axhline(size, color=SERIES[4], linewidth=1.5, linestyle="--", label=f"the disk, {bytes_text(size)}")
-        for share in report.planning.wishes.thresholds:
+        axes.axhline(size, color=SERIES[4], linewidth=1.5, linestyle="--", label=f"disk size, {bytes_text(size)}")
+        for share in report.planning.options.thresholds:
             axes.axhline(share * size, color=SERIES[2], linewidth=1.2, linestyle=":")
             _above(axes, f"{share * 100:.4g} %", 0.01, share * size)
         for level, colour in levels:
@@ -144,25 +143,25 @@ def _fill(report: CapacityReport) -> Chart | None:
         _legend(figure)
 
     texts = "; ".join(
-        f"{name} it is full in {days_text(then)}"
-        for name, then in (("as it is", first), (f"as {report.codec}", outlook))
-        if then is not None
+        f"{name}: {days_text(outlook)}"
+        for name, outlook in (("stored as now", first), (f"re-encoded to {report.codec}", outlook))
+        if outlook is not None
     )
-    title = f"How the disk of {first.disk} fills" if len(report.disks) > 1 else "How the disk fills"
+    title = f"Usage of the disk of {first.disk}" if len(report.disks) > 1 else "Disk usage"
     description = (
         f"Bytes used of {bytes_text(size)}: {len(past)} days until today, and {until:,} days ahead with 80 and 95 "
-        f"percent bands. {texts[:1].upper()}{texts[1:]}."
+        f"percent bands. Time until full, {texts}."
     )
     marks = [
         f"{level_name(level)} on {level.on['mid']}" for level in report.planning.first() if level.on and level.on["mid"]
     ]
     if marks:
-        description += f" As it is: {'; '.join(marks)}; marks are as wide as 80 of 100 cases."
+        description += f" Stored as now: {'; '.join(marks)}. Horizontal bars show the 80 percent interval of a date."
     return Chart("fill", title, description, draw, _SIZE, None)
 
 
 def _until(report: CapacityReport, disk: str, horizon: int) -> int:
-    """Return how many days of the filling are worth a picture: until both lines are well through, or the horizon."""
+    """Return the number of days to draw: until both lines have clearly crossed the top, or the horizon."""
     ends = []
     for scenario in (report.now, report.after):
         outlook = next((of_disk for of_disk in scenario.disks if of_disk.disk == disk), None) if scenario else None
@@ -172,7 +171,7 @@ def _until(report: CapacityReport, disk: str, horizon: int) -> int:
 
 
 def _growth(report: CapacityReport) -> Chart | None:
-    """Return what came by day, and what is forecast; by week where days would be a blot."""
+    """Chart measured and forecast growth a day; averaged by week for long histories."""
     total = report.total
     if total is None or len(total.history) < 2:
         return None
@@ -199,38 +198,38 @@ def _growth(report: CapacityReport) -> Chart | None:
             axes.fill_between(days, parts[0], parts[4], color=_NOW, alpha=0.16, linewidth=0, label="95 %")
             axes.fill_between(days, parts[1], parts[3], color=_NOW, alpha=0.3, linewidth=0, label="80 %")
             axes.plot(days, parts[2], color=_NOW, linewidth=1.4, label="forecast")
-            # A band may be many times what it is about; it goes out of the picture then.
+            # A very wide band is cut, so that the line remains readable.
             top = max(top, max(parts[2]), min(max(parts[4]), 3 * max(top, max(parts[2]))))
         axes.set_ylim(0, top * 1.15 or 1)
         axes.grid(axis="y")
         axes.margins(x=0.01)
-        _bytes_axis(axes.yaxis, "a day" if step == 1 else "a day, weeks' average")
+        _bytes_axis(axes.yaxis, "a day" if step == 1 else "a day, weekly average")
         _date_axis(axes.xaxis)
         _legend(figure)
 
     recent = [value for _, value in history[-28:]]
     description = (
         f"{len(history)} days measured, {bytes_text(sum(recent) / len(recent))} a day now"
-        + (f"; in {len(ahead)} days {bytes_text(ahead[-1].mid)} are forecast" if ahead else "; no forecast")
+        + (f"; {bytes_text(ahead[-1].mid)} a day forecast in {len(ahead)} days" if ahead else "; no forecast")
         + "."
     )
-    return Chart("growth", "Bytes of disk a day, measured and forecast", description, draw, _SIZE, None)
+    return Chart("growth", "Growth of disk usage a day", description, draw, _SIZE, None)
 
 
 def _averages(history: Sequence[tuple[datetime.date, float]], step: int) -> list[tuple[datetime.date, float]]:
-    """Return what a day brought on average of so many at a time, whole ones, up to the last day."""
+    """Average complete groups of ``step`` days, ending with the last day."""
     begins = range(len(history) % step, len(history), step)
     return [(history[begin][0], sum(value for _, value in history[begin : begin + step]) / step) for begin in begins]
 
 
 def _bytes(report: CapacityReport) -> Chart | None:
-    """Return what the columns take of the files now, and in each codec."""
+    """Chart the file bytes of each column, now and in each codec."""
     in_codecs = bars(report)
     if not in_codecs:
         return None
     now = in_codecs[0].columns
     names = sorted(now, key=lambda name: -now[name])
-    most = len(SERIES) - 1 if len(names) < len(SERIES) else len(SERIES) - 2  # the last colour is what is free
+    most = len(SERIES) - 1 if len(names) < len(SERIES) else len(SERIES) - 2  # The last colour is for free space.
     shown, others = names[:most], names[most:]
 
     def draw(figure: Figure, _: bool) -> None:
@@ -261,12 +260,12 @@ def _bytes(report: CapacityReport) -> Chart | None:
 
     description = f"Files of {len(names)} columns: now {estimate_text(in_codecs[0].total, bytes_text)}"
     if len(in_codecs) > 1:
-        description += f"; the least is {estimate_text(in_codecs[1].total, bytes_text)}, as {in_codecs[1].name}"
-    return Chart("bytes", "Files by column, now and in each codec", f"{description}.", draw, _SIZE, None)
+        description += f"; smallest with {in_codecs[1].name}: {estimate_text(in_codecs[1].total, bytes_text)}"
+    return Chart("bytes", "File size by column, now and in each codec", f"{description}.", draw, _SIZE, None)
 
 
 def _days_by_codec(report: CapacityReport) -> Chart | None:
-    """Return the days until full in each codec, with their intervals."""
+    """Chart the days until full in each codec, with intervals."""
     rows = [
         (scenario.name, scenario.first) for scenario in report.scenarios if scenario.name in ("now", scenario.codec)
     ]
@@ -303,12 +302,12 @@ def _days_by_codec(report: CapacityReport) -> Chart | None:
 
 
 def _ending(days: Band | None, horizon: int | None) -> list[float]:
-    """Return the band with the horizon in place of infinity."""
+    """Return the band capped at the horizon."""
     return [min(end, horizon or 0) for end in days or ()]
 
 
 def _skew(report: CapacityReport) -> Chart | None:
-    """Return the shards' sizes: one by one, or how they are distributed where they are many; else the clusters'."""
+    """Chart shard sizes, as a histogram if there are many, or cluster sizes if shards were not measured."""
     skew, sizes = report.skew, report.shard_sizes
     if not any(fill.now_bytes for fill in skew.clusters):
         return None
@@ -331,9 +330,9 @@ def _skew(report: CapacityReport) -> Chart | None:
             axes.axvline(mean, color=SOFT, linewidth=1.2, linestyle="--", label="average")
         elif sizes:
             for name in names:
-                mine = [shard for shard in sizes if shard.cluster == name]
-                numbers = [shard.shard for shard in mine]
-                axes.bar(numbers, [shard.size_bytes for shard in mine], color=colours[name], label=name)
+                in_cluster = [shard for shard in sizes if shard.cluster == name]
+                numbers = [shard.shard for shard in in_cluster]
+                axes.bar(numbers, [shard.size_bytes for shard in in_cluster], color=colours[name], label=name)
             mean = sum(shard.size_bytes for shard in sizes) / skew.shard_count
             axes.axhline(mean, color=SOFT, linewidth=1.2, linestyle="--", label="average")
             axes.set_xlabel("shard")
@@ -343,29 +342,29 @@ def _skew(report: CapacityReport) -> Chart | None:
             for place, fill in enumerate(worst):
                 axes.bar(place, fill.now_bytes, color=colours[fill.cluster])
                 axes.plot([place - 0.4, place + 0.4], [fill.even_bytes] * 2, color=SOFT, linestyle="--", linewidth=1.2)
-            axes.set_xlabel("cluster, the fullest first; dashed: its share")
+            axes.set_xlabel("cluster, fullest first; dashed: fair share")
         axes.grid(axis="y")
         if not many:
             _bytes_axis(axes.yaxis, "allocated" if skew.shards or not sizes else "file")
         if sizes:
             _legend(figure)
 
-    ratio = f"; the largest shard has {skew.shard_ratio:.2f} times the average" if skew.shard_ratio is not None else ""
+    ratio = f"; the largest shard is {skew.shard_ratio:.2f} times the average" if skew.shard_ratio is not None else ""
     description = (
         f"{len(sizes) or skew.shard_count:,} shards in {len(skew.clusters)} clusters; the fullest cluster has "
-        f"{skew.cluster_ratio:.2f} times its share{ratio}; {len(skew.moves)} moves would even it out."
+        f"{skew.cluster_ratio:.2f} times its fair share{ratio}; {len(skew.moves)} moves would balance the clusters."
     )
     if many:
-        title = f"How {len(sizes):,} shards are distributed by size"
+        title = f"Distribution of {len(sizes):,} shards by size"
     elif sizes:
-        title = "Allocated bytes of each shard" if skew.shards else "Files of the shards"
+        title = "Allocated bytes of each shard" if skew.shards else "File size of each shard"
     else:
         title = "Allocated bytes of each cluster"
     return Chart("skew", title, description, draw, _SIZE, None)
 
 
 def _legend(figure: Any) -> None:
-    """Put a legend below the drawing, in as many columns as its names have room for."""
+    """Put a legend below the drawing, in as many columns as fit."""
     handles, names = figure.axes[0].get_legend_handles_labels()
     short = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 7]}...{name[-4:]}" for name in names]
     columns = max(1, min(len(short), _LEGEND_CHARACTERS // (max(map(len, short), default=1) + 6)))
@@ -373,7 +372,7 @@ def _legend(figure: Any) -> None:
 
 
 def _above(axes: Any, text: str, x_share: float, y: float) -> None:
-    """Write what a line across stands for, at its left end."""
+    """Label a horizontal line at its left end."""
     axes.annotate(
         text,
         (x_share, y),
@@ -387,12 +386,12 @@ def _above(axes: Any, text: str, x_share: float, y: float) -> None:
 
 
 def _beside(axes: Any, text: str, x: float, y: float) -> None:
-    """Write a bar's figure to the right of it."""
+    """Label a bar to the right of it."""
     axes.annotate(text, (x, y), xytext=(5, 0), textcoords="offset points", va="center", color=INK, fontsize=10)
 
 
-def _bytes_axis(axis: Any, what: str, most_ticks: int = 6) -> None:
-    """Label an axis whose limits are set with round numbers of KiB, MiB, ..., which those of the library are not."""
+def _bytes_axis(axis: Any, label: str, most_ticks: int = 6) -> None:
+    """Set ticks at round numbers of KiB, MiB, ...; Matplotlib's own are round only in decimal units."""
     high = max(axis.get_view_interval())
     units = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
     power = min(max(0, int(math.log(high, 1024))), len(units) - 1) if high >= 1 else 0
@@ -406,12 +405,12 @@ def _bytes_axis(axis: Any, what: str, most_ticks: int = 6) -> None:
     )
     ticks = [step * number for number in range(math.floor(high / unit / step) + 1)]
     axis.set_ticks([tick * unit for tick in ticks], [f"{tick:g}" for tick in ticks])
-    axis.set_label_text(f"{what}, {units[power]}")
+    axis.set_label_text(f"{label}, {units[power]}")
 
 
 def _date_axis(axis: Any) -> None:
     dates = import_module("matplotlib.dates")
     locator = dates.AutoDateLocator(minticks=3, maxticks=6)
-    locator.intervald[dates.MONTHLY] = [1, 2, 3, 4, 6, 12]  # two to three years with few ticks, too
+    locator.intervald[dates.MONTHLY] = [1, 2, 3, 4, 6, 12]  # Keeps the number of ticks low for two to three years.
     axis.set_major_locator(locator)
     axis.set_major_formatter(dates.ConciseDateFormatter(locator))

@@ -1,24 +1,23 @@
-"""A report as CSV: every figure on a line."""
+"""Format a capacity report as CSV, one figure per line."""
 
 from __future__ import annotations
 
 import datetime
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from schemaless.capacity.disk_forecast import DiskForecast
 from schemaless.capacity.forecast import Forecast
+from schemaless.capacity.planning import Planning
+from schemaless.capacity.report import CapacityReport
 from schemaless.capacity.skew import fullest
 from schemaless.numbers import Interval
 from schemaless.terminal.shown import CSVText
 
-if TYPE_CHECKING:
-    from schemaless.capacity.planning import Planning
-    from schemaless.capacity.report import CapacityReport
-
 
 def csv_text(report: CapacityReport) -> str:
-    """Return every figure on a line: what it is, of what, its unit, and its intervals; empty is not known, or never."""
+    """Return one line per figure with section, name, item, unit and intervals; empty values are unknown or never."""
     writer = CSVText()
     writer.writerow(["section", "name", "item", "figure", "unit", "low_95", "low_80", "value", "high_80", "high_95"])
 
@@ -54,17 +53,18 @@ def csv_text(report: CapacityReport) -> str:
             line(*where, figure, "share", *_five(getattr(trial, figure), lambda share: round(share, 5)))
         line(*where, "encode", "cpu_s_per_day", trial.encode_s_per_day)
         line(*where, "decode", "cpu_s_per_day", trial.decode_s_per_day)
-    for grown in report.disks:
-        for day, value in grown.history:
-            line("history", grown.disk.name, day.isoformat(), "growth", "bytes", round(value))
-        for day, size in grown.used.by_day:
-            line("used", grown.disk.name, day.isoformat(), "by_growth", "bytes", round(size))
-        for at, size in grown.used.measured:
-            line("used", grown.disk.name, at.isoformat(timespec="seconds"), "by_files", "bytes", round(size))
-        _forecast_lines(line, grown)
-    for size in fullest(report.shard_sizes):
+    for disk_forecast in report.disks:
+        name = disk_forecast.disk.name
+        for day, value in disk_forecast.history:
+            line("history", name, day.isoformat(), "growth", "bytes", round(value))
+        for day, size in disk_forecast.used.by_day:
+            line("used", name, day.isoformat(), "by_growth", "bytes", round(size))
+        for at, size in disk_forecast.used.measured:
+            line("used", name, at.isoformat(timespec="seconds"), "by_files", "bytes", round(size))
+        _forecast_lines(line, disk_forecast)
+    for shard in fullest(report.shard_sizes):
         kind = "allocated" if report.skew.shards else "file"
-        line("fullest", f"shard {size.shard}", size.cluster, kind, "bytes", round(size.size_bytes))
+        line("fullest", f"shard {shard.shard}", shard.cluster, kind, "bytes", round(shard.size_bytes))
     for fill in report.skew.clusters:
         line("skew", fill.cluster, "", "now", "bytes", round(fill.now_bytes))
         line("skew", fill.cluster, "", "even", "bytes", round(fill.even_bytes))
@@ -80,15 +80,16 @@ def csv_text(report: CapacityReport) -> str:
     return writer.getvalue()
 
 
-def _forecast_lines(line: Any, grown: Any) -> None:
-    if not isinstance(grown.forecast, Forecast):
+def _forecast_lines(line: Callable[..., None], disk_forecast: DiskForecast) -> None:
+    forecast = disk_forecast.forecast
+    if not isinstance(forecast, Forecast):
         return
-    for number, band in enumerate(grown.forecast.daily):
-        day = grown.forecast.first_day + datetime.timedelta(number)
-        line("forecast", grown.disk.name, day.isoformat(), "growth", "bytes", *(round(value) for value in band))
+    for number, band in enumerate(forecast.daily):
+        day = forecast.first_day + datetime.timedelta(number)
+        line("forecast", disk_forecast.disk.name, day.isoformat(), "growth", "bytes", *(round(value) for value in band))
 
 
-def _planning_lines(line: Any, planning: Planning) -> None:
+def _planning_lines(line: Callable[..., None], planning: Planning) -> None:
     for stored, levels in (("now", planning.now), ("after", planning.after)):
         for level in levels:
             where = ("level", stored, level.disk)
@@ -111,6 +112,6 @@ def _dates(dates: Mapping[str, datetime.date | None]) -> list[str]:
 
 
 def _five(interval: Interval, text: Callable[[float], float] = float) -> tuple[Any, ...]:
-    """Return an interval of 95 % as the five values of a line."""
+    """Return a 95 % interval as the five values of a line."""
     low, mid, high = (value if math.isinf(value) else text(value) for value in interval)
     return low, "", mid, "", high

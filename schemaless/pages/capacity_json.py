@@ -1,4 +1,4 @@
-"""A report as plain values for JSON: bytes, days and CPU seconds; null for what is not known, and for never."""
+"""Convert a capacity report to plain values for JSON: bytes, days and CPU seconds; null for unknown and for never."""
 
 from __future__ import annotations
 
@@ -6,25 +6,23 @@ import datetime
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from schemaless.capacity.disk_forecast import DiskForecast
 from schemaless.capacity.forecast import Band, NoForecast
-from schemaless.capacity.skew import fullest
+from schemaless.capacity.planning import Level, Planning
+from schemaless.capacity.report import CapacityReport, ColumnForecast
+from schemaless.capacity.skew import ShardSize, fullest
 from schemaless.capacity.whatif import DiskOutlook, Scenario
 from schemaless.numbers import Interval
 from schemaless.survey.recommendation import Choice
 from schemaless.terminal.output import facts
 
-if TYPE_CHECKING:
-    from schemaless.capacity.planning import Level, Planning
-    from schemaless.capacity.report import CapacityReport, ColumnForecast, DiskForecast
-    from schemaless.capacity.skew import ShardSize
-
 __all__ = ["report_json"]
 
 
 def report_json(report: CapacityReport) -> dict[str, Any]:
-    """Return a report for ``json.dumps``."""
+    """Return a report as plain values for ``json.dumps``."""
     return {
         "made_at": report.made_at.isoformat(timespec="seconds"),
         "datastore": report.measurement.datastore,
@@ -39,20 +37,19 @@ def report_json(report: CapacityReport) -> dict[str, Any]:
         "forecasts": {
             "disks": [
                 {
-                    "disk": filling.disk.name,
-                    **facts(filling.disk, "disk_bytes", "free_bytes", "free_assumed", "file_bytes"),
-                    "steps": [{"day": step.day.isoformat(), "times": round(step.times, 4)} for step in filling.steps],
-                    "rate": filling.rate
-                    and {"days": filling.rate.days, "bytes_per_day": _rounded(filling.rate.per_day)},
+                    "disk": growth.disk.name,
+                    **facts(growth.disk, "disk_bytes", "free_bytes", "free_assumed", "file_bytes"),
+                    "steps": [{"day": step.day.isoformat(), "times": round(step.times, 4)} for step in growth.steps],
+                    "rate": growth.rate and {"days": growth.rate.days, "bytes_per_day": _rounded(growth.rate.per_day)},
                     "used": {
-                        "by_growth": [[day.isoformat(), round(size)] for day, size in filling.used.by_day],
+                        "by_growth": [[day.isoformat(), round(size)] for day, size in growth.used.by_day],
                         "by_files": [
-                            [at.isoformat(timespec="seconds"), round(size)] for at, size in filling.used.measured
+                            [at.isoformat(timespec="seconds"), round(size)] for at, size in growth.used.measured
                         ],
                     },
-                    **_forecast_json(filling),
+                    **_forecast_json(growth),
                 }
-                for filling in report.disks
+                for growth in report.disks
             ],
             "columns": [
                 {**facts(column, "cluster", "column_name"), **_forecast_json(column)} for column in report.columns
@@ -62,7 +59,7 @@ def report_json(report: CapacityReport) -> dict[str, Any]:
             {
                 **facts(trial, "column_name", "codec"),
                 "sampled_cells": trial.sampled,
-                "left_cells": trial.left,
+                "left_cells": trial.left_cells,
                 **{
                     name: _rounded(getattr(trial, name), 5)
                     for name in ("body_share", "allocated_share", "migrated_share")
@@ -110,9 +107,9 @@ def _shard_json(size: ShardSize) -> dict[str, Any]:
 
 
 def _planning_json(planning: Planning) -> dict[str, Any]:
-    asked, verdict = planning.wishes, planning.verdict
+    verdict = planning.verdict
     return {
-        **facts(asked, "thresholds", "lead_days", "price_per_tb"),
+        **facts(planning.options, "thresholds", "lead_days", "price_per_tb"),
         "now": [_level_json(level) for level in planning.now],
         "after_re_encoding": [_level_json(level) for level in planning.after],
         "costs": [
@@ -179,9 +176,9 @@ def _outlook_json(outlook: DiskOutlook) -> dict[str, Any]:
     }
 
 
-def _forecast_json(grown: ColumnForecast | DiskForecast) -> dict[str, Any]:
-    forecast = grown.forecast
-    result: dict[str, Any] = {"history": [[day.isoformat(), round(value)] for day, value in grown.history]}
+def _forecast_json(growth: ColumnForecast | DiskForecast) -> dict[str, Any]:
+    forecast = growth.forecast
+    result: dict[str, Any] = {"history": [[day.isoformat(), round(value)] for day, value in growth.history]}
     if isinstance(forecast, NoForecast):
         return {**result, "forecast": None, "reason": forecast.reason}
     test = forecast.back_test
@@ -204,5 +201,5 @@ def _band(band: Band) -> dict[str, float | None]:
 
 
 def _rounded(interval: Interval, digits: int | None = None) -> dict[str, float | None]:
-    """Return an interval in whole numbers, or with so many digits behind the point; null for what is infinite."""
+    """Round an interval to ``digits`` decimals, or to whole numbers; infinity becomes null."""
     return {name: None if math.isinf(end) else round(end, digits) for name, end in asdict(interval).items()}

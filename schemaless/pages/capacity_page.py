@@ -1,15 +1,15 @@
-"""A capacity report as one HTML page: no script, no network, light and dark, for screens, phones and paper.
+"""Render a capacity report as one HTML page, with the frame of ``frame.py``.
 
-Whatever comes from outside goes through ``html.escape``. Each chart says in words what it shows, and its figures stand
-in a table too.
+Each chart has a text alternative, and its figures are also in a table.
 """
 
 from __future__ import annotations
 
 import re
 from html import escape
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from schemaless.capacity.report import CapacityReport
 from schemaless.pages import frame as shared
 from schemaless.pages.capacity_charts import charts
 from schemaless.pages.capacity_planning import FULLEST, cost_answer, levels_text, order_answer
@@ -17,9 +17,6 @@ from schemaless.pages.capacity_text import history_table, tables
 from schemaless.pages.capacity_words import Table, answer
 from schemaless.pages.charts import STYLE as CHART_STYLE
 from schemaless.terminal.output import bytes_text, estimate_text
-
-if TYPE_CHECKING:
-    from schemaless.capacity.report import CapacityReport
 
 _DATE: Final = re.compile(r"\b\d{4}-\d\d-\d\d\b")
 
@@ -57,10 +54,10 @@ summary { color: var(--soft); font-size: .875rem; }
 
 
 def capacity_html(report: CapacityReport) -> str:
-    """Return the page."""
+    """Return the HTML page of a capacity report."""
     return shared.html_page(
         f"How long the disks of {report.measurement.datastore} last",
-        _when(report),
+        _times(report),
         [
             _answers(report),
             _notes(report),
@@ -70,41 +67,43 @@ def capacity_html(report: CapacityReport) -> str:
                 for table in tables(report)
                 if table.title != FULLEST
             ),
-            shared.section("How the figures were obtained, and what is assumed", shared.terms(report.how), long=True),
+            shared.section("How the figures were obtained", shared.terms(report.how), long=True),
         ],
         style=CHART_STYLE + _STYLE,
     )
 
 
-def _when(report: CapacityReport) -> str:
-    times = len(report.measured_at)
-    kept = "" if times == 1 else f", the newest of {times}, since {report.measured_at[0]:%Y-%m-%d}"
+def _times(report: CapacityReport) -> str:
+    count = len(report.measured_at)
+    since = "" if count == 1 else f" (newest of {count} measurements since {report.measured_at[0]:%Y-%m-%d})"
     return (
-        f"Measured {report.measurement.taken_at:%Y-%m-%d %H:%M}{kept}; this page is of "
-        f"{report.made_at:%Y-%m-%d %H:%M}, all UTC."
+        f"Measured {report.measurement.taken_at:%Y-%m-%d %H:%M}{since}; page created {report.made_at:%Y-%m-%d %H:%M}; "
+        "all times UTC."
     )
 
 
 def _answers(report: CapacityReport) -> str:
     now = answer(report.now)
-    boxes = [("first", "Until full, as it is", now.days, now.detail)]
+    boxes = [("first", "First disk full in", now.days, now.detail)]
     levels = levels_text(report)
     warned = "".join(f"<li>Warning: {escape(warning)}.</li>" for warning in report.warnings)
     warnings = f'<ul class="warnings">{warned}</ul>' if warned else ""
     if report.after is not None:
         after = answer(report.after)
-        boxes.append(("after", f"After re-encoding to {report.codec}, rebuilt", after.days, after.detail))
+        boxes.append(("after", f"Re-encoded to {report.codec} and rebuilt", after.days, after.detail))
     sizes = [space.file_bytes for space in report.measurement.clusters if space.file_bytes is not None]
     if sizes:
         files = bytes_text(sum(sizes))
-        detail = "in files, of one copy"
+        detail = "in files of one copy"
         if report.total is not None and report.total.rate is not None:
-            detail += f"; {estimate_text(report.total.rate.per_day, bytes_text)} more each day now"
+            detail += f", growing by {estimate_text(report.total.rate.per_day, bytes_text)} a day"
+        detail += "."
         if report.after is not None and report.after.file_bytes is not None:
-            detail += f". As {report.codec}, rebuilt: {estimate_text(report.after.file_bytes, bytes_text)}"
-        boxes.append(("", "Stored", files, detail + "."))
-    asked = (("For the disk that is full first", order_answer(report)), ("All disks", cost_answer(report)))
-    boxes += [("", head, answer.days, _sentence(answer.detail)) for head, answer in asked if answer is not None]
+            size = estimate_text(report.after.file_bytes, bytes_text)
+            detail += f" Re-encoded to {report.codec} and rebuilt: {size}."
+        boxes.append(("", "Stored now", files, detail))
+    planned = (("For the disk that is full first", order_answer(report)), ("All disks", cost_answer(report)))
+    boxes += [("", head, answer.days, _sentence(answer.detail)) for head, answer in planned if answer is not None]
     inner = "".join(
         f'<div class="answer {kind}"><h2>{escape(head)}</h2><b>{_text(big)}</b>{warnings if kind == "first" else ""}'
         f'<p class="soft">{_text(small)}</p>'
@@ -115,7 +114,7 @@ def _answers(report: CapacityReport) -> str:
 
 
 def _text(text: str) -> str:
-    """Return text for the page, in which no date is broken."""
+    """Escape text, and keep dates from wrapping."""
     return _DATE.sub(r'<span class="day">\g<0></span>', escape(text))
 
 
@@ -127,31 +126,31 @@ def _notes(report: CapacityReport) -> str:
     if not report.notes:
         return ""
     items = "".join(f"<li>{escape(note)}</li>" for note in report.notes)
-    return f'<aside class="notes" aria-label="What to know before using a figure"><ul>{items}</ul></aside>'
+    return f'<aside class="notes" aria-label="Notes"><ul>{items}</ul></aside>'
 
 
 def _charts(report: CapacityReport) -> str:
-    drawn = [shared.section(chart.title, chart.html() + _behind(chart.name, report)) for chart in charts(report)]
+    drawn = [shared.section(chart.title, chart.html() + _chart_table(chart.name, report)) for chart in charts(report)]
     drawn += [
         shared.section(table.title, _table(table)) for table in tables(report) if drawn and table.title == FULLEST
     ]
     return f'<div class="charts">{"".join(drawn)}</div>' if drawn else ""
 
 
-def _behind(name: str, report: CapacityReport) -> str:
-    """Return the table behind a chart, where it is none of the page's own tables."""
+def _chart_table(name: str, report: CapacityReport) -> str:
+    """Return the figures of a chart that are in no other table of the page."""
     if name != "growth":
         return ""
-    made = history_table(report)
-    return f"<details><summary>{escape(made.title)}: {len(made.rows)} lines</summary>{_table(made)}</details>"
+    table = history_table(report)
+    return f"<details><summary>{escape(table.title)}: {len(table.rows)} rows</summary>{_table(table)}</details>"
 
 
 def _table(table: Table) -> str:
     def cell(tag: str, place: int, text: str, scope: str = "") -> str:
-        words = place < table.text_columns or (table.last_text and place == len(table.columns) - 1)
-        kinds = " ".join(filter(None, ["text" if words else "", "long" if len(text) > 40 else ""]))
+        is_text = place < table.text_columns or (table.last_text and place == len(table.columns) - 1)
+        kinds = " ".join(filter(None, ["text" if is_text else "", "long" if len(text) > 40 else ""]))
         attribute = f' class="{kinds}"' if kinds else ""
-        return f"<{tag}{scope}{attribute}>{_text(text) if words else escape(text)}</{tag}>"
+        return f"<{tag}{scope}{attribute}>{_text(text) if is_text else escape(text)}</{tag}>"
 
     head = "".join(cell("th", place, name, ' scope="col"') for place, name in enumerate(table.columns))
     body = "".join(

@@ -1,13 +1,14 @@
-"""The tables of a capacity report, for the terminal and the page alike."""
+"""Tables of a capacity report, for both the terminal and the HTML page."""
 
 from __future__ import annotations
 
 import datetime
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from schemaless.capacity.disk_forecast import DiskForecast
 from schemaless.capacity.forecast import Forecast, NoForecast
+from schemaless.capacity.report import CapacityReport, ColumnForecast, stored
 from schemaless.numbers import Interval, added
 from schemaless.pages.capacity_planning import allocated, costs_table, fullest_table, levels_table
 from schemaless.pages.capacity_words import (
@@ -22,16 +23,13 @@ from schemaless.pages.capacity_words import (
 )
 from schemaless.terminal.output import bytes_text, estimate_text, size_text
 
-if TYPE_CHECKING:
-    from schemaless.capacity.report import CapacityReport, ColumnForecast, DiskForecast
-
-WHAT_IF = "What if"
+WHAT_IF = "What-if scenarios"
 _MARKS_DAYS = (7, 30, 90, 180, 365, 730, 1_460)
 _MOST_SHARD_ROWS = 64
 
 
 def tables(report: CapacityReport) -> list[Table]:
-    """Return every table that has rows, in the order of the page."""
+    """Return all non-empty tables in the order of the page."""
     tables = [
         levels_table(report),
         costs_table(report),
@@ -49,7 +47,7 @@ def tables(report: CapacityReport) -> list[Table]:
 
 
 def history_table(report: CapacityReport) -> Table:
-    """Return what came in by week, and what is forecast for as many weeks."""
+    """Return measured growth by week, and the forecast for the same number of weeks."""
     total = report.total
     rows: list[list[str]] = []
     if total is None:
@@ -66,9 +64,9 @@ def history_table(report: CapacityReport) -> Table:
         for begin in range(0, min(len(sums), len(total.history)) // 7 * 7, 7):
             band = total.forecast.between(begin, begin + 7)
             day = total.forecast.first_day + datetime.timedelta(begin)
-            brings = f"{bytes_text(band.mid)} (80 %: {bytes_text(band.low_80)} to {bytes_text(band.high_80)})"
-            rows.append([day.isoformat(), "7", "forecast", brings])
-    return Table("By week", ["week from", "days", "", "bytes of disk"], rows, 3)
+            growth = f"{bytes_text(band.mid)} (80 %: {bytes_text(band.low_80)} to {bytes_text(band.high_80)})"
+            rows.append([day.isoformat(), "7", "forecast", growth])
+    return Table("By week", ["week from", "days", "source", "growth of disk usage"], rows, 3)
 
 
 def _scenarios(report: CapacityReport) -> Table:
@@ -76,10 +74,10 @@ def _scenarios(report: CapacityReport) -> Table:
     for scenario in report.scenarios:
         first = scenario.first
         if first is None or first.days is None or first.first_day is None:
-            rows.append([scenario.name, "not known", "", "", "", "", "", scenario.text])
+            rows.append([scenario.name, "unknown", "", "", "", "", "", scenario.text])
             continue
         horizon, days = first.horizon_days or 0, first.days
-        ends = math.isfinite(days.mid)
+        finite = math.isfinite(days.mid)
         rows.append(
             [
                 scenario.name,
@@ -87,41 +85,44 @@ def _scenarios(report: CapacityReport) -> Table:
                 _range(days.low_80, days.high_80, horizon),
                 _range(days.low_95, days.high_95, horizon),
                 at_rate_text(first.at_rate),
-                date_text(first.first_day, days.mid) if ends else "",
-                first.disk if ends else "",
+                date_text(first.first_day, days.mid) if finite else "",
+                first.disk if finite else "",
                 scenario.text,
             ]
         )
-    columns = ["what if", "days until full", "80 %", "95 %", "constant rate", "full on", "full first", "what it is"]
-    note = "Constant rate: the days if each one brings what those of the last weeks brought, with their 95 % interval."
+    columns = ["scenario", "days until full", "80 %", "95 %", "constant rate", "full on", "full first", "description"]
+    note = "Constant rate: days if growth stays as it was in the last weeks, with a 95 % interval."
     return Table(WHAT_IF, columns, rows, note=note, last_text=True)
 
 
 def _forecasts(report: CapacityReport) -> Table:
-    rows = [_forecast_row(grown.disk.name, "bytes of disk", grown) for grown in report.disks]
+    rows = [_forecast_row(growth.disk.name, "disk usage", growth) for growth in report.disks]
     rows += [_forecast_row(f"{column.cluster} {column.column_name}", "body bytes", column) for column in report.columns]
     columns = [
-        "of",
+        "series",
         "unit",
         "days measured",
         "a day now",
-        "growth in a year (80 %)",
-        "weekly shape",
-        "back-test: days",
-        "days off by",
-        "sum off by",
-        "in 80 %, 95 %",
+        "change in a year (80 %)",
+        "weekly pattern",
+        "back-test days",
+        "daily error",
+        "total error",
+        "inside 80 %, 95 %",
     ]
-    note = 'The back-test was made without the last days; "in 80 %" says how many of them were within that band.'
+    note = (
+        "Change in a year: of the growth a day. The back-test forecasts the last days of the history from the days "
+        "before them. Inside 80 %, 95 %: share of these days inside the band, which should be about 80 % and 95 %."
+    )
     return Table("Forecasts and their back-tests", columns, rows, 2, note)
 
 
-def _forecast_row(name: str, unit: str, grown: DiskForecast | ColumnForecast) -> list[str]:
-    forecast = grown.forecast
-    now = per_day_text(grown.history)
+def _forecast_row(name: str, unit: str, growth: DiskForecast | ColumnForecast) -> list[str]:
+    forecast = growth.forecast
+    now = per_day_text(growth.history)
     if isinstance(forecast, NoForecast):
         return [name, unit, str(forecast.days), now, forecast.reason, *[""] * 5]
-    grows = forecast.growth_share_per_year
+    change = forecast.growth_share_per_year
     test = forecast.back_test
     held = ["too short", "", "", ""]
     if test is not None:
@@ -131,15 +132,15 @@ def _forecast_row(name: str, unit: str, grown: DiskForecast | ColumnForecast) ->
             f"{test.total_error_share:+.0%}",
             f"{test.inside_80_share:.0%}, {test.inside_95_share:.0%}" + ("" if test.failure is None else ": failed"),
         ]
-    week = "none seen" if forecast.weekdays is None else _week_text(forecast.weekdays)
-    year = f"{share_text(grows.mid)} ({share_text(grows.low_80)} to {share_text(grows.high_80)})"
+    week = "none" if forecast.weekdays is None else _week_text(forecast.weekdays)
+    year = f"{share_text(change.mid)} ({share_text(change.low_80)} to {share_text(change.high_80)})"
     return [name, unit, str(forecast.history_days), now, year, week, *held]
 
 
 def _coming(report: CapacityReport) -> Table:
     total = report.total
     if total is None or not isinstance(total.forecast, Forecast):
-        return Table("What will come", [], [])
+        return Table("Expected growth", [], [])
     sums = total.forecast.cumulative
     rows = []
     for days in (*(mark for mark in _MARKS_DAYS if mark < len(sums)), len(sums)):
@@ -153,13 +154,10 @@ def _coming(report: CapacityReport) -> Table:
                 f"{bytes_text(band.low_95)} to {bytes_text(band.high_95)}",
             ]
         )
-    return Table(
-        "What will come, as stored now", ["days", "until the end of", "bytes of disk", "80 %", "95 %"], rows, 2
-    )
+    return Table("Expected growth, stored as now", ["days", "until the end of", "disk usage", "80 %", "95 %"], rows, 2)
 
 
 def _stored(report: CapacityReport) -> Table:
-    from schemaless.capacity.report import stored
 
     rows = [
         [
@@ -180,7 +178,7 @@ def _codecs(report: CapacityReport) -> Table:
         [
             trial.column_name,
             trial.codec,
-            str(trial.sampled) + (f", {trial.left} left" if trial.left else ""),
+            str(trial.sampled) + (f", {trial.left_cells} not re-encoded" if trial.left_cells else ""),
             _share_text(trial.body_share.low, trial.body_share.mid, trial.body_share.high),
             _share_text(trial.allocated_share.low, trial.allocated_share.mid, trial.allocated_share.high),
             f"{trial.encode_s * 1e6:,.0f}, {trial.decode_s * 1e6:,.0f}",
@@ -192,18 +190,18 @@ def _codecs(report: CapacityReport) -> Table:
         "column",
         "codec",
         "cells tried",
-        "body bytes, of now",
-        "allocated, of now",
-        "encode, decode: us a cell",
-        "CPU a day",
+        "body bytes vs. now",
+        "allocated vs. now",
+        "encode, decode (µs a cell)",
+        "CPU a day (write, read)",
     ]
     return Table(
-        "Codecs, tried on sampled cells",
+        "Codecs tried on sampled cells",
         columns,
         rows,
         2,
-        "CPU a day: to write today's cells a day, and to read them once."
-        + ("" if report.choice is None else f" Of all columns together, {report.choice.knee_text}."),
+        "CPU a day: to write the current number of new cells a day, and to read them once."
+        + ("" if report.choice is None else f" Over all columns, {report.choice.knee_text}."),
     )
 
 
@@ -223,10 +221,10 @@ def _clusters(report: CapacityReport) -> Table:
                 "?" if space.rebuilt_bytes is None else estimate_text(space.rebuilt_bytes, bytes_text),
                 size_text(space.disk_bytes, "?"),
                 size_text(space.free_bytes, "?"),
-                {"server": "server", "flag": "given"}.get(space.disk_from or "", "?"),
+                {"server": "server", "flag": "--disk"}.get(space.disk_from or "", "?"),
             ]
         )
-    columns = ["cluster", "read from", "copies", "shards", "files", "if rebuilt", "disk", "free", "disk known from"]
+    columns = ["cluster", "read from", "copies", "shards", "files", "if rebuilt", "disk", "free", "disk size from"]
     return Table("Clusters", columns, rows, 2)
 
 
@@ -236,23 +234,31 @@ def _cluster_skew(report: CapacityReport) -> Table:
         [
             fill.cluster,
             estimate_text(allocated(report, fill.cluster), bytes_text),
-            estimate_text(_likely(fill.even_bytes, everything), bytes_text),
+            estimate_text(_scaled(fill.even_bytes, everything), bytes_text),
             f"{fill.now_bytes / fill.even_bytes:.2f}" if fill.even_bytes else "",
-            estimate_text(_likely(fill.after_bytes, allocated(report, fill.cluster)), bytes_text),
+            estimate_text(_scaled(fill.after_bytes, allocated(report, fill.cluster)), bytes_text),
         ]
         for fill in report.skew.clusters
     ]
     note = (
-        "By its disk's share of all disks." if report.skew.by_disk else "The same for each, as not all disks are known."
+        "The fair share of a cluster is proportional to its disk."
+        if report.skew.by_disk
+        else "The fair share is the same for all clusters, because not all disks are known."
     )
     if report.skew.shard_ratio is not None:
-        note += f" The largest shard has {report.skew.shard_ratio:.2f} times the average one."
-    return Table("Skew", ["cluster", "allocated", "its share", "of its share", "after the moves"], rows, 1, note)
+        note += f" The largest shard is {report.skew.shard_ratio:.2f} times the average."
+    return Table(
+        "Skew between clusters",
+        ["cluster", "allocated", "fair share", "times fair share", "after the moves"],
+        rows,
+        1,
+        note,
+    )
 
 
-def _likely(size: float, like: Interval) -> Interval:
-    """Return a size with an interval that is as wide, in proportion, as that of what it was made from."""
-    return like.times(size / like.mid) if like.mid else Interval.of(size)
+def _scaled(size: float, estimate: Interval) -> Interval:
+    """Return ``size`` with the relative interval of ``estimate``."""
+    return estimate.times(size / estimate.mid) if estimate.mid else Interval.of(size)
 
 
 def _moves(report: CapacityReport) -> Table:
@@ -266,10 +272,10 @@ def _moves(report: CapacityReport) -> Table:
         for move in report.skew.moves[:_MOST_SHARD_ROWS]
     ]
     more = len(report.skew.moves) - len(rows)
-    note = f"A plan: nothing is moved. {bytes_text(report.skew.moved_bytes)} in all." + (
-        f" {more} more in --json." if more > 0 else ""
+    note = f"A proposal, nothing is moved. The moves copy {bytes_text(report.skew.moved_bytes)}." + (
+        f" --json has {more} more." if more > 0 else ""
     )
-    return Table("Moves that would even it out", ["shard", "from", "to", "allocated"], rows, 3, note)
+    return Table("Moves that balance the clusters", ["shard", "from", "to", "allocated"], rows, 3, note)
 
 
 def _share_text(low: float, mid: float, high: float) -> str:

@@ -1,10 +1,10 @@
-"""Pictures: one drawing becomes a PNG file, and inline SVG whose colours follow the page, light or dark.
+"""Render one drawing as a PNG file and as inline SVG whose colours follow the page, light or dark.
 
-A drawing takes its colours from here and from nowhere else: each stands for a CSS variable, and its value on a light
-page is what the PNG file shows and what is looked for in the SVG text. Nothing is loaded from anywhere, nothing runs,
-and the same drawing is the same bytes again: no dates, no random ids. A page that holds one includes ``STYLE``.
+Drawings must take their colours from this module: each stands for a CSS variable, and its light value, which the PNG
+file shows, is replaced by that variable in the SVG text. The SVG has no scripts and no external references, and the
+output is reproducible: no dates, no random ids. Pages with charts include ``STYLE``.
 
-Matplotlib is imported when something is drawn; without it, that is refused with what to install.
+Matplotlib is imported on first use; if it is missing, the error says what to install.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from schemaless.errors import SchemalessError
 
-if TYPE_CHECKING:  # an extra, and half a second to import
+if TYPE_CHECKING:  # Part of an extra, and slow to import.
     from matplotlib.figure import Figure
 
-# (name of the CSS variable, on a light page, on a dark one); no two alike, and none black, which SVG leaves out.
+# (CSS variable, colour on a light page, colour on a dark page). All differ, and none is black, which SVG omits.
 _COLOURS: Final = (
     ("paper", "#fffffe", "#14171b"),
     ("ink", "#1b1f24", "#e8ebef"),
@@ -46,13 +46,14 @@ INK: Final = _LIGHT["ink"]
 SOFT: Final = _LIGHT["soft"]
 LINE: Final = _LIGHT["line"]
 SERIES: Final = tuple(_LIGHT[str(number)] for number in range(1, 9))
-"""Charts take blue, green, orange, violet, red, olive, pink and grey in this order, apart to most who see few colours.
+"""Series colours in order: blue, green, orange, violet, red, olive, pink and grey; safe for most colour blindness.
 
-All have 3:1 or more to paper and cards; blue and green, which stand for now and then, differ in luminance, too.
+All have a contrast of at least 3:1 to paper and cards. Blue and green, used for before and after, also differ in
+luminance.
 """
 
 NARROW_BELOW_PX: Final = 640
-"""Pages narrower than this show a chart's narrow drawing."""
+"""Page width below which the narrow form of a chart is shown, in CSS pixels."""
 
 
 def _variables(position: int) -> str:
@@ -69,13 +70,13 @@ figure.chart figcaption {{ color: var(--chart-soft); font-size: .875rem; }}
 @media (max-width: {NARROW_BELOW_PX}px) {{
   figure.chart svg.narrow {{ display: block; }} figure.chart svg.narrow ~ svg.wide {{ display: none; }} }}
 """
-"""A page with charts has this in its ``<style>``."""
+"""CSS for pages with charts."""
 
 _PX_PER_INCH: Final = 72
-"""One point of Matplotlib's is one CSS pixel then, so that sizes of text are those of the page."""
+"""Makes one Matplotlib point one CSS pixel, so that text sizes match those of the page."""
 
 _TITLE_PX: Final = 36
-"""A PNG file has so much above the drawing, since no page stands around it."""
+"""Height of the title above the drawing in a PNG file, in CSS pixels."""
 
 _SETTINGS: Final[dict[str, Any]] = {
     "figure.facecolor": PAPER,
@@ -116,16 +117,16 @@ _SETTINGS: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawing that can be had as PNG, as SVG, and as a part of a page.
+    """A drawing that can be rendered as PNG, as SVG, and as part of a page.
 
     Attributes:
-        name: letters, digits and hyphens; no two charts of a page have the same.
-        title: what it shows, in a few words; the drawing itself has none.
-        description: what it says to who cannot see it, in a sentence or two with the main figures.
-        draw: draws on an empty figure. It is called for each form with the figure and whether it is the narrow one, and
-            takes its colours from this module.
-        size_px: width and height of the wide form, in CSS pixels.
-        narrow_px: of the form for phones; None has the wide one shrink.
+        name: Letters, digits and hyphens; unique on a page.
+        title: Short title; the drawing itself has none.
+        description: Text alternative: one or two sentences with the main figures.
+        draw: Draws on an empty figure. Called for each form with the figure and True for the narrow form; must take its
+            colours from this module.
+        size_px: Width and height of the wide form, in CSS pixels.
+        narrow_px: Width and height of the form for phones; None to shrink the wide form instead.
     """
 
     name: str
@@ -136,14 +137,14 @@ class Chart:
     narrow_px: tuple[int, int] | None = (380, 480)
 
     def png(self, *, scale: float = 2) -> bytes:
-        """Return a PNG file of the wide form on light paper, ``scale`` dots for each CSS pixel.
+        """Return a PNG file of the wide form on light paper, with ``scale`` dots per CSS pixel.
 
         Raises:
             SchemalessError: Matplotlib is missing.
         """
         file = io.BytesIO()
-        with _drawn(self, narrow=False, above_px=_TITLE_PX) as figure:
-            # Pasted together: the layout gives title and legend the same place.
+        with _drawn(self, narrow=False, title_px=_TITLE_PX) as figure:
+            # The title is added to the finished image, because the layout would put it on top of the legend.
             canvas = import_module("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
             figure.set_dpi(_PX_PER_INCH * scale)
             canvas.draw()
@@ -168,7 +169,7 @@ class Chart:
         return _inline(self, file.getvalue(), narrow=narrow)
 
     def html(self) -> str:
-        """Return a ``<figure>`` element: the wide form, the narrow one, and the page's width chooses.
+        """Return a ``<figure>`` element with both forms, of which the page width selects one.
 
         Raises:
             SchemalessError: Matplotlib is missing.
@@ -178,27 +179,27 @@ class Chart:
 
 
 @contextmanager
-def _drawn(chart: Chart, *, narrow: bool, above_px: int = 0) -> Iterator[Figure]:
-    """Yield the drawn figure, with settings that no file of the user's changes; ``above_px`` of its height are kept."""
+def _drawn(chart: Chart, *, narrow: bool, title_px: int = 0) -> Iterator[Figure]:
+    """Yield the drawn figure, less ``title_px`` of its height, independent of the user's Matplotlib settings."""
     try:
         matplotlib = import_module("matplotlib")
         figure_type: Callable[..., Figure] = import_module("matplotlib.figure").Figure
     except ImportError as missing:
         raise SchemalessError(
-            f"pictures need Matplotlib ({missing}); install the distribution schemaless-store with its extra [report]"
+            f"charts need Matplotlib ({missing}); install it with: pip install 'schemaless-store[report]'"
         ) from missing
     width, height = (chart.narrow_px if narrow else None) or chart.size_px
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_SETTINGS | {"svg.hashsalt": chart.name})
-        size = (width / _PX_PER_INCH, (height - above_px) / _PX_PER_INCH)
+        size = (width / _PX_PER_INCH, (height - title_px) / _PX_PER_INCH)
         figure = figure_type(figsize=size, dpi=_PX_PER_INCH, layout="constrained")
         chart.draw(figure, narrow)
         yield figure
 
 
 def _inline(chart: Chart, text: str, *, narrow: bool) -> str:
-    """Return Matplotlib's SVG as a part of a page: no rules, names or ids that would reach beyond it."""
+    """Make Matplotlib's SVG embeddable: remove style rules, and prefix ids so that they are unique on the page."""
     form = "narrow" if narrow else "wide"
     prefix = f"{chart.name}-{form}-"
     text = text[text.index("<svg") :]
@@ -208,7 +209,7 @@ def _inline(chart: Chart, text: str, *, narrow: bool) -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
 
-    def mended(tag: re.Match[str]) -> str:  # tags alone: a label may hold what looks like one of these
+    def rewritten(tag: re.Match[str]) -> str:  # Applied to tags only, since a label may contain similar text.
         inner = re.sub(r'\bid="', f'id="{prefix}', tag[0])
         inner = re.sub(r'(?:xlink:)?href="#', f'href="#{prefix}', inner).replace("url(#", f"url(#{prefix}")
         inner = re.sub(r"font-family: [^;\"]*", "font-family: system-ui, sans-serif", inner)
@@ -216,7 +217,7 @@ def _inline(chart: Chart, text: str, *, narrow: bool) -> str:
             inner = inner.replace(light, f"var(--chart-{name})")
         return inner
 
-    text = re.sub(r"<[^>]+>", mended, text)
+    text = re.sub(r"<[^>]+>", rewritten, text)
     head = (
         f'<svg class="{form}" viewBox="{box[1]}" role="img" aria-labelledby="{prefix}title {prefix}desc" '
         'style="stroke-linejoin: round; stroke-linecap: butt">'

@@ -1,6 +1,7 @@
-"""What pages of reports share: the frame, its style, tables. No script, no network, light and dark, any width, paper.
+"""Common frame, style and tables of report pages.
 
-Whatever comes from outside goes through ``html.escape``; figures stand in tables as well as in pictures.
+Pages have no scripts and load nothing. They work in light and dark mode, at any width and on paper. All text goes
+through ``html.escape``, and figures of charts are also available in tables.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ details { margin: .6rem 0; } summary { cursor: pointer; }
 
 
 def html_page(title: str, below: str, sections: Iterable[str], *, style: str = "") -> str:
-    """Return a whole page.
+    """Return a complete HTML page.
 
     Args:
-        title: its heading.
-        below: a line below that.
-        sections: HTML of each; empty ones are left out.
-        style: rules of its own, behind ``STYLE``.
+        title: Heading and title of the page.
+        below: Line of text below the heading.
+        sections: HTML of each section; empty ones are omitted.
+        style: Additional CSS, after ``STYLE``.
     """
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -58,18 +59,18 @@ def html_page(title: str, below: str, sections: Iterable[str], *, style: str = "
 
 
 def section(title: str, content: str, *, long: bool = False) -> str:
-    """Return a section; a long one may be broken on paper."""
+    """Return a section; a ``long`` one may be split across printed pages."""
     return f"<section{' class=long' if long else ''}><h2>{escape(title)}</h2>{content}</section>"
 
 
 def answers(boxes: Iterable[tuple[str, str]]) -> str:
-    """Return boxes, each of something short and large with something longer and small below it."""
+    """Return a row of boxes, each with a short text in large type and a longer one below it."""
     inner = "".join(f'<div class="answer"><b>{escape(big)}</b>{escape(small)}</div>' for big, small in boxes)
     return f'<div class="answers">{inner}</div>'
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, front: Iterable[int] = ()) -> str:
-    """Return a table that scrolls by itself where it is too wide; rows with a number in ``front`` stand out."""
+    """Return a table that scrolls horizontally if it is too wide; rows numbered in ``front`` are highlighted."""
     marked = frozenset(front)
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
     body = "".join(
@@ -80,5 +81,5 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, front: Iterab
 
 
 def terms(pairs: Iterable[tuple[str, str]]) -> str:
-    """Return a list of terms and what they mean."""
+    """Return a definition list."""
     return "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in pairs) + "</dl>"

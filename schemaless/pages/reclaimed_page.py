@@ -1,7 +1,4 @@
-"""A migration's report as one HTML page: no script, no network, light and dark, for screens, phones and paper.
-
-Whatever comes from outside goes through ``html.escape``; figures stand in tables as well as in pictures.
-"""
+"""Render the report of a migration as one HTML page, with the frame of ``frame.py``."""
 
 from __future__ import annotations
 
@@ -42,11 +39,11 @@ _STAGES: Final = (("before", "before"), ("after", "after the run"), ("rebuilt", 
 
 
 def reclaimed_html(report: ReclaimedReport) -> str:
-    """Return the page."""
+    """Return the HTML page of a migration's report."""
     title = f"Migration {report.job.job_id} of {report.datastore} to {report.to}"
     sections = [
         _answers(report),
-        frame.section("Files and what is in them", _files(report)),
+        frame.section("Files and their content", _files(report)),
         frame.section("Every shard", _every_shard(report.shards)) if report.total.file.before is not None else "",
         frame.section("Bodies by column", _columns(report)),
         frame.section("Predicted and actual", _predictions(report)) if report.predictions else "",
@@ -54,15 +51,15 @@ def reclaimed_html(report: ReclaimedReport) -> str:
         frame.section("By shard", _shard_table(report), long=True),
         frame.section("How the figures were obtained", _how(report)),
     ]
-    return frame.html_page(title, _begun(report), sections, style=_STYLE)
+    return frame.html_page(title, _times(report), sections, style=_STYLE)
 
 
-def _begun(report: ReclaimedReport) -> str:
+def _times(report: ReclaimedReport) -> str:
     job = report.job
     ended = "" if job.ended_at is None else f", ended {job.ended_at:%Y-%m-%d %H:%M}"
     return (
-        f"{job.state}; begun {job.created_at:%Y-%m-%d %H:%M}{ended}; this page is of {report.made_at:%Y-%m-%d %H:%M}, "
-        "all UTC"
+        f"{job.state}; started {job.created_at:%Y-%m-%d %H:%M}{ended}; page created {report.made_at:%Y-%m-%d %H:%M}; "
+        "all times UTC"
     )
 
 
@@ -76,24 +73,24 @@ def _answers(report: ReclaimedReport) -> str:
     ]
     if total.file.before is not None and total.file.last is not None:
         if total.file.rebuilt is None:
-            what = "files; not rebuilt yet, so nothing is given back"
+            text = "files; not rebuilt yet, so no disk space is freed"
         elif total.rebuilt_shards < total.shards:
-            what = f"files, {total.rebuilt_shards} of {total.shards} shards rebuilt"
+            text = f"files, {total.rebuilt_shards} of {total.shards} shards rebuilt"
         else:
-            what = f"files, rebuilt: {_less(total.file.before, total.file.last)}"
-        answers.append((f"{bytes_text(total.file.before)} → {bytes_text(total.file.last)}", what))
+            text = f"files, rebuilt: {_less(total.file.before, total.file.last)}"
+        answers.append((f"{bytes_text(total.file.before)} → {bytes_text(total.file.last)}", text))
     if report.binary_log_bytes is not None:
-        answers.append((bytes_text(report.binary_log_bytes), "written to binary logs meanwhile, by everybody"))
+        answers.append((bytes_text(report.binary_log_bytes), "written to binary logs during the run, by all clients"))
     if tally.left:
-        answers.append((f"{tally.left.total():,}", "cells left as they are: " + ", ".join(sorted(tally.left))))
+        answers.append((f"{tally.left.total():,}", "cells not re-encoded: " + ", ".join(sorted(tally.left))))
     boxes = "".join(f'<div class="answer"><b>{_unbroken(big)}</b>{escape(small)}</div>' for big, small in answers)
     return f'<div class="answers">{boxes}</div>'
 
 
 def _unbroken(text: str) -> str:
-    """Return text that breaks before its arrow at most."""
-    first, arrow, then = text.partition(" → ")
-    return f"<span>{escape(first)}</span>" + (f" <span>→ {escape(then)}</span>" if arrow else "")
+    """Return text that can wrap only before its arrow."""
+    before, arrow, after = text.partition(" → ")
+    return f"<span>{escape(before)}</span>" + (f" <span>→ {escape(after)}</span>" if arrow else "")
 
 
 def _less(before: int, after: int) -> str:
@@ -106,15 +103,15 @@ def _less(before: int, after: int) -> str:
 def _files(report: ReclaimedReport) -> str:
     parts = [report.total, *(report.clusters if len(report.clusters) > 1 else ())]
     if report.total.file.before is None:
-        return '<p class="soft">The sizes of files were not noted when this migration began.</p>'
+        return '<p class="soft">The file sizes were not recorded when this migration started.</p>'
     key = "".join(
         f'<span class="{name}"><i style="background:var(--{name})"></i>{escape(label)}</span>'
         for name, label in _STAGES
     )
     rows = "".join(_stage_bars(part, _widest(parts)) for part in parts)
     return (
-        f'<p class="key">{key}</p><p class="soft">The solid part of a bar is bodies that were re-encoded, the light '
-        f"one the rest of the files: free pages, other bodies, keys and indexes.</p>{rows}"
+        f'<p class="key">{key}</p><p class="soft">The solid part of a bar shows bodies that were re-encoded, the light '
+        f"part the rest of the files: free pages, other bodies, keys and indexes.</p>{rows}"
     )
 
 
@@ -139,8 +136,8 @@ def _stage_bars(part: Part, widest: int) -> str:
     return f'<div class="bars"><h3>{escape(name)}</h3>{bars}</div>'
 
 
-def _bar(stage: str, label: str, size: int, solid: int, widest: int, what: str) -> str:
-    described = f"{what}: {bytes_text(size)}"
+def _bar(stage: str, label: str, size: int, solid: int, widest: int, name: str) -> str:
+    described = f"{name}: {bytes_text(size)}"
     if solid != size:
         described += f", of which {bytes_text(solid)} bodies"
     whole, part = (f"{100 * length / widest:.2f}%" for length in (size, solid))
@@ -153,7 +150,7 @@ def _bar(stage: str, label: str, size: int, solid: int, widest: int, what: str) 
 
 
 def _every_shard(shards: Sequence[Part]) -> str:
-    """Return a picture with a column for each shard: its file before, and in front of that the latest."""
+    """Return a chart with the file lengths of each shard before, after the run, and after a rebuild."""
     widest = _widest(shards)
     columns = []
     for position, part in enumerate(shards):
@@ -171,9 +168,9 @@ def _every_shard(shards: Sequence[Part]) -> str:
                 )
         columns.append(f"<g><title>{escape(title)}</title>{drawn}</g>")
     numbers = [part.name.removeprefix("shard ") for part in shards]
-    label = f"Length of the file of each of {len(shards)} shards before, after the run and after a rebuild"
+    label = f"File length of each of {len(shards)} shards: before, after the run, and after a rebuild"
     return (
-        f'<p class="soft">Length of each shard\'s file; the tallest has {escape(bytes_text(widest))}.</p>'
+        f'<p class="soft">File length of each shard; the highest bar is {escape(bytes_text(widest))}.</p>'
         f'<svg viewBox="0 0 {len(shards)} 100" preserveAspectRatio="none" role="img" aria-label="{escape(label)}">'
         f"{''.join(columns)}</svg>"
         f'<p class="scale"><span>shard {escape(numbers[0])}</span><span>shard {escape(numbers[-1])}</span></p>'
@@ -197,13 +194,10 @@ def _columns(report: ReclaimedReport) -> str:
             for column, codec, cells, size in report.stored_before
         ]
         exact = all(cells.exact for _, _, cells, _ in report.stored_before)
-        pictures += (
-            '<p class="soft">Stored when the migration began: all columns and codecs, whether it re-encoded them or not'
-            + (
-                ", counted:</p>"
-                if exact
-                else ". Estimated from a sample, with 95 % intervals; what stands above was counted:</p>"
-            )
+        pictures += '<p class="soft">Stored when the migration started: all columns and codecs, re-encoded or not' + (
+            " (counted):</p>"
+            if exact
+            else ". Estimated from a sample, with 95 % intervals; the figures above were counted:</p>"
         )
         pictures += frame.table(["column", "codec", "cells" if exact else "cells, about", "body bytes"], rows)
     return pictures or '<p class="soft">No cell was re-encoded.</p>'
@@ -211,11 +205,11 @@ def _columns(report: ReclaimedReport) -> str:
 
 def _predictions(report: ReclaimedReport) -> str:
     rows = []
-    for foretold in report.predictions:
-        text = "{:,.0f}".format if foretold.what.startswith("cells") else bytes_text
-        off = "-" if foretold.off is None else f"{foretold.off:+.1%}"
-        rows.append([foretold.what, estimate_text(foretold.predicted, text), text(foretold.actual), off])
-    return frame.table(["", "predicted (95 % interval)", "actual", "off by"], rows)
+    for prediction in report.predictions:
+        text = "{:,.0f}".format if prediction.what.startswith("cells") else bytes_text
+        off = "-" if prediction.off is None else f"{prediction.off:+.1%}"
+        rows.append([prediction.what, estimate_text(prediction.predicted, text), text(prediction.actual), off])
+    return frame.table(["", "predicted (95 % interval)", "actual", "error"], rows)
 
 
 def _part_table(noun: str, parts: Sequence[Part], report: ReclaimedReport) -> str:
@@ -269,19 +263,19 @@ def _shard_table(report: ReclaimedReport) -> str:
 
 def _how(report: ReclaimedReport) -> str:
     sizes = (
-        "what InnoDB says of each table's file, noted when the run began and when it ended, and by each rebuild"
+        "File lengths as InnoDB reports them, recorded at the start and end of the run and by each rebuild"
         if report.total.measured
-        else "what InnoDB's statistics add up to, some MB too low: the account could not see more (PROCESS)"
+        else "Sums of InnoDB's statistics, some MB too low, because the account lacks the PROCESS privilege"
     )
     terms = [
-        ("Bodies", "counted by the run, cell by cell: those that it re-encoded, before and after, and no others."),
-        ("Files", f"{sizes}. A file does not get shorter before it is rebuilt."),
-        ("Allocated", "what the file system has set aside for a file, where it is not all of it."),
-        ("Binary log", "how far that of each primary got from the run's beginning to its end, by all who write there."),
+        ("Bodies", "Counted by the run, cell by cell, before and after; only cells that it re-encoded."),
+        ("Files", f"{sizes}. A file does not get shorter until it is rebuilt."),
+        ("Allocated", "Disk space that the file system has allocated for a file, if that differs from its length."),
+        ("Binary log", "Growth of each primary's binary log between start and end of the run, caused by all clients."),
         (
             "Predicted",
-            "before the run, from a small sample of each cluster; files after a rebuild by a model of pages.",
+            "Estimated before the run from a small sample of each cluster; files after a rebuild by a page model.",
         ),
-        ("Units", "1 KiB is 1,024 bytes, 1 MiB 1,024 KiB, and so on."),
+        ("Units", "1 KiB is 1,024 bytes, 1 MiB is 1,024 KiB, and so on."),
     ]
     return frame.terms(terms)

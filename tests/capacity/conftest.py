@@ -1,4 +1,4 @@
-"""What the tests of capacity reports share."""
+"""Fixtures of the capacity report tests."""
 
 from tests.remembered import remembered_forecasts
 

@@ -1,4 +1,4 @@
-"""Measurements and trials made up for tests of the report: no server has such a datastore."""
+"""Synthetic measurements and codec trials for report tests, without a server."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dataclasses import replace
 from datetime import UTC
 
 from schemaless.capacity.measurement import ClusterFiles, DayIntake, Group, Measurement
-from schemaless.capacity.planning import Wishes
+from schemaless.capacity.planning import PlanningOptions
 from schemaless.capacity.rebuilt import Unit
-from schemaless.capacity.report import NOTHING_TRIED, CapacityReport, Tried
+from schemaless.capacity.report import NOTHING_TRIED, CapacityReport, CodecTrials
 from schemaless.capacity.reporting import Asked, put_together
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.numbers import Interval
@@ -45,7 +45,7 @@ def within(value: float, share: float = 0.03) -> Interval:
 
 
 def growth(cluster: str, column: str, days: int, bytes_a_day: float, last: datetime.date) -> list[DayIntake]:
-    """Growth with a weekly shape and noise, up to and with the day ``last``, which is not over."""
+    """Growth with a weekly pattern and noise, up to and including the incomplete day ``last``."""
     draw = random.Random(f"{cluster} {column}")
     found = []
     for number in range(days + 1):
@@ -97,7 +97,7 @@ def measurement(
     notes: Sequence[str] = (),
     stored: bool = True,
 ) -> Measurement:
-    """Two clusters of four shards and two columns, all legacy, with so many whole days of history."""
+    """Two clusters with four shards and two columns each, all legacy, with ``days`` whole days of history."""
     spaces = (
         [space("cluster-1", disk=4 * GIB), space("cluster-2", disk=5 * GIB)] if clusters is None else list(clusters)
     )
@@ -124,8 +124,8 @@ def measurement(
 
 def tried(
     columns: Sequence[str] = ("BASE", "STATUS"), *, shares: Mapping[str, float] = SHARES, **changes: object
-) -> Tried:
-    """Every codec, with shares as JSON documents have them."""
+) -> CodecTrials:
+    """Trials of every codec, with ratios typical of JSON documents."""
     found = []
     for name in codec_names():
         for column in columns:
@@ -151,11 +151,11 @@ def tried(
         name: dict.fromkeys(columns, Unit(Content(1, share * 2000 / 16_384, 0, 0.003), 0.5, 0.01))
         for name, share in shares.items()
     }
-    return Tried(tuple(found), units, dict.fromkeys(columns, 1.3))
+    return CodecTrials(tuple(found), units, dict.fromkeys(columns, 1.3))
 
 
-def report(*measurements: Measurement, trials: Tried | None = None, **options: object) -> CapacityReport:
-    """A report of measurements, the common one unless given."""
+def report(*measurements: Measurement, trials: CodecTrials | None = None, **options: object) -> CapacityReport:
+    """A report of ``measurements``, by default of the common one."""
     made_at = TAKEN_AT + datetime.timedelta(hours=2)
     return put_together(
         measurements or (measurement(),),
@@ -167,13 +167,13 @@ def report(*measurements: Measurement, trials: Tried | None = None, **options: o
 
 @functools.cache
 def common() -> CapacityReport:
-    """The report of the common measurement."""
+    """The report of the common measurement, built once."""
     return report()
 
 
 @functools.cache
 def of_many_shards() -> CapacityReport:
-    """Six clusters with 4,096 shards, which are measured by cluster; files are known of each."""
+    """A report of 4,096 shards on six clusters, measured by cluster, with the file length of each shard."""
     draw = random.Random(4096)
     names = [f"cluster-{number}" for number in range(1, 7)]
     files = {
@@ -189,8 +189,8 @@ def of_many_shards() -> CapacityReport:
     ]
     base = measurement(clusters=spaces, bytes_a_day=100 * MIB)
     groups = tuple(replace(each, shard=None) for each in base.groups)
-    wishes = Wishes(lead_days=30, price_per_tb=90, fail_below_days=60)
-    return report(replace(base, shard_count=4096, groups=groups), wishes=wishes)
+    planning = PlanningOptions(lead_days=30, price_per_tb=90, fail_below_days=60)
+    return report(replace(base, shard_count=4096, groups=groups), planning=planning)
 
 
 _ODD: dict[str, Callable[[], CapacityReport]] = {
@@ -209,10 +209,10 @@ _ODD: dict[str, Callable[[], CapacityReport]] = {
 
 @functools.cache
 def odd_report(name: str) -> CapacityReport:
-    """Something that may happen: none of it is a traceback, and none has a figure that nobody knows."""
+    """An edge case, which must neither fail nor show figures that are unknown."""
     return _ODD[name]()
 
 
 def odd_reports() -> dict[str, CapacityReport]:
-    """All of them, by name."""
+    """All edge cases by name."""
     return {name: odd_report(name) for name in _ODD}

@@ -1,4 +1,4 @@
-"""What the files hold by column and codec: bars that are as long as what the rest of the page says."""
+"""The bars of file bytes by column and codec, which must agree with the rest of the page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.once
 
 
 def small_files():
-    """A datastore like the demo's: as new its files have less than a rebuild would give them."""
+    """A small datastore like the demo's, whose new files are shorter than rebuilt ones."""
     spaces = [
         space(name, stored=40 * MIB, disk=66 * MIB, rebuilt_bytes=within(70 * MIB))
         for name in ("cluster-1", "cluster-2")
@@ -30,7 +30,7 @@ def small_files():
 
 
 def test_each_column_is_drawn_by_its_own_ratio():
-    """One that shrinks to 42 % is drawn at 42 %, whatever becomes of the other and of what files keep free."""
+    """A column that shrinks to 42 % is drawn at 42 %, regardless of other columns and of free space in files."""
     trials = tried()
     status = ColumnSize(within(0.42 * GIB), within(0.42 * GIB))
     columns = [
@@ -47,8 +47,8 @@ def test_each_column_is_drawn_by_its_own_ratio():
     assert zlib.columns["BASE"] / now.columns["BASE"] == pytest.approx(0.15)
 
 
-def test_bars_are_as_long_as_the_files_that_the_page_names():
-    """One currency: now what is stored, then what the scenario foretells; parts and rest add up to that."""
+def test_bars_are_as_long_as_the_files_of_their_scenario():
+    """Columns and rest add up to the measured files now, and to the predicted files of the scenario."""
     for found in (common(), small_files()):
         by_name = {each.name: each for each in found.scenarios}
 
@@ -60,15 +60,15 @@ def test_bars_are_as_long_as_the_files_that_the_page_names():
             assert sum(bar.columns.values()) + bar.rest == pytest.approx(bar.total.mid)
 
 
-def test_what_now_is_has_no_scenario_of_its_own():
-    """Re-encoding to what all cells are in changes nothing, and lasts as long as it does without."""
+def test_the_current_codec_has_no_scenario():
+    """Re-encoding to the codec that all cells already have is not a scenario."""
     assert {group.codec for group in common().measurement.groups} == {"legacy"}
     assert "legacy" not in {each.name for each in common().scenarios}
     assert "legacy" in {each.codec for each in common().trials}
 
 
 def test_small_files_that_a_rebuild_would_lengthen_are_not_rebuilt():
-    """Where bodies get no longer, nothing is full sooner than now: nobody would do that."""
+    """Unless bodies get longer, no rebuild scenario fills a disk sooner than now."""
     found = small_files()
     now = found.now.first
     assert now is not None
@@ -79,12 +79,12 @@ def test_small_files_that_a_rebuild_would_lengthen_are_not_rebuilt():
             assert each.first is not None
             assert each.first.days is not None
             assert each.first.days.mid >= now.days.mid, each.name
-    assert "no room" not in capacity_html(found)
+    assert "no space left" not in capacity_html(found)
 
 
 @pytest.mark.parametrize("measured", [True, False])
 def test_old_statistics_do_not_shorten_a_rebuilt_file(measured):
-    """A length that the statistics tell may be from before most cells came: only a measured one is a bound."""
+    """Statistics may be outdated, so only a measured file length bounds the length after a rebuild."""
     short = space("cluster-1", file_bytes=1_000_000, file_bytes_measured=measured)
     found = report(measurement(clusters=[short]))
 

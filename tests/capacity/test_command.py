@@ -1,4 +1,4 @@
-"""``schemaless capacity model``: the answer first, sizes for people, JSON for programs."""
+"""The command ``schemaless capacity model``: its sentence, table, JSON and usage errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def answer(capsys, *arguments: str) -> dict:
 
 
 def test_the_answer_comes_first(capsys):
-    """The first line is the answer, with its date; the second what re-encoding makes of it."""
+    """The first line is the answer with its date, the second the answer after re-encoding."""
     assert run([*ARTICLE, *START, "--overhead", "40%", "--bytes-per-document-after", "2822"]) == 0
 
     lines = capsys.readouterr().out.splitlines()
@@ -38,7 +38,7 @@ def test_the_answer_comes_first(capsys):
 
 
 def test_json_holds_the_inputs_and_every_figure(capsys):
-    """--json is one object with units in its names, the inputs as they were understood among them."""
+    """--json is one object with units in its names, including the parsed inputs."""
     result = answer(capsys, "--overhead", "0.4", "--bytes-per-document-after", "2822", "--for-days", "365")
 
     assert result["inputs"] == {
@@ -87,7 +87,7 @@ def test_json_holds_the_inputs_and_every_figure(capsys):
     ],
 )
 def test_sizes_are_read_as_people_write_them(capsys, text, size_bytes):
-    """KB to PB are powers of 1,000, KiB to PiB powers of 1,024, whatever the case."""
+    """KB to PB are powers of 1,000, KiB to PiB powers of 1,024, in upper or lower case."""
     assert answer(capsys, "--disk", text)["inputs"]["disk_bytes_per_host"] == exactly(size_bytes)
 
 
@@ -115,18 +115,18 @@ def test_sizes_are_read_as_people_write_them(capsys, text, size_bytes):
         (["--weekdays", "1,2"], "weekdays must be 7 numbers of 0 or more, Monday first, not all 0; got 2: 1, 2"),
         (["--weekdays", "Mon"], "'Mon' is not seven numbers, Monday first"),
         (["--retention", "0"], "retention_days must be 1 to 36,525, got 0"),
-        (["--body", "20KB"], "give either --bytes-per-document (the disk space of one) or --body"),
-        (["--codec", "msgpack+zstd"], "no ratio was measured for 'msgpack+zstd', only for legacy, json+zlib, msgpack+"),
+        (["--body", "20KB"], "give either --bytes-per-document (disk space of a document) or --body"),
+        (["--codec", "msgpack+zstd"], "no published ratio for codec 'msgpack+zstd', only for legacy, json+zlib, msgpa"),
         (["--codec", "msgpack+zstd=0"], "'0' is not a ratio above 0; write 14% or 0.14"),
-        (["--codec", "=14%"], "--codec =14%: write the codec's name"),
-        (["--codec", "json+zlib", "--codec", "json+zlib=20%"], "--codec json+zlib was given twice"),
+        (["--codec", "=14%"], "--codec =14%: give the name of a codec"),
+        (["--codec", "json+zlib", "--codec", "json+zlib=20%"], "--codec json+zlib is given twice"),
         (["--for-days", "3", "--until", "2030-01-01"], "give --for-days or --until, not both"),
         (["--start", "2016-03-01", "--until", "2016-02-01"], "--until 2016-02-01 is before the first day, 2016-03-01"),
         (["--start", "tomorrow"], "'tomorrow' does not match the format '%Y-%m-%d'"),
     ],
 )
-def test_what_cannot_be_used_is_a_usage_error(capsys, arguments, complaint):
-    """A value that makes no sense ends with status 2 and says what to write; nothing is printed as data."""
+def test_an_invalid_value_is_a_usage_error(capsys, arguments, complaint):
+    """Exit status 2, an error that says what to write, and no output."""
     assert run([*ARTICLE, *arguments]) == 2
 
     printed = capsys.readouterr()
@@ -134,8 +134,8 @@ def test_what_cannot_be_used_is_a_usage_error(capsys, arguments, complaint):
     assert printed.out == ""
 
 
-def test_where_nothing_is_written_the_answer_is_never(capsys):
-    """No documents a day: never full, and null in JSON, where infinity does not exist."""
+def test_without_new_documents_the_answer_is_never(capsys):
+    """JSON has no infinity, so it is null there."""
     assert run([*ARTICLE, "--documents-per-day", "0"]) == 0
     assert capsys.readouterr().out.startswith("Never full: no documents are written.\n")
 
@@ -143,7 +143,7 @@ def test_where_nothing_is_written_the_answer_is_never(capsys):
     assert result["days_until_full"] == result["full_on"] == exactly(None)
 
 
-def test_copies_without_hosts_take_as_many_hosts(capsys):
+def test_hosts_default_to_the_number_of_copies(capsys):
     """--copies 3 alone means three hosts, not an error."""
     result = answer(capsys, "--copies", "3")
 
@@ -151,15 +151,15 @@ def test_copies_without_hosts_take_as_many_hosts(capsys):
     assert result["days_until_full"]["mid"] == pytest.approx(51.2)
 
 
-def test_years_stand_beside_many_days(capsys):
-    """Two years and more are said in years too."""
+def test_two_years_and_more_are_also_given_in_years(capsys):
+    """983 days are 2.7 years."""
     assert run([*ARTICLE, *START, "--overhead", "40%", "--hosts", "32"]) == 0
 
     assert capsys.readouterr().out.startswith("Full in 983 days (2.7 years), on 2018-11-09.\n")
 
 
 def test_ranges_give_ranges(capsys):
-    """The worst has every value at its bad end, the best at its good one, in words, table and JSON."""
+    """Worst and best case combine the bad and the good ends, in the sentence, the table and JSON."""
     ranges = ["--documents-per-day", "800k..1M..1.25M", "--disk", "1000GB", "--until", "2016-03-26"]
     result = answer(capsys, *ranges)
 
@@ -174,8 +174,8 @@ def test_ranges_give_ranges(capsys):
     assert "50 % (37 % to 60 %)" in printed
 
 
-def test_codecs_stand_beside_what_is_now(capsys):
-    """Measured ratios name their source, others are given; with --body, pages are counted for each."""
+def test_codecs_are_compared_with_now(capsys):
+    """Published ratios name their source; with --body, each codec gets its own page overhead."""
     bodies = ["capacity", "model", "--documents-per-day", "1M", "--body", "20KB", "--disk", "1024GB", *START]
     codecs = ["--codec", "msgpack+zlib", "--codec", "msgpack+zstd=10%..12%"]
     assert run([*bodies, *codecs, "--json"]) == 0
@@ -189,16 +189,16 @@ def test_codecs_stand_beside_what_is_now(capsys):
     assert result["inputs"]["bytes_per_document"]["mid"] > 32_768
     assert run([*bodies, *codecs]) == 0
     printed = capsys.readouterr().out
-    assert "\nAs msgpack+zstd: full in " in printed
-    assert "msgpack+zlib: 13.8% of the bodies now, after Uber's encoding test of 2016, on 2,219 trips." in printed
+    assert "\nWith msgpack+zstd: full in " in printed
+    assert "msgpack+zlib: bodies have 13.8% of their size now, from Uber's encoding test of 2016, on " in printed
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--retention", "30"], "Never full: what is deleted after 30 days makes room for what comes."),
-        (["--growth", "-99.99%"], "Never full: what comes gets less and less, and adds up to less than the room."),
-        (["--growth", "-99.99%..-99.98%..0%"], "Never full, but at worst in 51 days, on 2016-04-21."),
+        (["--retention", "30"], "Never full: deleting documents after 30 days frees enough space for new ones."),
+        (["--growth", "-99.99%"], "Never full: growth is negative, and all future documents fit on the disks."),
+        (["--growth", "-99.99%..-99.98%..0%"], "Never full; in the worst case in 51 days, on 2016-04-21."),
         (
             ["--growth", "-99.99%..0%"],
             "Full in 53 days, on 2016-04-23; between 51 days and never, 2016-04-21 to never.",
@@ -208,13 +208,13 @@ def test_codecs_stand_beside_what_is_now(capsys):
     ],
 )
 def test_the_sentence_says_why_never_and_how_wide(capsys, arguments, sentence):
-    """Retention, decline, ranges that reach never, and disks that are full already."""
+    """Retention, negative growth, ranges that include never, and disks that are already full."""
     assert run([*ARTICLE, *START, *arguments]) == 0
     assert capsys.readouterr().out.splitlines()[0] == sentence
 
 
 def test_the_help_teaches_with_the_articles_example(capsys):
-    """The example in --help can be copied, and gives what the help says."""
+    """The example in --help can be copied, and gives the result that the help states."""
     assert run(["capacity", "model", "--help"]) == 0
 
     text = capsys.readouterr().out
@@ -226,14 +226,14 @@ def test_the_help_teaches_with_the_articles_example(capsys):
 
 
 def test_the_page_names_every_flag():
-    """No input of the command is missing from docs/capacity-model.md."""
+    """docs/capacity-model.md mentions every option of the command."""
     page = (Path(__file__).parents[2] / "docs" / "capacity-model.md").read_text(encoding="utf-8")
 
     assert [option for each in model_command.params for option in each.opts if f"`{option}" not in page] == []
 
 
 def test_the_page_shows_what_the_command_prints(capsys):
-    """The example in docs/capacity-model.md is what the command prints today."""
+    """The example in docs/capacity-model.md matches the current output."""
     page = Path(__file__).parents[2] / "docs" / "capacity-model.md"
     block = page.read_text(encoding="utf-8").split("```console\n$ ")[1].split("```")[0]
     command, printed = re.fullmatch(r"((?:[^\n]*\\\n)*[^\n]*\n)(.*)", block, re.DOTALL).groups()

@@ -1,4 +1,4 @@
-"""Where days begin among added_ids: found by looking at few rows, whatever lies between them."""
+"""The search for the ends of days among added_ids, with few probes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAYS = 60
 
 
 def rows_of(pattern: str, seed: int, a_day: int = 200) -> list[tuple[int, float]]:
-    """Return added_ids and times of a shard's rows, in order."""
+    """Return added_ids and times of the rows of a shard, in order."""
     drawn = random.Random(seed)
     rows: list[tuple[int, float]] = []
     added_id = drawn.randrange(1, 10**6)
@@ -36,24 +36,24 @@ def rows_of(pattern: str, seed: int, a_day: int = 200) -> list[tuple[int, float]
 
 
 def searched(rows: list[tuple[int, float]], tolerated_ids: float):
-    """Search rows for their days; return the ends, and how many rows were looked at."""
+    """Search for the days of rows; return the ends and the number of probes."""
     ids = [added_id for added_id, _ in rows]
-    looked_at = []
+    probed = []
 
     def ask(places):
-        looked_at.extend(places)
+        probed.extend(places)
         found = [(place, bisect_left(ids, place)) for place in places]
         return [Probe(place, *rows[position]) for place, position in found if position < len(rows)]
 
     midnights = [day * DAY_S for day in range(DAYS + 1)]
     ends, _ = search(ask, Span(0, ids[0], ids[-1]), midnights, tolerated_ids)
-    return ends, len(looked_at)
+    return ends, len(probed)
 
 
 @pytest.mark.parametrize("pattern", ["even", "bursts", "gaps", "idle", "holes"])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_last_id_of_each_day_is_where_it_is_said_to_be(pattern, seed):
-    """Bounds hold it always; without tolerance they meet at it."""
+def test_the_bounds_contain_the_last_id_of_each_day(pattern, seed):
+    """Without tolerance, the bounds meet at it."""
     rows = rows_of(pattern, seed)
     near, _ = searched(rows, 10)
     exact, _ = searched(rows, 0)
@@ -66,8 +66,8 @@ def test_the_last_id_of_each_day_is_where_it_is_said_to_be(pattern, seed):
 
 
 @pytest.mark.parametrize("pattern", ["even", "gaps", "holes"])
-def test_search_looks_at_as_few_rows_of_a_hundred_times_as_many(pattern):
-    """It ends where days are known well enough: what that takes does not grow."""
+def test_the_number_of_probes_does_not_grow_with_the_number_of_rows(pattern):
+    """The search stops as soon as the ends are precise enough, relative to the size of a day."""
     few, many = (
         searched(rows, 0.02 * (rows[-1][0] - rows[0][0]) / DAYS)[1]
         for rows in (rows_of(pattern, 1, a_day) for a_day in (30, 3_000))
@@ -78,8 +78,8 @@ def test_search_looks_at_as_few_rows_of_a_hundred_times_as_many(pattern):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_few_rows_of_another_time_move_no_day(seed):
-    """Clocks that jumped for moments, back and forth: ends are where they would be without, but for a row or two."""
+def test_a_few_rows_out_of_order_do_not_move_a_day(seed):
+    """Clocks that jump briefly move the end of a day by a row or two at most."""
     rows = rows_of("even", seed)
     drawn = random.Random(seed)
     spoilt = [
@@ -92,8 +92,8 @@ def test_a_few_rows_of_another_time_move_no_day(seed):
         assert abs(end.mid - last) <= 3, (seed, day)
 
 
-def test_in_order_leaves_the_fewest_out():
-    """A row of the future does not make all that follow wrong."""
+def test_in_order_drops_as_few_points_as_possible():
+    """One row from the future does not invalidate the rows after it."""
     times = [0, 10, 10**9, 20, 30, 5, 40, 50]
     points = [Probe(number, number, at) for number, at in enumerate(times)]
 
@@ -101,8 +101,8 @@ def test_in_order_leaves_the_fewest_out():
     assert in_order([]) == []
 
 
-def test_inverted_counts_imports_and_jumps_but_no_jitter():
-    """Transactions that last a minute are no jump; a block of old rows behind new ones is."""
+def test_inverted_counts_imports_and_jumps_but_not_jitter():
+    """Transactions of a minute are tolerated; a block of old rows after new ones is not."""
     drawn = random.Random(5)
     jitter = [Probe(number, number, number * 10 + drawn.uniform(-60, 60)) for number in range(1_000)]
     old = [Probe(1_000 + number, 1_000 + number, -1e6 + number) for number in range(50)]

@@ -1,4 +1,4 @@
-"""Forecasts of daily series: histories whose future is known, and those that have none to tell."""
+"""Forecasts of daily series, on histories whose future is known and on histories without a forecast."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def noisy(days: int, *, growth: float = 0.5, week=WEEK, noise: float = 0.08, see
 
 @pytest.fixture(scope="module")
 def seen() -> Forecast:
-    """Of 120 days that grow by half in a year, with a weekly shape and noise."""
+    """A forecast of 120 days with 50 % growth a year, a weekly pattern and noise."""
     found = forecast(series(noisy(120)))
     assert isinstance(found, Forecast)
     return found
 
 
 def test_forecast_of_a_growing_history_finds_its_trend_and_week(seen):
-    """The days after the history, their weekly shape and the growth in a year come out near what made them."""
+    """The forecast recovers the trend, the weekly pattern and the yearly growth of the generated series."""
     assert seen.first_day == MONDAY + datetime.timedelta(120)
     assert (seen.history_days, seen.horizon_days) == (120, 600)
     assert seen.weekdays == pytest.approx([7 * share / sum(WEEK) for share in WEEK], rel=0.1)
@@ -48,8 +48,8 @@ def test_forecast_of_a_growing_history_finds_its_trend_and_week(seen):
     assert seen.cumulative[59].mid == pytest.approx(expected, rel=0.1)
 
 
-def test_forecast_bands_are_in_their_order_and_widen(seen):
-    """95 % holds 80 %, which holds the middle; nothing is below 0, and what is further off is known less."""
+def test_forecast_bands_are_nested_and_widen(seen):
+    """95 % contains 80 %, which contains the median; nothing is below 0, and later days are less certain."""
     for bands in (seen.daily, seen.cumulative):
         assert all(0 <= band.low_95 <= band.low_80 <= band.mid <= band.high_80 <= band.high_95 for band in bands)
 
@@ -59,8 +59,8 @@ def test_forecast_bands_are_in_their_order_and_widen(seen):
     assert width(364) > 1.5 * width(0)
 
 
-def test_forecast_sums_know_that_errors_belong_together(seen):
-    """A sum's band is wider than of days that err each on its own, and narrower than the days' ends added up."""
+def test_forecast_sums_account_for_correlated_errors(seen):
+    """The band of a sum is wider than for independent days, and narrower than the sum of the daily bands."""
     days = range(200)
     added = sum(seen.daily[day].high_95 - seen.daily[day].low_95 for day in days)
     alone = math.sqrt(sum((seen.daily[day].high_95 - seen.daily[day].low_95) ** 2 for day in days))
@@ -69,8 +69,8 @@ def test_forecast_sums_know_that_errors_belong_together(seen):
     assert 1.5 * alone < together < added
 
 
-def test_days_until_is_where_the_sum_gets_there(seen):
-    """Days until an amount and the amount until a day are one and the same, with high and low exchanged."""
+def test_days_until_is_the_inverse_of_the_cumulative_sum(seen):
+    """High and low are exchanged."""
     until = seen.days_until(seen.cumulative[99].mid)
     assert until.mid == pytest.approx(100, abs=0.5)
     assert until.low_95 < until.low_80 < until.mid < until.high_80 < until.high_95
@@ -81,7 +81,7 @@ def test_days_until_is_where_the_sum_gets_there(seen):
 
 
 def test_days_until_counts_parts_of_days():
-    """A day's bytes come evenly over it."""
+    """Growth is spread evenly over a day."""
     steady = forecast(series([8.0] * 30))
     assert isinstance(steady, Forecast)
 
@@ -90,7 +90,7 @@ def test_days_until_counts_parts_of_days():
 
 
 def test_back_test_is_of_days_that_the_fit_did_not_see(seen):
-    """The last quarter is held back; changing it changes the errors, and the bands held it as they should."""
+    """The last quarter is held out: its bands are correct, and changing its values changes the errors."""
     test = seen.back_test
     assert isinstance(test, BackTest)
     assert (test.fitted_days, test.held_days) == (90, 30)
@@ -109,16 +109,16 @@ def test_back_test_is_of_days_that_the_fit_did_not_see(seen):
 
 @pytest.mark.parametrize("days", [0, 1, FEWEST_DAYS - 1])
 def test_forecast_of_too_few_days_says_so(days):
-    """Below two weeks there is a reason and no figure."""
+    """With less than two weeks there is a reason instead of figures."""
     found = forecast(series(noisy(days)))
 
     assert isinstance(found, NoForecast)
     assert found.days == days
-    assert "needs 14 at least" in found.reason
+    assert "needs at least 14" in found.reason
 
 
-def test_forecast_of_two_weeks_has_no_back_test_and_no_weekly_shape():
-    """What a history is too short for is absent; the bands are wide."""
+def test_forecast_of_two_weeks_has_no_back_test_and_no_weekly_pattern():
+    """The history is too short for them, and the bands are wide."""
     found = forecast(series(noisy(FEWEST_DAYS)))
 
     assert isinstance(found, Forecast)
@@ -128,15 +128,15 @@ def test_forecast_of_two_weeks_has_no_back_test_and_no_weekly_shape():
     assert found.cumulative[-1].high_95 > 2 * found.cumulative[-1].low_95
 
 
-def test_forecast_where_nothing_came_says_so():
-    """Empty days are measured, but tell no date."""
+def test_forecast_of_days_without_growth_says_so():
+    """They were measured, but give no date."""
     found = forecast(series([0.0] * 30))
 
-    assert found == NoForecast("nothing came in on the 30 days that were measured", 30)
+    assert found == NoForecast("nothing was written on the 30 measured days", 30)
 
 
-def test_forecast_of_a_history_with_large_holes_says_so():
-    """Days that were not measured are not days that brought nothing."""
+def test_forecast_of_a_history_with_large_gaps_says_so():
+    """Days that were not measured are not days without growth."""
     days = series(noisy(60))
 
     assert isinstance(forecast(days[:10] + days[50:]), NoForecast)
@@ -156,8 +156,8 @@ def test_forecast_of_a_history_with_large_holes_says_so():
     ],
     ids=["the last day only", "the first day only", "weekends off", "tiny", "huge", "doubling", "one import"],
 )
-def test_forecast_of_odd_histories_is_figures(values):
-    """Whatever a history looks like, the answer is figures in their order, without a warning."""
+def test_forecast_of_unusual_histories_is_finite(values):
+    """Every history gives ordered, finite bands without warnings."""
     found = forecast(series(values))
 
     assert isinstance(found, Forecast)
@@ -167,7 +167,7 @@ def test_forecast_of_odd_histories_is_figures(values):
 
 
 def test_forecast_is_the_same_for_the_same_seed():
-    """Simulated futures are drawn from a seed, so that a report can be made again."""
+    """The simulated futures depend only on the seed, so a report can be reproduced."""
     days = series(noisy(40))
 
     assert forecast(days) == forecast(days)
@@ -178,26 +178,26 @@ def test_forecast_is_the_same_for_the_same_seed():
     ("history", "message"),
     [
         ([(MONDAY, 1.0), (MONDAY, 2.0)], "each once; got 2026-01-05 after 2026-01-05"),
-        ([(MONDAY, -1.0)], "what came in on 2026-01-05 must be 0 or more, got -1.0"),
-        ([(MONDAY, math.nan)], "what came in on 2026-01-05 must be finite"),
+        ([(MONDAY, -1.0)], "growth on 2026-01-05 must be 0 or more, got -1.0"),
+        ([(MONDAY, math.nan)], "growth on 2026-01-05 must be finite"),
     ],
 )
-def test_forecast_refuses_what_is_no_history(history, message):
-    """Days twice and values that no day can bring are errors."""
+def test_forecast_refuses_an_invalid_history(history, message):
+    """Duplicate days, and negative or non-finite values."""
     with pytest.raises(InvalidInput, match=message):
         forecast(history)
 
 
 def test_forecast_without_the_extra_says_what_to_install(monkeypatch):
-    """The library is imported when a forecast is made, and its absence is one line."""
+    """Statsmodels is only imported for a forecast, and its absence is an error of one line."""
     monkeypatch.setitem(sys.modules, "statsmodels", None)
 
     with pytest.raises(InvalidInput, match=r"pip install 'schemaless-store\[report\]'"):
         forecast(series(noisy(30)))
 
 
-def test_a_few_days_far_off_do_not_widen_the_band_of_the_others():
-    """One day in 40 of an outage: the 80 % band stays narrow beside that of 95 %; the normal one is 0.65 of it."""
+def test_a_few_outliers_do_not_widen_the_80_percent_band():
+    """With an outage on one day in 40, the 80 % band stays narrow relative to 95 %; a normal one has 0.65 of it."""
     draw = random.Random(11)
     far = [value * 0.1 if draw.random() < 0.025 else value for value in noisy(240, growth=0.2)]
 
@@ -210,9 +210,9 @@ def test_a_few_days_far_off_do_not_widen_the_band_of_the_others():
     assert parts[0] < 0.6 < parts[1] < 0.7
 
 
-def test_futures_are_spread_as_the_library_spreads_them():
-    """Simulated all at once, they have the means, the spread and the weekly ties that statsmodels' own futures have."""
-    from statsmodels.tsa.statespace.structural import UnobservedComponents  # it takes a second
+def test_simulated_futures_match_those_of_statsmodels():
+    """The vectorized simulation has the same means, spread and weekly correlation as statsmodels' own."""
+    from statsmodels.tsa.statespace.structural import UnobservedComponents  # Takes a second to import.
 
     numbers = numpy.array(noisy(70)) / 1e9
     model = UnobservedComponents(

@@ -1,4 +1,4 @@
-"""Growth, weekly shape and retention: the closed forms against days added up one by one."""
+"""Growth, weekdays and retention: the closed forms compared with day-by-day sums."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ plans = st.builds(
 
 
 def day_by_day(growth: Growth, days: int) -> float:
-    """Add up the rate in the middle of each hundredth of a day."""
+    """Integrate the rate numerically in steps of a hundredth of a day."""
     week = growth.weekdays or (1,) * 7
     total = 0.0
     for step in range(days * 100):
@@ -61,19 +61,19 @@ def day_by_day(growth: Growth, days: int) -> float:
 @settings(max_examples=25)
 @given(growths, st.integers(1, 60))
 def test_the_closed_forms_are_the_sum_of_days(growth, days):
-    """Linear and compound growth, up and down, with and without a weekly shape."""
+    """Linear and compound growth, positive and negative, with and without weekdays."""
     assert growth.until(days) == pytest.approx(day_by_day(growth, days), rel=1e-4, abs=1e-4)
 
 
-def test_linear_decline_ends_at_none():
-    """Half less a year later, linearly, is none after two years, and never negative."""
+def test_linear_decline_stops_at_zero():
+    """At -50 % a year, the rate is zero after two years, and never negative."""
     decline = Growth(-0.5, "linear")
 
     assert decline.until(2 * YEAR_DAYS) == decline.until(20 * YEAR_DAYS) == YEAR_DAYS
 
 
-def test_a_week_with_a_shape_brings_what_one_without_does():
-    """Only proportions of weekdays count; the first day decides what the first days bring."""
+def test_weekdays_do_not_change_the_sum_of_a_week():
+    """Only proportions of weekdays count; the first weekday decides about the first days."""
     shape = (2, 2, 2, 2, 2, 1, 1)
 
     assert Growth(weekdays=shape).until(70) == pytest.approx(70)
@@ -81,24 +81,24 @@ def test_a_week_with_a_shape_brings_what_one_without_does():
     assert Growth(weekdays=(1,) * 7).until(3.5) == 3.5
 
 
-def test_growth_too_large_for_floats_is_full_early_and_no_error():
-    """A thousandfold a year for a million days is more than any disk."""
+def test_growth_that_overflows_a_float_is_not_an_error():
+    """Growing a thousandfold a year fills any disk early."""
     assert Growth(999).until(1e6) == math.inf
     assert 0 < days_until_full(replace(ARTICLE, growth=Growth(999))) < 51.2
-    with pytest.raises(InvalidInput, match="beyond what can be calculated with"):
+    with pytest.raises(InvalidInput, match="cannot calculate the bytes to be stored"):
         hosts_needed(replace(ARTICLE, growth=Growth(999)), days=1e6)
 
 
-def test_a_decline_may_never_fill():
-    """What becomes less each year adds up to so much and no more."""
+def test_negative_growth_may_never_fill_the_disks():
+    """The sum of a declining rate is bounded."""
     assert days_until_full(replace(ARTICLE, hosts=100, growth=Growth(-0.9))) == math.inf
     assert days_until_full(replace(ARTICLE, hosts=100, growth=Growth(-0.9, "linear"))) == math.inf
 
 
 @given(plans)
 @settings(max_examples=60)
-def test_retention_reached_with_room_left_is_never_full(plan):
-    """Where a steady rate's documents of so many days fit, no later day fills the disks."""
+def test_disks_that_hold_the_retention_period_are_never_full(plan):
+    """If the documents of one retention period fit at a constant rate, no later day fills the disks."""
     retention = plan.retention_days or 30.0
     plan = replace(plan, growth=Growth(), stored_bytes=0.0, retention_days=retention)
     needs = most_bytes(plan, retention)
@@ -109,15 +109,15 @@ def test_retention_reached_with_room_left_is_never_full(plan):
 
 
 def test_growth_that_takes_ages_to_outgrow_retention_counts_as_never():
-    """Three disks for a document a day that is deleted the next: no figure of a billion years with noise in it."""
+    """A billion years would be numerical noise, so the answer is infinity."""
     plan = Plan(documents_per_day=1, bytes_per_document=100, disk_bytes_per_host=31_414_681_601, hosts=3)
 
     assert days_until_full(replace(plan, growth=Growth(1.0, "linear"), retention_days=1)) == math.inf
     assert days_until_full(replace(plan, growth=Growth(1.0, "linear"))) < 1e6
 
 
-def test_what_is_stored_at_first_goes_with_retention():
-    """Full disks' worth of old cells makes room evenly; without retention it stays."""
+def test_initially_stored_cells_are_deleted_by_retention():
+    """They are deleted evenly over the retention period; without retention they stay."""
     plan = replace(ARTICLE, stored_bytes=500 * GB, retention_days=30)
 
     assert days_until_full(plan) == math.inf
@@ -127,7 +127,7 @@ def test_what_is_stored_at_first_goes_with_retention():
 
 
 def test_the_busiest_day_of_the_week_fills_disks_that_an_average_one_does_not():
-    """With a weekly shape and retention of no whole weeks, the peak counts."""
+    """With weekdays and a retention that is not a whole number of weeks, the peak counts."""
     steady = replace(ARTICLE, disk_bytes_per_host=21 * GB, retention_days=1)
 
     assert days_until_full(steady) == math.inf
@@ -147,14 +147,14 @@ def test_the_busiest_day_of_the_week_fills_disks_that_an_average_one_does_not():
 )
 @settings(max_examples=40)
 def test_full_with_retention_is_where_a_ledger_of_days_is_full(plan):
-    """What came and what went, day by day: the first day on which the room is taken, and none where it never is."""
-    come = [plan.growth.until(day + 1) - plan.growth.until(day) for day in range(300)]
-    job_store = [plan.stored_bytes]
+    """A day-by-day balance of written and deleted bytes gives the same first full day."""
+    written = [plan.growth.until(day + 1) - plan.growth.until(day) for day in range(300)]
+    ledger = [plan.stored_bytes]
     for day in range(1, 301):
-        left = max(0.0, 1 - day / plan.retention_days) * plan.stored_bytes
-        job_store.append(left + sum(come[max(0, day - plan.retention_days) : day]) * 1_000)
-    full = next((day for day, stored in enumerate(job_store) if stored >= plan.disk_bytes_per_host), math.inf)
-    assume(all(not math.isclose(stored, plan.disk_bytes_per_host, rel_tol=1e-3) for stored in job_store))
+        initial = max(0.0, 1 - day / plan.retention_days) * plan.stored_bytes
+        ledger.append(initial + sum(written[max(0, day - plan.retention_days) : day]) * 1_000)
+    full = next((day for day, stored in enumerate(ledger) if stored >= plan.disk_bytes_per_host), math.inf)
+    assume(all(not math.isclose(stored, plan.disk_bytes_per_host, rel_tol=1e-3) for stored in ledger))
 
     days = days_until_full(plan)
     assert math.ceil(days) == full if full < math.inf else days > 300
@@ -162,8 +162,8 @@ def test_full_with_retention_is_where_a_ledger_of_days_is_full(plan):
 
 @given(plans, st.floats(0, 2_000), st.floats(0, 2_000))
 @settings(max_examples=60)
-def test_the_most_never_falls(plan, day, other):
-    """The most until a later day is never less, and headroom never more."""
+def test_the_peak_never_falls(plan, day, other):
+    """Until a later day, the peak is never less and the free share never more."""
     early, late = sorted((day, other))
 
     assert most_bytes(plan, early) <= most_bytes(plan, late) * (1 + 1e-9)
@@ -172,8 +172,8 @@ def test_the_most_never_falls(plan, day, other):
 
 @given(plans)
 @settings(max_examples=60)
-def test_full_is_the_first_day_without_room(plan):
-    """On that day the room is taken, and just before it is not; days infinite mean that it never is."""
+def test_days_until_full_is_the_first_time_without_free_space(plan):
+    """At that time the space is used up, just before it is not; infinity means never."""
     days, room = days_until_full(plan), usable_bytes(plan)
 
     if days == math.inf:
@@ -199,7 +199,7 @@ def test_full_is_the_first_day_without_room(plan):
 @given(plan=plans)
 @settings(max_examples=15)
 def test_each_input_made_worse_fills_the_disks_no_later(name, worse, plan):
-    """Monotone in every input: more of what is written or less of what it is written to never gives more days."""
+    """The answer is monotone in every input."""
     if name == "retention_days":
         plan = replace(plan, stored_bytes=0.0)
     worsened = replace(plan, **{name: worse(getattr(plan, name))})
@@ -221,13 +221,13 @@ def test_each_input_made_worse_fills_the_disks_no_later(name, worse, plan):
     ],
 )
 def test_growth_out_of_bounds_is_refused(changes, complaint):
-    """A growth that cannot be says which value is wrong."""
+    """The error names the invalid value."""
     with pytest.raises(InvalidInput, match=complaint):
         Growth(**changes)
 
 
 @pytest.mark.parametrize("days", [0, 0.5, 40_000, math.nan, "30"])
 def test_retention_out_of_bounds_is_refused(days):
-    """Retention is a day to a hundred years."""
+    """Retention is between one day and a hundred years."""
     with pytest.raises(InvalidInput, match="retention_days must be"):
         replace(ARTICLE, retention_days=days)

@@ -1,4 +1,4 @@
-"""Measurements in the catalog: kept as they were, and fewer as they get old."""
+"""Saved measurements in the catalog: JSON round trip, listing and thinning."""
 
 from __future__ import annotations
 
@@ -35,35 +35,35 @@ MEASUREMENT = Measurement(
 
 
 def test_a_measurement_survives_its_json():
-    """Whole, with what is not known."""
+    """Including unknown values."""
     assert Measurement.from_json(MEASUREMENT.to_json()) == MEASUREMENT
 
 
 def test_a_measurement_of_a_later_format_is_refused():
-    """Not read as something that it is not."""
+    """A later format cannot be read correctly."""
     with pytest.raises(InvalidInput, match="format 2"):
         Measurement.from_json({**MEASUREMENT.to_json(), "format": 2})
 
 
 def test_thinning_keeps_days_then_weeks_then_months():
-    """Taken every six hours for four years: few are left, the first and the last among them, and it is stable."""
+    """Of four years of measurements every six hours few remain, including first and last; thinning is idempotent."""
     found = [Kept(number, NOW - timedelta(hours=6 * (5_844 - number))) for number in range(5_844)]
-    gone = {each.sample_id for each in thinned(found, NOW)}
-    left = [each for each in found if each.sample_id not in gone]
-    ages = [(NOW - each.taken_at).days for each in left]
+    deleted = {each.sample_id for each in thinned(found, NOW)}
+    remaining = [each for each in found if each.sample_id not in deleted]
+    ages = [(NOW - each.taken_at).days for each in remaining]
 
     assert sum(age < 14 for age in ages) == 55
     assert sum(14 <= age < 100 for age in ages) in (86, 87)
     assert 88 <= sum(100 <= age < 731 for age in ages) <= 92
     assert 23 <= sum(age >= 731 for age in ages) <= 26
-    assert left[0] is found[0]
-    assert left[-1] is found[-1]
-    assert thinned(left, NOW) == []
+    assert remaining[0] is found[0]
+    assert remaining[-1] is found[-1]
+    assert thinned(remaining, NOW) == []
 
 
 @pytest.mark.mysql
 def test_kept_measurements_are_listed_read_and_thinned(accounts, fresh_store):
-    """Under the role measure, and under no lesser one; the same one twice is one."""
+    """Requires the role measure; saving the same measurement twice saves it once."""
     accounts.allow("measure", fresh_store.name, 4)
     with schemaless.connect(
         accounts.url("measure", internals_of(fresh_store).url.for_database(fresh_store.name))

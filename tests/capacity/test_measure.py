@@ -1,4 +1,4 @@
-"""Measurements of real datastores, held against full counts: what is there, what came in, what is not known."""
+"""Measurements of real datastores compared with full counts: sizes, growth, and unknown figures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.topologies import opened_as
 pytestmark = pytest.mark.mysql
 
 SMALL = MeasureBounds(windows=160, window_rows=8, whole_rows=400)
-"""Samples what the history below has."""
+"""Small enough that the history below is sampled, not read completely."""
 
 DAYS = 15
 COLUMNS = (
@@ -39,19 +39,19 @@ COLUMNS = (
 
 
 def until() -> date:
-    """Return the day before today; a test that runs over midnight sees one more day without cells."""
+    """Return yesterday; a test that runs past midnight sees one more day without cells."""
     return datetime.now(UTC).date() - timedelta(days=1)
 
 
 @pytest.fixture(scope="module")
 def history() -> PastWrites:
-    """Two weeks of writes that ended two days ago."""
+    """Two weeks of writes, which end two days ago."""
     return PastWrites(7, DAYS, until(), COLUMNS, gap_bytes=50)
 
 
 @pytest.fixture(scope="module")
 def written(accounts, prefix, history) -> Iterator[Datastore]:
-    """A datastore of four shards over two servers with that history, as ``measure`` opens it."""
+    """A datastore with that history, four shards on two servers, opened under the role measure."""
     name = f"{prefix}history"
     with schemaless.connect(accounts.create(name, 4)) as store:
         write(store, history)
@@ -61,21 +61,21 @@ def written(accounts, prefix, history) -> Iterator[Datastore]:
 
 
 def near(estimate: Interval, counted: float) -> bool:
-    """Whether a figure is within three times its interval of what was counted."""
+    """Return whether an estimate is within three half intervals of the count."""
     reach = 3 * max(estimate.mid - estimate.low, estimate.high - estimate.mid, 0.5)
     return abs(estimate.mid - counted) <= reach
 
 
 def totals(found: Measurement, what: str, *names: str) -> dict[tuple[object, ...], Interval]:
-    """Return sums over groups that have the same values of ``names``."""
+    """Sum the groups that have the same values of ``names``."""
     parts = defaultdict(list)
     for group in found.groups:
         parts[tuple(getattr(group, name) for name in names)].append(getattr(group, what))
     return {key: added(estimates) for key, estimates in parts.items()}
 
 
-def test_an_empty_datastore_is_said_to_be_empty(fresh_store):
-    """No groups, no growth, and files that have their pages all the same."""
+def test_an_empty_datastore_has_a_note(fresh_store):
+    """No groups and no growth, although its files have a length."""
     found = measure(fresh_store)
 
     assert (found.groups, found.growth, found.rows_read) == ((), (), 0)
@@ -86,7 +86,7 @@ def test_an_empty_datastore_is_said_to_be_empty(fresh_store):
 
 
 def test_one_cell_is_counted_and_is_no_history(fresh_store, row):
-    """Exact, and of a day that is not over."""
+    """The count is exact, and its day is not over."""
     fresh_store.put_cell(row, "BASE", 1, {"fare": 12.5})
     found = measure(fresh_store)
 
@@ -95,11 +95,11 @@ def test_one_cell_is_counted_and_is_no_history(fresh_store, row):
     assert found.groups[0].cells == Interval.of(1.0)
     assert found.groups[0].json_bytes == Interval.of(float(len(b'{"fare":12.5}')))
     assert [(each.cells.mid, each.method, each.complete) for each in found.growth] == [(1.0, "count", False)]
-    assert "no day is complete yet, so growth is not known" in found.notes
+    assert "no day is complete yet, so the growth is unknown" in found.notes
 
 
 def test_a_small_datastore_is_counted(fresh_store, new_row):
-    """By column and codec, body bytes and cells as stored; JSON text with what was not decoded; bad bodies apart."""
+    """Cells and body bytes by column and codec are exact; JSON text is estimated; unreadable bodies are separate."""
     stored = [
         NewStoredCell(new_row(), column, 1, body)
         for number in range(60)
@@ -137,7 +137,7 @@ def test_a_small_datastore_is_counted(fresh_store, new_row):
 
 
 def test_a_sample_agrees_with_a_full_count(written, history):
-    """Cells, body bytes and JSON text, by column, codec and shard; within bounds, the same again by its seed."""
+    """Cells, body bytes and JSON text by column, codec and shard are near the counts, and reproducible by seed."""
     counted: Counter[tuple[object, ...]] = Counter()
     for made in cells(history, 4):
         codec = describe_body(made.body).name
@@ -156,7 +156,7 @@ def test_a_sample_agrees_with_a_full_count(written, history):
 
 
 def test_days_are_searched_for_and_agree_with_a_full_count(written, history):
-    """Each day and column, weekends too; today is not over, and the first day may have begun late."""
+    """For each day and column, weekends included; today and the first day are incomplete."""
     counted = Counter((made.created_at.date(), made.column_name) for made in cells(history, 4))
     found = measure(written, seed=5, bounds=SMALL)
     by_day = defaultdict(list)
@@ -171,8 +171,8 @@ def test_days_are_searched_for_and_agree_with_a_full_count(written, history):
     assert added(each.cells for each in found.growth).mid == pytest.approx(sum(counted.values()), rel=0.05)
 
 
-def test_imported_history_is_found_out_and_estimated_from_the_sample(fresh_store, new_row):
-    """Days lie anywhere along added_id: the sample tells, the method says so, and so does a note."""
+def test_imported_history_is_detected_and_estimated_from_the_sample(fresh_store, new_row):
+    """Days can be anywhere along added_id; the method and a note say so."""
     drawn = random.Random(2)
     start = datetime.now(UTC) - timedelta(days=10)
     fresh_store.put_cells(
@@ -186,7 +186,7 @@ def test_imported_history_is_found_out_and_estimated_from_the_sample(fresh_store
 
 
 def test_cells_of_the_future_are_in_no_day(fresh_store, new_row):
-    """A clock that was wrong: they are counted, and a note says how many are in no day."""
+    """Cells from a wrong clock count for the sizes, and a note gives their number."""
     later = datetime.now(UTC) + timedelta(days=400)
     fresh_store.put_cells([NewCell(new_row(), "BASE", 1, {}, later) for _ in range(5)])
     fresh_store.put_cells([NewCell(new_row(), "BASE", 1, {}) for _ in range(5)])
@@ -195,11 +195,11 @@ def test_cells_of_the_future_are_in_no_day(fresh_store, new_row):
     assert added(group.cells for group in found.groups).mid == 10
     assert sum(each.cells.mid for each in found.growth) == 5
     assert {each.day for each in found.growth} == {found.taken_at.date()}
-    assert any("have a created_at after now" in each for each in found.notes)
+    assert any("have a created_at in the future" in each for each in found.notes)
 
 
 def test_a_few_cells_out_of_order_leave_the_days_to_be_searched(fresh_store, by_hand):
-    """A clock that jumped for moments does not spoil two weeks; a note says it."""
+    """A clock that jumps briefly does not invalidate two weeks of history, and a note mentions it."""
     short = PastWrites(8, 14, until(), COLUMNS[:1], gap_bytes=0)
     write(fresh_store, short)
     root = by_hand(fresh_store)
@@ -217,13 +217,13 @@ def test_a_few_cells_out_of_order_leave_the_days_to_be_searched(fresh_store, by_
 
 
 def test_a_large_hole_among_the_ids_spoils_no_day(fresh_store, by_hand):
-    """Somebody raised AUTO_INCREMENT in the middle of a day: nothing is counted in the hole."""
+    """After AUTO_INCREMENT was raised in the middle of a day, nothing is counted in the gap."""
     short = PastWrites(9, 14, until(), COLUMNS[:1], gap_bytes=100)
     write(fresh_store, short)
     root = by_hand(fresh_store)
     for shard in range(4):
         table = b"`%b`.cell" % root.database(shard).encode()
-        # From its end on, so that no id is taken twice meanwhile.
+        # In descending order, so that no id is duplicated during the update.
         root.execute(
             shard, b"UPDATE %b SET added_id=added_id+100000000 WHERE added_id>1500 ORDER BY added_id DESC" % table
         )
@@ -238,13 +238,13 @@ def test_a_large_hole_among_the_ids_spoils_no_day(fresh_store, by_hand):
         assert added(mine).mid == pytest.approx(counted[day], rel=0.6), day
 
 
-def test_a_cluster_that_is_down_is_said_to_be_and_nothing_is_made_up_for_it(fresh_store, new_row, tmp_path):
-    """The other one is measured; a disk that was given is still told."""
+def test_a_cluster_that_is_down_has_a_problem_and_no_figures(fresh_store, new_row, tmp_path):
+    """The other cluster is measured, and a given disk is still reported."""
     fresh_store.put_cells([NewCell(new_row(), "BASE", 1, {}) for _ in range(40)])
-    nobody = Node("primary", socket=str(tmp_path / "nobody.sock"))
+    unreachable = Node("primary", socket=str(tmp_path / "unreachable.sock"))
     up, down = internals_of(fresh_store).topology.clusters
     topology = dataclasses.replace(
-        internals_of(fresh_store).topology, clusters=(up, dataclasses.replace(down, nodes=(nobody,)))
+        internals_of(fresh_store).topology, clusters=(up, dataclasses.replace(down, nodes=(unreachable,)))
     )
     with opened_as(fresh_store, topology) as half:
         found = measure(half, disks={down.name: GivenDisk(1_000, 400)})
@@ -253,7 +253,7 @@ def test_a_cluster_that_is_down_is_said_to_be_and_nothing_is_made_up_for_it(fres
     assert {each.cluster for each in found.growth} == {up.name}
     assert [space.cluster for space in found.problems] == [down.name]
     problem = found.problems[0]
-    assert "nobody.sock" in problem.problem
+    assert "unreachable.sock" in problem.problem
     assert (problem.file_bytes, problem.rebuilt_bytes, problem.disk_bytes, problem.disk_from) == (
         None,
         None,
@@ -264,7 +264,7 @@ def test_a_cluster_that_is_down_is_said_to_be_and_nothing_is_made_up_for_it(fres
 
 
 def test_bodies_in_overflow_pages_are_read_within_bounds(fresh_store, new_row):
-    """A body that is touched is read whole: fewer are touched where they are long."""
+    """The server reads a touched body completely, so fewer long bodies are touched."""
     fresh_store.put_stored_cells(
         [NewStoredCell(new_row(), "BASE", 1, b'"%b"' % (b"x" * 20_000)) for _ in range(900)], trusted=True
     )
@@ -275,7 +275,7 @@ def test_bodies_in_overflow_pages_are_read_within_bounds(fresh_store, new_row):
 
 
 def test_more_shards_than_parts_are_measured_by_cluster(written, history):
-    """So that thousands of shards cost no more: groups are of a cluster, days are searched in some of the shards."""
+    """Groups are by cluster and days are searched in some shards, so thousands of shards do not cost more."""
     counted = Counter(made.shard for made in cells(history, 4))
     found = measure(written, seed=4, bounds=dataclasses.replace(SMALL, parts=1, day_shards=1))
 
@@ -287,29 +287,29 @@ def test_more_shards_than_parts_are_measured_by_cluster(written, history):
     assert grown.mid == pytest.approx(sum(counted.values()), rel=0.2)
 
 
-def test_disks_are_given_by_flag_for_clusters_that_are_there(fresh_store):
-    """And not for others."""
-    with pytest.raises(InvalidInput, match="no cluster 'nowhere'; there are cluster-1, cluster-2"):
+def test_a_disk_for_an_unknown_cluster_is_refused(fresh_store):
+    """The error names the known clusters."""
+    with pytest.raises(InvalidInput, match="no cluster 'nowhere' for --disk; the clusters are cluster-1, cluster-2"):
         measure(fresh_store, disks={"nowhere": GivenDisk(1)})
 
 
-def test_a_given_disk_goes_before_what_its_server_shows(fresh_store):
-    """Here too, as in the report; and a note says that the two differ."""
+def test_a_given_disk_overrides_what_its_server_reports(fresh_store):
+    """A note says that the two differ."""
     shown = {space.cluster: space for space in measure(fresh_store).clusters}
     found = measure(fresh_store, disks={"cluster-1": GivenDisk(4_000_000_000_000, 1_500_000_000_000)})
 
     given, other = found.clusters
     assert (given.disk_bytes, given.free_bytes, given.disk_from) == (4_000_000_000_000, 1_500_000_000_000, "flag")
     assert other.disk_from == shown["cluster-2"].disk_from
-    notes = [note for note in found.notes if "what is given counts" in note]
-    if shown["cluster-1"].disk_bytes is None:  # a server that is not on this machine
+    notes = [note for note in found.notes if "the report uses --disk" in note]
+    if shown["cluster-1"].disk_bytes is None:  # The server is not on this machine.
         assert notes == []
     else:
-        assert notes[0].startswith("cluster-1: --disk gives 4,000 GB with 1,500 GB free, its server shows ")
+        assert notes[0].startswith("cluster-1: --disk says 4,000 GB with 1,500 GB free, its server reports ")
 
 
-def test_a_replica_is_read_where_there_is_one_and_the_primary_where_it_does_not_answer(replicated, tmp_path):
-    """The measurement says which; a replica that is down is no problem, but a note."""
+def test_a_replica_is_read_if_it_answers_and_the_primary_otherwise(replicated, tmp_path):
+    """The measurement names the server read; a replica that is down causes a note, not a problem."""
     with accounts_on([replicated.url]) as own:
         url = own.create("measured", 1)
         own.allow("measure", "measured", 1)

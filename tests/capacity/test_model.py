@@ -52,25 +52,25 @@ plans = st.builds(
     ],
 )
 def test_the_articles_figures_come_out(changes, days):
-    """51 and 30 days of a disk, 32 TB at three rates, and what 2,822 bytes a trip make of them."""
+    """51 and 30 days for one disk, 32 TB at three rates, and the same with 2,822 bytes a trip."""
     assert int(days_until_full(replace(ARTICLE, **changes))) == days
 
 
 def test_a_terabyte_of_1000_gigabytes_lasts_50_days():
-    """The article's 51 days need its 1,024 GB; units of 1,000 and of 1,024 are never mixed in silence."""
+    """The article's 51 days require its 1,024 GB; powers of 1,000 and of 1,024 are never mixed."""
     assert days_until_full(replace(ARTICLE, disk_bytes_per_host=TB)) == 50
     assert days_until_full(replace(ARTICLE, disk_bytes_per_host=1_024 * GIB)) == pytest.approx(54.97, abs=0.01)
 
 
-def test_copies_are_written_and_hosts_are_filled():
-    """Three copies on three hosts last as long as one on one."""
+def test_copies_multiply_writes_and_hosts_multiply_space():
+    """Three copies on three hosts last as long as one copy on one host."""
     assert bytes_per_day(replace(ARTICLE, copies=3, hosts=3)) == 60 * GB
     assert usable_bytes(replace(ARTICLE, copies=3, hosts=3)) == 3 * 1_024 * GB
     assert days_until_full(replace(ARTICLE, copies=3, hosts=3)) == days_until_full(ARTICLE)
 
 
-def test_where_nothing_is_written_the_disks_are_never_full():
-    """No documents is a fact, not a mistake: infinitely many days, no date, the hosts that copies need."""
+def test_without_new_documents_the_disks_are_never_full():
+    """Infinite days, no date, and only the hosts that the copies need."""
     idle = replace(ARTICLE, documents_per_day=0, copies=2, hosts=2)
 
     assert days_until_full(idle) == math.inf
@@ -88,19 +88,19 @@ def test_where_nothing_is_written_the_disks_are_never_full():
     ],
 )
 def test_full_on_counts_whole_days(start, days, date):
-    """The date is that of the day in which the last byte is written."""
+    """The date is the day on which the last byte is written."""
     assert full_on(datetime.date(*start), days) == datetime.date(*date)
 
 
 @pytest.mark.parametrize("days", [3_000_000, 1e12, 1e300])
 def test_full_on_beyond_the_calendar_is_no_date(days):
-    """A date after the year 9999 is none, and no error."""
+    """A date after the year 9999 is None, not an error."""
     assert full_on(datetime.date(2016, 3, 1), days) is None
 
 
 @pytest.mark.parametrize("days", [-1, math.nan, -math.inf])
-def test_full_on_refuses_what_are_no_days(days):
-    """Negative days and NaN are refused."""
+def test_full_on_refuses_invalid_days(days):
+    """Negative days and NaN."""
     with pytest.raises(InvalidInput, match="days must be 0 or more"):
         full_on(datetime.date(2016, 3, 1), days)
 
@@ -119,7 +119,7 @@ def test_full_on_refuses_what_are_no_days(days):
         ({"disk_bytes_per_host": 0}, "disk_bytes_per_host must be 1 byte or more, got 0"),
         ({"disk_bytes_per_host": -math.inf}, "disk_bytes_per_host must be finite, got -inf"),
         ({"overhead_share": 40}, r"overhead_share must be from 0 to below 1 \(0\.4 is 40 %\), got 40"),
-        ({"overhead_share": 1.0}, "at 1 there is no room for cells"),
+        ({"overhead_share": 1.0}, "at 1 there is no space for cells"),
         ({"overhead_share": -0.1}, r"overhead_share must be from 0 to below 1 .* got -0\.1"),
         ({"copies": 0}, "copies must be a whole number of 1 or more, got 0"),
         ({"copies": 1.5}, r"copies must be a whole number of 1 or more, got 1\.5"),
@@ -128,7 +128,7 @@ def test_full_on_refuses_what_are_no_days(days):
     ],
 )
 def test_a_value_out_of_bounds_is_refused(changes, complaint):
-    """A plan that cannot be says which value is wrong, and what is expected."""
+    """The error names the invalid value and the expected one."""
     with pytest.raises(InvalidInput, match=complaint):
         replace(ARTICLE, **changes)
 
@@ -142,21 +142,21 @@ def test_a_value_out_of_bounds_is_refused(changes, complaint):
         (lambda plan: hosts_needed(plan, days=1e300), {"documents_per_day": 1e20}),
     ],
 )
-def test_an_answer_beyond_floats_is_refused(function, changes):
-    """Values that are possible one by one, and absurd together, give an error and never infinity."""
-    with pytest.raises(InvalidInput, match="beyond what can be calculated with; check the units"):
+def test_an_overflow_is_an_error(function, changes):
+    """Values that are valid one by one but overflow together give an error, never infinity."""
+    with pytest.raises(InvalidInput, match=r"cannot calculate the .* too large or too small; check their units"):
         function(replace(ARTICLE, **changes))
 
 
 @pytest.mark.parametrize("days", [-1, math.nan, math.inf])
-def test_hosts_needed_refuses_what_are_no_days(days):
-    """Hosts for negative, infinite or no number of days are refused."""
+def test_hosts_needed_refuses_invalid_days(days):
+    """Negative, infinite and NaN days."""
     with pytest.raises(InvalidInput, match="days must be"):
         hosts_needed(ARTICLE, days)
 
 
-def test_hosts_needed_is_not_one_more_by_the_last_bit():
-    """Disks that are full on the very day asked for are enough."""
+def test_hosts_needed_ignores_rounding_errors():
+    """Disks that are full exactly on the requested day are enough."""
     exact = Plan(documents_per_day=1_000, bytes_per_document=100, disk_bytes_per_host=3_000_000, overhead_share=0.1)
 
     assert hosts_needed(exact, days=27 * 7) == 7
@@ -164,7 +164,7 @@ def test_hosts_needed_is_not_one_more_by_the_last_bit():
 
 @given(plans, st.floats(0.001, 1e5))
 def test_the_hosts_needed_last_and_one_fewer_do_not(plan, days):
-    """hosts_needed is the least number with which days_until_full is at least the days asked for."""
+    """hosts_needed is the smallest number of hosts that last the requested days."""
     needed = hosts_needed(plan, days)
 
     assert days_until_full(replace(plan, hosts=needed)) >= days * (1 - 1e-9)
@@ -174,7 +174,7 @@ def test_the_hosts_needed_last_and_one_fewer_do_not(plan, days):
 
 @given(plans, st.floats(1.01, 100))
 def test_days_scale_with_what_is_written(plan, factor):
-    """Bytes a document, divided by a factor, are days multiplied by it: the answer is proportional."""
+    """Dividing the bytes per document by a factor multiplies the days by it."""
     larger = replace(plan, bytes_per_document=plan.bytes_per_document * factor)
 
     assert days_until_full(plan) == pytest.approx(days_until_full(larger) * factor)

@@ -1,4 +1,4 @@
-"""Intervals, what bodies take on disk, and the model over both."""
+"""Intervals, disk space of bodies, and the capacity model over both."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ ranges = st.builds(
 
 @settings(max_examples=40)
 @given(ranges, st.floats(0, 1_000))
-def test_the_answers_hold_every_plan_between_the_ends(ranges, days):
-    """Low is the bad case and high the good one: the middle plan lies between, whatever the inputs."""
+def test_the_ends_of_the_answers_are_the_worst_and_best_plan(ranges, days):
+    """The middle plan is always in between."""
     seen = outlook(ranges, START, days)
     good, bad = (outlook_of(ranges, case, days) for case in ("good", "bad"))
 
@@ -58,7 +58,7 @@ def test_the_answers_hold_every_plan_between_the_ends(ranges, days):
 
 
 def outlook_of(ranges: Ranges, case: str, days: float):
-    """Return the outlook of one corner, as exact values."""
+    """Return the outlook of one case with exact values."""
     plan = ranges.plan(case)
     corner = Ranges(
         **{
@@ -82,14 +82,14 @@ def outlook_of(ranges: Ranges, case: str, days: float):
 
 
 @pytest.mark.parametrize("ends", [(2, 1, 3), (1, 3, 2), (1, math.nan, 2), ("1", 2, 3), (1, 2, True)])
-def test_an_interval_rises_and_holds_numbers(ends):
-    """Low, mid, high, in this order."""
+def test_an_interval_needs_ordered_numbers(ends):
+    """Low, mid and high in this order."""
     with pytest.raises(InvalidInput):
         Interval.given(*ends)
 
 
 def test_bodies_of_half_a_page_take_much_more_than_shorter_ones():
-    """The steps that the page model knows: in a page with others, one overflow page, two."""
+    """The steps of the page model: shared page, one overflow page, two overflow pages."""
     assert disk_bytes(8_061) / disk_bytes(8_060) == pytest.approx(1.75, abs=0.01)
     assert disk_bytes(15_681) / disk_bytes(15_680) == pytest.approx(2, abs=0.02)
     assert disk_bytes(15_681, layout=MARIADB) == disk_bytes(8_061, layout=MARIADB)
@@ -105,8 +105,8 @@ def test_bodies_of_half_a_page_take_much_more_than_shorter_ones():
         (MYSQL, 40_000, 5_078, 260.0e6),
     ],
 )
-def test_what_a_cell_takes_is_what_rebuilt_tables_had(layout, body_bytes, rows, file_bytes):
-    """Within 5 % of the tables of 200 MB in docs/benchmarks/space.md; they have some MB more once."""
+def test_disk_bytes_agree_with_measured_tables(layout, body_bytes, rows, file_bytes):
+    """Within 5 % of the 200 MB tables in docs/benchmarks/space.md, which include a fixed cost of some MB."""
     drawn = sum(disk_bytes(body_bytes * share, layout=layout) for share in (0.97, 0.98, 0.99, 1)) / 4
 
     assert drawn * rows == pytest.approx(file_bytes, rel=0.05)
@@ -115,21 +115,21 @@ def test_what_a_cell_takes_is_what_rebuilt_tables_had(layout, body_bytes, rows, 
 @settings(max_examples=20)
 @given(intervals(0, 100_000), st.sampled_from([MYSQL, MARIADB]))
 def test_longer_bodies_never_take_less(lengths, layout):
-    """Low, mid and high of lengths are low, mid and high of what they take, and more than the bodies themselves."""
-    taken = disk_bytes_range(lengths, layout=layout)
+    """Disk space is monotone in the length, and more than the body."""
+    sizes = disk_bytes_range(lengths, layout=layout)
 
-    assert taken.mid == pytest.approx(disk_bytes(lengths.mid, layout=layout), rel=0.01)
-    assert taken.low > lengths.low
+    assert sizes.mid == pytest.approx(disk_bytes(lengths.mid, layout=layout), rel=0.01)
+    assert sizes.low > lengths.low
 
 
 @pytest.mark.parametrize("length", [-1, LONGEST_BODY_BYTES + 1, math.nan])
-def test_a_body_that_no_cell_can_have_is_refused(length):
-    """Above 16 MiB there are none."""
+def test_an_impossible_body_length_is_refused(length):
+    """Negative, NaN, or above the 16 MiB of a MEDIUMBLOB."""
     with pytest.raises(InvalidInput, match="body_bytes must be"):
         disk_bytes(length)
 
 
-def test_a_ratio_that_nobody_measured_is_not_guessed():
-    """Only codecs of the source, and it says which."""
-    with pytest.raises(InvalidInput, match=r"no ratio was measured for 'msgpack\+zstd', only for legacy, json\+zlib"):
+def test_an_unpublished_ratio_is_an_error():
+    """The error names the codecs with a published ratio."""
+    with pytest.raises(InvalidInput, match=r"no published ratio for codec 'msgpack\+zstd', only for legacy, json\+zl"):
         ratio("msgpack+zstd")

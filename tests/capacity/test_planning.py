@@ -1,4 +1,4 @@
-"""When each disk is how full, until when to order, what growth costs, and whether to wake somebody."""
+"""Planning: fill thresholds, order dates, costs and the verdict of --fail-below."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
+from schemaless.capacity.disk_forecast import disk_usage
 from schemaless.capacity.disks import Disk
-from schemaless.capacity.filling import filling
 from schemaless.capacity.forecast import Forecast
 from schemaless.capacity.measurement import Measurement
-from schemaless.capacity.planning import FULL, TB, Wishes, verdict
+from schemaless.capacity.planning import FULL, TB, PlanningOptions, verdict
 from schemaless.capacity.report import CapacityReport
 from schemaless.errors import InvalidInput
 from schemaless.pages.capacity_csv import csv_text
@@ -28,12 +28,12 @@ pytestmark = pytest.mark.once
 
 @pytest.fixture(scope="module")
 def asked() -> CapacityReport:
-    """The common report, with everything asked for."""
-    return report(wishes=Wishes(thresholds=(0.7, 0.95), lead_days=30, price_per_tb=90, fail_below_days=60))
+    """The common report with all planning options."""
+    return report(planning=PlanningOptions(thresholds=(0.7, 0.95), lead_days=30, price_per_tb=90, fail_below_days=60))
 
 
 def test_thresholds_come_one_after_the_other_and_before_full(asked):
-    """Each level of each disk is later than the one before it, at every end of its interval, and full is the answer."""
+    """Every level of a disk is later than the level before it, at all ends of its interval; full is the answer."""
     for found in (asked.planning.now, asked.planning.after):
         for disk in ("cluster-1", "cluster-2"):
             shown = [each for each in found if each.disk == disk]
@@ -46,8 +46,8 @@ def test_thresholds_come_one_after_the_other_and_before_full(asked):
     assert (full.disk, full.days) == (asked.now.first.disk, asked.now.first.days)
 
 
-def test_a_level_is_reached_when_its_room_is_taken(asked):
-    """What the forecast brings until the middle date of 70 % is what is free above it."""
+def test_a_level_is_reached_when_its_free_space_is_used_up(asked):
+    """The growth until the median date of 70 % equals the free space below that level."""
     disk = next(each for each in asked.disks if each.disk.name == "cluster-1")
     level = asked.planning.now[0]
     assert isinstance(disk.forecast, Forecast)
@@ -55,35 +55,39 @@ def test_a_level_is_reached_when_its_room_is_taken(asked):
     assert disk.disk.free_bytes is not None
     assert level.days is not None
 
-    brought = disk.forecast.cumulative[math.floor(level.days.mid)].mid
+    growth = disk.forecast.cumulative[math.floor(level.days.mid)].mid
     room = disk.disk.free_bytes - 0.3 * disk.disk.disk_bytes
 
-    assert brought == pytest.approx(room, rel=0.03)
+    assert growth == pytest.approx(room, rel=0.03)
 
 
-def test_a_level_that_is_passed_already_is_said_to_be(asked):
-    """A disk that is fuller than a threshold has no date for it."""
-    found = report(measurement(days=40, clusters=[space("cluster-1", disk=2 * GIB)]), wishes=Wishes(thresholds=(0.5,)))
+def test_a_level_that_is_already_reached_has_no_date(asked):
+    """The report says that the level is already reached."""
+    small = measurement(days=40, clusters=[space("cluster-1", disk=2 * GIB)])
+    found = report(small, planning=PlanningOptions(thresholds=(0.5,)))
 
     (levels, *_) = tables(found)
     assert found.planning.now[0].days == (0.0,) * 5
-    assert levels.rows[0][:5] == ["cluster-1", "as it is", "50 % full", "already", ""]
+    assert levels.rows[0][:5] == ["cluster-1", "as now", "50 % full", "already", ""]
     assert planning_lines(found)[0].startswith("50 % full already")
 
 
 def test_an_order_is_due_before_the_early_end(asked):
-    """The lead time before the low end of the 80 % interval; a day that is gone is said to be."""
+    """The order is due one lead time before the early end of the 80 % interval; a past date is named as such."""
     full = next(each for each in asked.planning.now if each.share == FULL)
     assert full.days is not None
     assert full.order_on == TODAY + datetime.timedelta(math.floor(full.days.low_80) - 30)
     assert any(line.startswith(f"Order by {full.order_on}: 30 days before") for line in planning_lines(asked))
 
-    late = report(wishes=Wishes(lead_days=200))
-    assert any(line.startswith("Order now: with 200 days") and "days ago" in line for line in planning_lines(late))
+    late = report(planning=PlanningOptions(lead_days=200))
+    assert any(
+        line.startswith("Order now: with a lead time of 200 days") and "days ago" in line
+        for line in planning_lines(late)
+    )
 
 
 def test_costs_are_of_all_copies_at_the_price_given(asked):
-    """A year of growth, or as much of it as is forecast, twice as there are two copies; less after re-encoding."""
+    """The growth of a year, or of the horizon, counted for both copies; less after re-encoding."""
     now, after = asked.planning.costs
     total = asked.total
     assert total is not None
@@ -97,8 +101,8 @@ def test_costs_are_of_all_copies_at_the_price_given(asked):
     assert report().planning.costs == ()
 
 
-def test_the_worst_disk_stands_first(asked):
-    """Of levels, clusters and scenarios: the disk that is full first, whatever its name."""
+def test_the_worst_disk_comes_first(asked):
+    """Levels, clusters and tables are ordered by urgency, not by name."""
     larger = [space("a", disk=9 * GIB), space("b", disk=5 * GIB), space("c", disk=4 * GIB), space("d", disk=None)]
     found = report(measurement(clusters=larger))
 
@@ -106,41 +110,40 @@ def test_the_worst_disk_stands_first(asked):
 
     assert list(dict.fromkeys(each.disk for each in found.planning.now)) == ["c", "b", "a", "d"]
     assert [row[0] for row in by_title["Clusters"].rows] == ["c", "b", "a", "d"]
-    assert list(dict.fromkeys(row[0] for row in by_title["How full, and when"].rows)) == ["c", "b", "a"]
+    assert list(dict.fromkeys(row[0] for row in by_title["When disks fill up"].rows)) == ["c", "b", "a"]
 
 
-def test_verdict_goes_by_the_early_end():
-    """A disk whose 80 % interval begins within the days that are asked fails, though its middle is beyond them."""
+def test_verdict_uses_the_early_end():
+    """A disk fails if its 80 % interval begins within the required days, even if its median is later."""
     now = common().now
     assert now.first is not None
     assert now.first.days is not None
     early, mid = now.first.days.low_80, now.first.days.mid
-    found = [verdict(now, Wishes(fail_below_days=days)) for days in (0, early - 1, early + 1, (early + mid) / 2, 4000)]
+    required = (0, early - 1, early + 1, (early + mid) / 2, 4000)
+    found = [verdict(now, PlanningOptions(fail_below_days=days)) for days in required]
 
     assert [each.failed for each in found if each is not None] == [False, False, True, True, True]
     assert [bool(each.reasons) for each in found if each is not None] == [False, False, True, True, True]
-    assert verdict(now, Wishes()) is None
+    assert verdict(now, PlanningOptions()) is None
 
 
-def test_verdict_asks_the_constant_rate_beyond_the_horizon():
-    """A history of 40 days looks 200 ahead: a disk that is larger lasts 300 if the last weeks' rate says so."""
+def test_verdict_uses_the_constant_rate_beyond_the_horizon():
+    """A history of 40 days gives a horizon of 200; whether a disk lasts 300 days depends on the constant rate."""
     large = report(measurement(clusters=[space("cluster-1", disk=80 * GIB)]))
     outlook = large.now.first
     assert outlook is not None
     assert outlook.days is not None
     assert math.isinf(outlook.days.low_95)
 
-    assert [verdict(large.now, Wishes(fail_below_days=days)).failed for days in (150, 300, 99_000)] == [  # type: ignore[union-attr]
-        False,
-        False,
-        True,
-    ]
+    found = [verdict(large.now, PlanningOptions(fail_below_days=days)) for days in (150, 300, 99_000)]
+
+    assert [each.failed for each in found if each is not None] == [False, False, True]
 
 
 @pytest.mark.parametrize("name", ["empty", "one day", "a cluster that is down", "no disk known", "a full disk"])
-def test_verdict_of_what_is_not_known_is_no(name):
-    """Nobody sleeps on a disk of which nothing can be said."""
-    found = verdict(odd_report(name).now, Wishes(fail_below_days=1))
+def test_an_unknown_disk_fails_the_verdict(name):
+    """Without an answer a disk does not count as safe."""
+    found = verdict(odd_report(name).now, PlanningOptions(fail_below_days=1))
 
     assert found is not None
     assert found.failed
@@ -148,7 +151,7 @@ def test_verdict_of_what_is_not_known_is_no(name):
 
 
 def test_every_output_says_the_same(asked):
-    """Text, page, CSV and JSON have the same dates, orders, costs and verdict."""
+    """Text, page, CSV and JSON agree on dates, orders, costs and verdict."""
     data = report_json(asked)["planning"]
     rows = list(csv.DictReader(csv_text(asked).splitlines()))
     text = capacity_html(asked)
@@ -174,11 +177,11 @@ def test_every_output_says_the_same(asked):
     assert float(price["value"]) == data["costs"][0]["price"]["mid"] == round(cost.price.mid, 2)
     assert f"{cost.price.mid:,.2f}" in text
     assert data["verdict"] == {"fail_below_days": 60, "failed": False, "reasons": []}
-    assert verdict_text(asked) == "all disks last 60 days, by the early end of the 80 % interval"
+    assert verdict_text(asked) == "all disks last 60 days (early end of the 80 % interval)"
 
 
-def test_the_past_is_reckoned_back_from_now():
-    """What each day brought is taken off, the last first; files stand where measured, with what others use."""
+def test_past_usage_is_calculated_back_from_now():
+    """Daily growth is subtracted, latest day first; measured files are returned with the usage of others added."""
     disk = Disk(("a",), 1000, 600, False, 250, 1)
     days = [(TODAY - datetime.timedelta(ago), 100.0) for ago in (3, 2, 1)]
     base = measurement(days=0, clusters=[space("a")])
@@ -187,20 +190,20 @@ def test_the_past_is_reckoned_back_from_now():
     )
     newest = replace(base, clusters=(replace(base.clusters[0], file_bytes=250),))
 
-    found = filling(disk, days, [older, newest])
+    found = disk_usage(disk, days, [older, newest])
 
     assert [size for _, size in found.by_day] == [100, 200, 300, 400]
     assert found.by_day[-1][0] == TODAY
     assert found.measured == ((older.taken_at, 240.0), (newest.taken_at, 400.0))
-    assert filling(replace(disk, free_bytes=850), days, [newest]).by_day == (
+    assert disk_usage(replace(disk, free_bytes=850), days, [newest]).by_day == (
         (TODAY - datetime.timedelta(1), 50.0),
         (TODAY, 150.0),
     )
-    assert filling(replace(disk, disk_bytes=None), days, [newest]).by_day == ()
+    assert disk_usage(replace(disk, disk_bytes=None), days, [newest]).by_day == ()
 
 
 @pytest.mark.parametrize(
-    "wishes",
+    "options",
     [
         {"thresholds": (0.0,)},
         {"thresholds": (1.0,)},
@@ -211,37 +214,37 @@ def test_the_past_is_reckoned_back_from_now():
         {"fail_below_days": math.inf},
     ],
 )
-def test_wishes_that_mean_nothing_are_refused(wishes):
-    """A threshold of nothing or of all, an order of them, and what is no number of days."""
+def test_invalid_planning_options_are_refused(options):
+    """Thresholds of 0 or 100 %, out of order or duplicate, and negative or non-finite numbers."""
     with pytest.raises(InvalidInput):
-        Wishes(**wishes)
+        PlanningOptions(**options)
 
 
-def test_a_report_of_nothing_plans_nothing():
-    """Where no day is known there is no level, order or cost, and no line of them."""
+def test_an_empty_report_plans_nothing():
+    """Without a forecast there are no levels, orders or costs."""
     found = odd_report("empty")
 
     assert all(each.days is None and each.why for each in found.planning.now)
     assert (found.planning.after, found.planning.costs, found.planning.verdict) == ((), (), None)
     assert planning_lines(found) == []
-    assert "How full, and when" not in [each.title for each in tables(found)]
+    assert "When disks fill up" not in [each.title for each in tables(found)]
 
 
 def test_many_clusters_are_cut_to_the_worst():
-    """Ten disks stand in the table and the note says of how many; the other outputs have all."""
+    """The table has ten disks, and its note the total number; the other outputs have all disks."""
     clusters = [space(f"c-{number}", disk=(4 + number) * GIB) for number in range(12)]
     many = report(measurement(days=14, clusters=clusters))
 
     (table, *_) = tables(many)
 
     assert len({row[0] for row in table.rows}) == 10
-    assert "The 10 that are full first, of 12" in table.note
+    assert "The table shows the first 10 of 12 disks" in table.note
     assert len({each["disk"] for each in report_json(many)["planning"]["now"]}) == 12
     assert of_many_shards().planning.verdict is not None
 
 
 def test_a_measurement_from_before_files_of_shards_were_kept_is_read():
-    """It has none of them, and everything else; one that has them comes back as it was."""
+    """An old measurement is read without them; a new one is restored completely."""
     kept = of_many_shards().measurement.to_json()
 
     again = Measurement.from_json(kept)

@@ -1,4 +1,4 @@
-"""Files after a migration and a rebuild: predicted by shard, and what real servers then have."""
+"""File lengths after a migration and a rebuild: predictions by shard, compared with real servers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.capacity.reports import down, measurement, space, within
 
 
 def test_a_unit_is_of_one_cell():
-    """Short bodies share pages, long ones have pages of their own."""
+    """Short bodies share pages, long ones have overflow pages."""
     short, long = unit_of("BASE", [300] * 10, MYSQL, None), unit_of("BASE", [20_000] * 10, MYSQL, within(0.5, 0.02))
     assert short is not None
     assert long is not None
@@ -37,14 +37,14 @@ def test_a_unit_is_of_one_cell():
     assert unit_of("BASE", [], MYSQL, None) is None
 
 
-def test_disk_for_a_body_byte_is_that_of_a_large_file():
-    """What a file takes once does not count, and nothing is said without bodies."""
+def test_disk_per_body_byte_is_that_of_a_large_file():
+    """Fixed costs of a file are excluded, and without bodies there is no ratio."""
     assert disk_per_body("BASE", [2_822], MYSQL) == pytest.approx(3_836 / 2_822, rel=0.02)
     assert disk_per_body("BASE", [0], MYSQL) is None
 
 
-def test_close_to_a_step_the_interval_has_both_sides():
-    """Tables of about 32 pages are small or some MB large: the middle is between, and neither end is left out."""
+def test_close_to_a_step_the_interval_includes_both_sides():
+    """Files of about 32 pages are either small or some MB large; the interval covers both."""
     found = measurement(clusters=[space("cluster-1", stored=1.2e6)])
     unit = unit_of("BASE", list(range(1_000, 3_000, 10)), MYSQL, within(0.15))
     assert unit is not None
@@ -61,13 +61,13 @@ def test_close_to_a_step_the_interval_has_both_sides():
 
 
 def test_a_cluster_that_is_down_has_no_prediction():
-    """Nothing is known of its shards."""
+    """Its shards are unknown."""
     assert predicted_files(measurement(), down("cluster-1"), {}, MYSQL) is None
 
 
 @pytest.mark.mysql
 def test_the_report_predicts_what_a_migration_and_rebuild_give(fresh_store, migrate_store, admin_url, new_row, by_hand):
-    """Of two columns and four shards, far from a step: within the interval, and near its middle."""
+    """With two columns and four shards, away from a step, the result is in the interval and near its middle."""
     draw = random.Random(3)
     words = [f"word{number:05}" for number in range(3_000)]
     cells = []

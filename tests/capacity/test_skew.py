@@ -1,4 +1,4 @@
-"""Skew over shards and clusters, and the moves that even it out."""
+"""Skew of shards and clusters, and the moves that even it out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def sizes(**clusters: list[float]) -> tuple[list[ShardSize], dict[str, float]]:
 
 
 def test_even_clusters_need_no_move():
-    """Within two percent of its share a cluster is left alone, however uneven its shards are."""
+    """Clusters within two percent of their fair share need no move, even if their shards are uneven."""
     found = skew(*sizes(a=[10, 30, 60], b=[50, 51]))
 
     assert found.moves == ()
@@ -29,7 +29,7 @@ def test_even_clusters_need_no_move():
 
 
 def test_the_moves_even_clusters_out():
-    """A cluster with twice the shards of another gives what brings both to their share; each shard moves once."""
+    """A cluster with twice the shards of another gives up enough of them; each shard moves once."""
     found = skew(*sizes(a=[10.0] * 12, b=[10.0] * 6))
 
     assert [(move.from_cluster, move.to_cluster, move.size_bytes) for move in found.moves] == [("a", "b", 10.0)] * 3
@@ -39,8 +39,8 @@ def test_the_moves_even_clusters_out():
     assert found.moved_bytes == 30
 
 
-def test_shares_follow_the_disks_where_all_are_known():
-    """A disk of three times the size is to hold three times as much; with one unknown, all clusters count the same."""
+def test_fair_shares_follow_the_disks_if_all_are_known():
+    """A disk of three times the size gets three times the share; with an unknown disk, all shares are equal."""
     shards, clusters = sizes(a=[10.0] * 10, b=[10.0] * 10)
 
     assert [round(fill.even_bytes) for fill in skew(shards, clusters, {"a": 300, "b": 100}).clusters] == [150, 50]
@@ -48,41 +48,41 @@ def test_shares_follow_the_disks_where_all_are_known():
 
 
 def test_an_empty_cluster_gets_its_share():
-    """A new cluster without shards is where the moves go."""
+    """All moves go to a new cluster without shards."""
     found = skew(*sizes(a=[10.0] * 6, b=[10.0] * 6, new=[]))
 
     assert {move.to_cluster for move in found.moves} == {"new"}
     assert [fill.after_bytes for fill in found.clusters] == [40, 40, 40]
 
 
-def test_one_shard_that_is_too_large_stays():
-    """A move that only makes another cluster the fullest one is none."""
+def test_a_shard_that_is_too_large_to_help_stays():
+    """A move that only makes another cluster the fullest one is not proposed."""
     assert skew(*sizes(a=[100.0], b=[1.0])).moves == ()
 
 
 def test_clusters_measured_as_a_whole_have_a_ratio_and_no_moves():
-    """With thousands of shards these are not known one by one."""
+    """Thousands of shards are not measured one by one."""
     found = skew([], {"a": 300.0, "b": 100.0}, shard_count=4096)
 
     assert found.cluster_ratio == 1.5
     assert (found.moves, found.shard_ratio) == ((), None)
 
 
-def test_nothing_stored_is_even():
-    """An empty datastore has no skew, and none that could be divided by."""
+def test_an_empty_datastore_is_even():
+    """No division by zero."""
     found = skew([], {"a": 0.0, "b": 0.0})
 
     assert (found.cluster_ratio, found.shard_ratio, found.moves) == (1.0, None, ())
 
 
-def test_a_shard_of_another_cluster_is_refused():
-    """What does not add up is not planned with."""
-    with pytest.raises(InvalidInput, match="shard 3 is in 'b', which is none of a"):
+def test_a_shard_of_an_unknown_cluster_is_refused():
+    """Its bytes would be missing from the clusters."""
+    with pytest.raises(InvalidInput, match="shard 3 is in cluster 'b', which is not one of a"):
         skew([ShardSize(3, "b", 1.0)], {"a": 1.0})
 
 
-def test_moves_never_make_it_worse_and_end():
-    """Over seeded random datastores the fullest cluster never gets fuller, and nothing is lost on the way."""
+def test_moves_never_increase_the_skew():
+    """Over seeded random datastores, the fullest cluster never gets fuller and the total stays the same."""
     for seed in range(50):
         draw = random.Random(seed)
         shards, clusters = sizes(

@@ -1,4 +1,4 @@
-"""Steps in what days bring, and the rate since: found where they are, and not where there are none."""
+"""Detection of steps in the daily growth, and the constant rate since the last one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIRST = datetime.date(2026, 1, 1)
 
 
 def history(days, seed, *, noise=0.08, a_year=2.0, wanders=0.0, step=(), outlier=None):
-    """Days with a weekly shape, noise, growth, and what is to be found."""
+    """Days with a weekly pattern, noise, growth, steps, and an optional outlier."""
     drawn = random.Random(seed)
     level, found = 0.0, []
     for number in range(days):
@@ -30,16 +30,16 @@ def history(days, seed, *, noise=0.08, a_year=2.0, wanders=0.0, step=(), outlier
 
 
 @pytest.mark.parametrize(("days", "at", "times"), [(60, 48, 2.0), (120, 60, 0.5), (180, 172, 1.8), (400, 300, 3.0)])
-def test_steps_finds_the_day_and_by_how_much(days, at, times):
-    """A launch, a purge: the day within one, and the change within a quarter."""
+def test_steps_finds_day_and_size(days, at, times):
+    """The day within one day, and the size within a quarter."""
     (found,) = steps(history(days, 3, step=((at, times),)))
 
     assert abs((found.day - FIRST).days - at) <= 1
     assert found.times == pytest.approx(times, rel=0.25)
 
 
-def test_steps_finds_two_in_their_order():
-    """A launch and what was switched off later."""
+def test_steps_finds_two_in_order():
+    """A launch, and a later shutdown of a client."""
     found = steps(history(200, 4, step=((80, 2.5), (150, 0.4))))
 
     assert [round((step.day - FIRST).days, -1) for step in found] == [80, 150]
@@ -52,20 +52,20 @@ def test_steps_finds_two_in_their_order():
     [{}, {"noise": 0.3}, {"a_year": 5.0}, {"a_year": 0.2}, {"wanders": 0.01}, {"outlier": 60}],
     ids=str,
 )
-def test_steps_finds_none_where_there_are_none(kind):
-    """Noise, growth, a level that wanders a little and a day of an import are no steps."""
+def test_steps_has_no_false_positives(kind):
+    """Noise, growth, a slightly wandering level and an import on one day are not steps."""
     assert [steps(history(100, seed, **kind)) for seed in range(8)] == [()] * 8
 
 
-def test_steps_of_too_little_is_none():
-    """Less than three weeks, and days that mostly brought nothing, say nothing."""
+def test_steps_needs_enough_days():
+    """No steps are detected in less than three weeks, or if most days have no growth."""
     assert steps(history(20, 1, step=((10, 5.0),))) == ()
     assert steps([(day, value if day.day == 1 else 0.0) for day, value in history(90, 1)]) == ()
     assert steps([]) == ()
 
 
-def test_rate_is_of_whole_weeks_with_an_interval_by_their_differences():
-    """The average of the last four weeks; after a step of the weeks since; of less than two weeks there is none."""
+def test_rate_averages_whole_weeks():
+    """Four weeks, or the weeks since the last step, with an interval from their differences; None below two weeks."""
     days = [(FIRST + datetime.timedelta(number), 10.0 + (number // 7) % 2) for number in range(30)]
     found = rate(days)
 

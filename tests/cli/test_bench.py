@@ -1,4 +1,4 @@
-"""``schemaless bench codecs``: its table, its files, its page, and what a stop leaves."""
+"""The command ``schemaless bench codecs``: table, files, page, and stopping it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FEW = ["--serializer", "msgpack", "--serializer", "protobuf", "--compressor", "n
 
 @pytest.fixture(autouse=True)
 def one_pass(monkeypatch):
-    """Few documents are measured once a round: no time is asserted here."""
+    """Measure each document once per round, as no test asserts times."""
     monkeypatch.setattr("schemaless.cli.bench.codecs.Benchmark", partial(rounds.Benchmark, most_passes=1))
 
 
@@ -36,7 +36,7 @@ def trips(tmp_path):
 
 
 class Balanced(HTMLParser):
-    """Raises where a tag is not closed, and collects what a page would load."""
+    """Checks that tags are balanced, and collects the addresses that a page would load."""
 
     VOID = frozenset({"meta", "br", "img", "link"})
 
@@ -58,8 +58,8 @@ class Balanced(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_table_names_each_combination_and_what_it_is_relative_to(trips, capsys):
-    """Sizes, times, the marks and the findings stand on standard output."""
+def test_the_table_has_every_combination(trips, capsys):
+    """Sizes, times, marks and findings are on standard output."""
     assert run(["bench", "codecs", str(trips), *FEW]) == 0
 
     text = capsys.readouterr().out
@@ -71,7 +71,7 @@ def test_the_table_names_each_combination_and_what_it_is_relative_to(trips, caps
 
 
 def test_json_has_everything(trips, capsys):
-    """One object for one file; the first lines of standard error are no part of it."""
+    """One object for one file, unaffected by the messages on standard error."""
     assert run(["bench", "codecs", str(trips), *FEW, "--json"]) == 0
 
     found = json.loads(capsys.readouterr().out)
@@ -80,8 +80,8 @@ def test_json_has_everything(trips, capsys):
 
 
 @pytest.mark.once
-def test_several_files_and_sets_are_a_list(trips, capsys, tmp_path):
-    """One command for many: a folder each, and all figures in one CSV file."""
+def test_several_files_and_sets_give_a_list(trips, capsys, tmp_path):
+    """Each set gets a folder, and one CSV file has all figures."""
     out = tmp_path / "out"
     sets = ["--corpus", "small", "--limit", "5", "--out", str(out)]
     assert run(["bench", "codecs", str(trips), *sets, *FEW, "--json"]) == 0
@@ -95,8 +95,8 @@ def test_several_files_and_sets_are_a_list(trips, capsys, tmp_path):
     assert all((out / link).is_file() for link in summary.loads)
 
 
-def test_several_sets_are_set_side_by_side(trips, capsys):
-    """A column for each set: bytes, encoding and decoding relative to JSON, and to JSON + zlib where compressed."""
+def test_several_sets_are_compared_side_by_side(trips, capsys):
+    """One column per set, relative to JSON, and to JSON + zlib with compression."""
     assert run(["bench", "codecs", str(trips), "--corpus", "integers-10", "--limit", "5", *FEW]) == 0
 
     shown = capsys.readouterr().out.partition("Bytes, as a multiple of JSON text")[2]
@@ -105,8 +105,8 @@ def test_several_sets_are_set_side_by_side(trips, capsys):
     assert re.search(r"^json zlib +1.00 +1.00$", shown.partition("multiple of JSON + zlib")[2], re.MULTILINE)
 
 
-def test_a_folder_holds_the_page_pictures_figures_and_schemas(trips, tmp_path):
-    """Everything about a result stands beside it."""
+def test_the_output_folder_has_page_charts_figures_and_schemas(trips, tmp_path):
+    """All files of a result are written."""
     out = tmp_path / "out"
     assert run(["bench", "codecs", str(trips), *FEW, "--out", str(out)]) == 0
 
@@ -121,8 +121,8 @@ def test_a_folder_holds_the_page_pictures_figures_and_schemas(trips, tmp_path):
     assert rows["json zlib"]["size_factor"] == "1.00000"
 
 
-def test_the_page_is_whole_and_loads_nothing(tmp_path, capsys):
-    """One file: well formed, no script, nothing from elsewhere, names escaped, losses and what is missing named."""
+def test_the_page_is_self_contained(tmp_path, capsys):
+    """Well-formed, no scripts, no external references, escaped names, and a list of losses."""
     path = tmp_path / "<b>&.ndjson"
     path.write_text('{"a": 1, "b": 2}\n{"b": 1, "a": 2}\n{"a": 99999999999999999999}\n', encoding="utf-8")
     out = tmp_path / "out"
@@ -141,8 +141,8 @@ def test_the_page_is_whole_and_loads_nothing(tmp_path, capsys):
     assert len(ids) == len(set(ids))
 
 
-def test_a_missing_library_is_named_and_the_others_go_on(trips, capsys, monkeypatch):
-    """A contender without its library is a line with the command that brings it."""
+def test_a_missing_library_is_reported_and_the_others_are_measured(trips, capsys, monkeypatch):
+    """The line has the command that installs the library."""
     monkeypatch.setitem(sys.modules, "cbor2", None)
     assert run(["bench", "codecs", str(trips), "--serializer", "cbor", "--compressor", "none", "--rounds", "1"]) == 0
 
@@ -154,30 +154,30 @@ def test_a_missing_library_is_named_and_the_others_go_on(trips, capsys, monkeypa
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "name a file with one JSON document a line, or --corpus logbooks"),
-        (["nowhere.ndjson"], "there is no file nowhere.ndjson"),
-        (["--corpus", "small", "--serializer", "xml"], "--serializer: there is no 'xml'; take one of json, "),
-        (["--corpus", "small", "--compressor", "rar"], "--compressor: there is no 'rar'; take one of none, "),
+        ([], "no documents: give a FILE with one JSON document per line, or --corpus logbooks"),
+        (["nowhere.ndjson"], "no such file: nowhere.ndjson"),
+        (["--corpus", "small", "--serializer", "xml"], "--serializer: unknown name 'xml'; use one of json, "),
+        (["--corpus", "small", "--compressor", "rar"], "--compressor: unknown name 'rar'; use one of none, "),
     ],
 )
-def test_what_cannot_be_measured_is_said_in_a_line(arguments, words, capsys):
-    """Usage errors say what to give."""
+def test_usage_errors_say_what_to_do(arguments, words, capsys):
+    """Exit status 2 and one line on standard error."""
     assert run(["bench", "codecs", *arguments]) == 2
 
     assert words in " ".join(capsys.readouterr().err.split())
 
 
-def test_pictures_without_matplotlib_are_refused_before_anything_is_measured(trips, tmp_path, capsys, monkeypatch):
-    """Nobody waits for an hour to be told what to install."""
+def test_missing_matplotlib_is_reported_before_measuring(trips, tmp_path, capsys, monkeypatch):
+    """A long measurement must not fail at its end."""
     monkeypatch.setattr("schemaless.cli.bench.codecs.find_spec", lambda name: None)
     monkeypatch.setattr(rounds.Benchmark, "run", lambda *_: pytest.fail("it was measured"))
 
     assert run(["bench", "codecs", str(trips), "--out", str(tmp_path / "out")]) == 2
-    assert "extra [bench]" in " ".join(capsys.readouterr().err.split())
+    assert "pip install 'schemaless-store[bench]'" in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_stop_keeps_whole_rounds_and_says_so(trips, tmp_path, capsys, monkeypatch):
-    """Ctrl-C: the rounds that are whole are shown and written, status 3."""
+def test_ctrl_c_keeps_complete_rounds(trips, tmp_path, capsys, monkeypatch):
+    """They are shown and written, and the exit status is 3."""
     real = rounds.Benchmark.run_round
 
     def stops(self, number, listener):
@@ -191,12 +191,12 @@ def test_a_stop_keeps_whole_rounds_and_says_so(trips, tmp_path, capsys, monkeypa
 
     shown = capsys.readouterr()
     assert ", 1 round, " in shown.out
-    assert f"complete rounds, 1 of 5 of the last set; it is in {out}" in " ".join(shown.err.split())
+    assert f"the result contains 1 of 5 rounds of the last set; saved in {out}" in " ".join(shown.err.split())
     assert json.loads((out / "result.json").read_text(encoding="utf-8"))["rounds"] == 1
 
 
-def test_a_stop_before_the_first_round_keeps_nothing_and_says_so(trips, tmp_path, capsys, monkeypatch):
-    """Nothing to show is said as such."""
+def test_ctrl_c_before_the_first_round_gives_no_result(trips, tmp_path, capsys, monkeypatch):
+    """A message says so, and nothing is written."""
 
     def stops(self, number, listener):
         raise KeyboardInterrupt
@@ -205,12 +205,12 @@ def test_a_stop_before_the_first_round_keeps_nothing_and_says_so(trips, tmp_path
     out = tmp_path / "out"
     assert run(["bench", "codecs", str(trips), *FEW, "--out", str(out)]) == 3
 
-    assert "nothing was kept" in capsys.readouterr().err
+    assert "so there is no result" in capsys.readouterr().err
     assert not out.exists()
 
 
-def test_pictures_are_drawn_for_one_combination_as_well():
-    """A single bar, a front of one point."""
+def test_charts_of_a_single_combination():
+    """One bar, and a front of one point."""
     corpus = Corpus("one", "for tests", [{"a": 1}], ["1"], False, "0" * 64)
     result = rounds.Benchmark(corpus, rounds=1, only_serializers=["json"], only_compressors=["zlib"]).run()
 
@@ -222,7 +222,7 @@ def test_pictures_are_drawn_for_one_combination_as_well():
 @pytest.mark.once
 @needs_chromium
 def test_the_page_fits_the_window_and_shows_each_chart_once(trips, tmp_path):
-    """On a desktop and a phone nothing sticks out, the form for that width is drawn, and dark pages have other ink."""
+    """At desktop and phone width nothing overflows, the matching form is shown, and dark pages change the ink."""
     assert run(["bench", "codecs", str(trips), *FEW, "--out", str(tmp_path / "out")]) == 0
     found = {}
     with sync_playwright() as playwright:

@@ -1,6 +1,6 @@
-"""The page of the capacity report as a browser shows it: desktop and phone, light and dark, and on paper.
+"""The HTML page of the capacity report in a browser: desktop and phone, light and dark, and on paper.
 
-Needs the system's Chromium, which .ci/run installs where it can; SCHEMALESS_CHROMIUM names another.
+Needs a system Chromium, which .ci/run installs if it can; SCHEMALESS_CHROMIUM selects another one.
 """
 
 from __future__ import annotations
@@ -74,15 +74,15 @@ _OUTSIDE = "selectors => selectors.filter(each => !document.querySelector(each).
 
 
 class Opened(NamedTuple):
-    """A page in the browser, what its console said, and what it asked for."""
+    """A page in the browser, with its console messages and requested URLs."""
 
     page: BrowserPage
-    said: list[str]
-    asked: list[str]
+    messages: list[str]
+    requests: list[str]
 
 
 class Page(HTMLParser):
-    """Ids, references, and what every picture and table says of itself."""
+    """Collects ids, references, and the labels of pictures and tables."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def reports() -> dict[str, CapacityReport]:
-    """A full report, one of clusters with long names, and odd cases."""
+    """A full report, one of clusters with long names, and edge cases."""
     names = [f"cluster-{number}-with-a-long-name-in-the-rack-b" for number in range(6)]
     many = measurement(days=14, clusters=[space(name) for name in names])
     return {"full": common(), "many": report(many), "shards": of_many_shards(), **odd_reports()}
@@ -114,7 +114,7 @@ def reports() -> dict[str, CapacityReport]:
 
 @pytest.fixture(scope="module")
 def pages(reports) -> dict[str, str]:
-    """The pages of those that differ in what is drawn."""
+    """The pages of reports that differ in their charts."""
     names = ("full", "many", "shards", "empty", "one day")
     return {name: capacity_html(reports[name]) for name in names}
 
@@ -123,7 +123,7 @@ def pages(reports) -> dict[str, str]:
 def browser() -> Iterator[Browser]:
     """The system's Chromium, headless."""
     with sync_playwright() as playwright:
-        # As root, in a container, Chromium has no sandbox of its own; the pages are ours.
+        # Chromium's sandbox does not work as root in a container; the pages are our own.
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield chromium
         chromium.close()
@@ -131,14 +131,14 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def opened(browser, pages, tmp_path_factory) -> Iterator[dict[str, Opened]]:
-    """Each page in a tab of its own, loaded once for all looks at it."""
+    """Each page in its own tab, loaded once for all tests."""
     folder, tabs = tmp_path_factory.mktemp("pages"), {}
     for name, text in pages.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
         tab = Opened(browser.new_page(), [], [])
-        tab.page.on("console", lambda message, tab=tab: tab.said.append(message.text))
-        tab.page.on("pageerror", lambda error, tab=tab: tab.said.append(str(error)))
-        tab.page.on("request", lambda request, tab=tab: tab.asked.append(request.url))
+        tab.page.on("console", lambda message, tab=tab: tab.messages.append(message.text))
+        tab.page.on("pageerror", lambda error, tab=tab: tab.messages.append(str(error)))
+        tab.page.on("request", lambda request, tab=tab: tab.requests.append(request.url))
         tab.page.goto((folder / f"{name}.html").as_uri())
         tabs[name] = tab
     yield tabs
@@ -147,7 +147,7 @@ def opened(browser, pages, tmp_path_factory) -> Iterator[dict[str, Opened]]:
 
 
 def look_at(tab: Opened, width: int, scheme: Literal["light", "dark"], media: Literal["screen", "print"]) -> Any:
-    """Show a page as somebody would see it, and return what is there."""
+    """Display a page with the given width, colours and media, and return what it shows."""
     tab.page.set_viewport_size({"width": width, "height": 900})
     tab.page.emulate_media(media=media, color_scheme=scheme)
     return tab.page.evaluate(_LOOK)
@@ -156,12 +156,12 @@ def look_at(tab: Opened, width: int, scheme: Literal["light", "dark"], media: Li
 @needs_chromium
 @pytest.mark.parametrize(("width", "scheme"), LOOKS)
 def test_page_has_no_error_and_no_overflow_and_draws_every_chart(opened, pages, width, scheme):
-    """At both widths and in both colours: a silent console, nothing too wide, charts with marks in them."""
+    """At both widths and in both colour schemes: no console messages, no overflow, and non-empty charts."""
     for name, tab in opened.items():
         look = look_at(tab, width, scheme, "screen")
 
-        assert tab.said == [], name
-        assert [url for url in tab.asked if not url.startswith(("file:", "data:"))] == [], name
+        assert tab.messages == [], name
+        assert [url for url in tab.requests if not url.startswith(("file:", "data:"))] == [], name
         assert look["width"][0] <= width, name
         assert len(look["charts"]) == pages[name].count("<figure"), name
         for chart in look["charts"]:
@@ -178,18 +178,18 @@ def test_page_has_no_error_and_no_overflow_and_draws_every_chart(opened, pages, 
 
 @needs_chromium
 @pytest.mark.parametrize(("width", "scheme"), LOOKS)
-def test_an_audit_finds_nothing(opened, width, scheme):
-    """Contrast, names and structure, by axe: no violation, on the screen and on paper."""
+def test_an_accessibility_audit_finds_nothing(opened, width, scheme):
+    """Axe reports no violation of contrast, names or structure, on screen and on paper."""
     found = {}
-    # The second page has other charts in the same styles, and paper is always light.
+    # The second page only has other charts in the same styles, and paper is always light.
     for name in ("full", "shards") if (width == LOOKS[0][0]) == (scheme == "light") else ("full",):
         for media in ("screen", "print") if (width, scheme) == LOOKS[0] else ("screen",):
             look_at(opened[name], width, scheme, media)
-            # Of what is in order only the rules are wanted: writing each element down takes most of the time.
+            # Reporting every passed element would take most of the time.
             options = {"resultTypes": ["violations", "incomplete"]}
             audit = Axe().run(opened[name].page, options=options).response
             assert "color-contrast" in [each["id"] for each in audit["passes"]]
-            # Text of drawings, and tables scrolled out of sight, cannot be decided; all else has to be.
+            # axe cannot decide about text in drawings and in tables that are scrolled out of view.
             undecided = [node["target"][0] for each in audit["incomplete"] for node in each["nodes"]]
             assert opened[name].page.evaluate(_OUTSIDE, undecided) == [], (name, media)
             found[name, media] = [
@@ -201,7 +201,7 @@ def test_an_audit_finds_nothing(opened, width, scheme):
 
 @needs_chromium
 def test_page_prints(opened):
-    """On paper it is a few pages, with the closed tables open, in light colours whatever the screen has."""
+    """A few pages, with collapsed tables expanded, in light colours regardless of the screen."""
     pdf = opened["full"].page.pdf()
     look = look_at(opened["full"], LOOKS[0][0], "dark", "print")
     hidden = opened["full"].page.evaluate(
@@ -214,16 +214,16 @@ def test_page_prints(opened):
     assert 2 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 14
 
 
-def test_page_asks_nobody_and_runs_nothing(pages):
-    """No script, and no address of anything that would have to be fetched."""
+def test_page_has_no_scripts_and_loads_nothing(pages):
+    """No script elements, and no references to other resources."""
     for name, text in pages.items():
         assert "<script" not in text, name
         assert not re.search(r"""(src|href)=["'](?!#|data:)""", text), name
         assert not re.search(r"@import|url\((?!#)", text), name
 
 
-def test_every_picture_and_table_says_what_it_is(pages):
-    """A title and a description for each drawing, a name for each table, and no id twice."""
+def test_every_picture_and_table_is_labelled(pages):
+    """A title and a description for each drawing, a name for each table, and unique ids."""
     for name, text in pages.items():
         seen = Page(text)
 
@@ -234,23 +234,23 @@ def test_every_picture_and_table_says_what_it_is(pages):
         assert seen.regions >= 1, name
 
 
-def test_a_page_is_small_and_the_same_again(reports, pages):
-    """Below 300 KB whatever there is, each chart once, and the same bytes when it is made again."""
+def test_a_page_is_small_and_reproducible(reports, pages):
+    """Below 300 KB in every case, and the same bytes when rendered again."""
     for name, text in pages.items():
         assert len(text.encode()) < 300_000, name
     assert pages["full"] == capacity_html(reports["full"])
 
 
-def test_the_answer_stands_first(pages):
-    """Days until full now, then after re-encoding, then charts, then tables, then how figures were obtained."""
+def test_the_answer_comes_first(pages):
+    """Days until full now and after re-encoding, then charts, tables, and how figures were obtained."""
     text = pages["full"]
-    order = ["Until full, as it is", "After re-encoding to", "<figure", "Forecasts and their back-tests", "<dl>"]
+    order = ["First disk full in", "Re-encoded to", "<figure", "Forecasts and their back-tests", "<dl>"]
 
     assert [text.index(part) for part in order] == sorted(text.index(part) for part in order)
 
 
-def test_a_chart_names_its_main_figures(reports):
-    """Who cannot see it reads the same answer."""
+def test_the_description_of_a_chart_has_its_main_figures(reports):
+    """Readers who cannot see the chart get the same answer."""
     found = reports["full"]
     described = {chart.name: chart.description for chart in charts(found)}
 
@@ -261,15 +261,15 @@ def test_a_chart_names_its_main_figures(reports):
     assert f"now {int(first.days.mid)} days" in described["days"]
 
 
-def test_an_odd_case_has_no_chart_of_what_is_not_known(pages):
-    """No line where nothing is forecast, no bar where no day is known."""
+def test_edge_cases_have_no_charts_of_unknown_figures(pages):
+    """No line without a forecast, and no bar without days."""
     assert "<figure" not in pages["empty"]
     assert "Days until full, now and in each codec" not in pages["one day"]
-    assert "not known" in pages["one day"]
+    assert "<b>unknown</b>" in pages["one day"]
 
 
-def test_what_comes_from_outside_is_escaped():
-    """Names and errors of servers are text, on the page and in its drawings."""
+def test_names_and_errors_are_escaped():
+    """Both on the page and in its drawings."""
     found = report(
         measurement(days=30, clusters=[space("<b>&\"'"), space("cluster-2", problem="<script>alert(1)</script>")])
     )
@@ -282,14 +282,14 @@ def test_what_comes_from_outside_is_escaped():
 
 
 def test_tables_hold_as_many_cells_as_columns(reports):
-    """In every case: a line that is too short would shift its figures under other names."""
+    """A row that is too short would shift its figures under the wrong headings."""
     for name, found in reports.items():
         for table in tables(found):
             assert {len(row) for row in table.rows} == {len(table.columns)}, (name, table.title)
 
 
 def test_the_picture_is_a_png_of_the_main_charts(reports):
-    """The first four charts, and the answer as its title; nothing where nothing is known."""
+    """The first four charts, with the answer as title; None if there are no charts."""
     chart = overview(reports["full"])
     assert chart is not None
     assert chart.title.startswith("trips: full in ")
@@ -299,12 +299,13 @@ def test_the_picture_is_a_png_of_the_main_charts(reports):
     short = overview(reports["one day"])
     assert short is not None
     assert short.title == (
-        "trips: files by column, now and in each codec; allocated bytes of each shard; how long it lasts is not known"
+        "trips: file size by column, now and in each codec; allocated bytes of each shard; unknown how long the disks "
+        "last"
     )
 
 
-def test_the_picture_says_what_is_not_full():
-    """Where no future has it full, and where it is full already, the title reads as a sentence does."""
+def test_the_title_of_the_picture_without_a_date():
+    """For disks beyond the horizon, and for a disk that is already full."""
     large = [space(name, disk=4096 * GIB) for name in ("cluster-1", "cluster-2")]
     large = [replace(each, free_bytes=(4000 + number) * GIB) for number, each in enumerate(large)]
     far = overview(report(measurement(days=30, clusters=large)))
@@ -312,12 +313,12 @@ def test_the_picture_says_what_is_not_full():
     assert far is not None
     assert full is not None
 
-    assert far.title.startswith("trips: not full within 150 days as it is, not full within 150 days as ")
-    assert full.title.startswith("trips: full already as it is")
+    assert re.match(r"trips: not full within 150 days; re-encoded to \S+: not full within 150 days", far.title)
+    assert full.title.startswith("trips: no space left")
 
 
-def test_the_growth_is_drawn_by_week():
-    """Days of half a year are a blot; those of a few weeks are drawn each."""
+def test_long_histories_are_drawn_by_week():
+    """A few weeks are drawn by day."""
     drawn = [
         chart.svg() for days in (120, 30) for chart in charts(report(measurement(days=days))) if chart.name == "growth"
     ]
@@ -325,27 +326,27 @@ def test_the_growth_is_drawn_by_week():
     assert ["measured, by week" in svg for svg in drawn] == [True, False]
 
 
-def test_the_past_stands_left_of_today(reports):
-    """The chart of how the disk fills has what was used until today, the thresholds, and axes with their unit."""
+def test_the_usage_chart_shows_past_and_thresholds(reports):
+    """Usage until today, the thresholds, and axes with units."""
     (fill,) = (chart for chart in charts(reports["full"]) if chart.name == "fill")
 
     svg = fill.svg()
 
-    for label in ("until now", "today", "80 %", "90 %", "used, GiB"):
+    for label in ("so far", "today", "80 %", "90 %", "used, GiB"):
         assert f">{label}</text>" in svg, label
-    assert "40 days until today" not in fill.description  # the first day is not whole
+    assert "40 days until today" not in fill.description  # The first day is incomplete.
     assert "39 days" in fill.description or "40 days" in fill.description or "41 days" in fill.description
 
 
-def test_many_shards_are_a_distribution(reports):
-    """4,096 shards: how many are how large, and the ten fullest in a table, the largest first."""
+def test_many_shards_are_drawn_as_a_histogram(reports):
+    """4,096 shards: a histogram of their sizes, and a table of the ten largest."""
     found = reports["shards"]
     (drawn,) = (chart for chart in charts(found) if chart.name == "skew")
-    (table,) = (each for each in tables(found) if each.title == "The fullest shards")
+    (table,) = (each for each in tables(found) if each.title == "Largest shards")
 
     svg = drawn.svg()
 
-    assert drawn.title == "How 4,096 shards are distributed by size"
+    assert drawn.title == "Distribution of 4,096 shards by size"
     assert ">shards</text>" in svg
     assert "a shard's file, MiB" in svg.replace("&#x27;", "'").replace("&apos;", "'")
     assert svg.count("<path") < 300
@@ -356,7 +357,7 @@ def test_many_shards_are_a_distribution(reports):
 
 
 def test_more_columns_than_colours_share_the_last_one():
-    """Nine columns: six of their own colour, the others together, and what is free in files."""
+    """Nine columns: six with their own colour, the others together, and free space in files."""
     base = measurement(days=0)
     names = [f"COLUMN_{number}" for number in range(9)]
     groups = tuple(replace(base.groups[0], column_name=name) for name in names)
@@ -371,8 +372,8 @@ def test_more_columns_than_colours_share_the_last_one():
     assert "free in files" in svg
 
 
-def test_chromium_is_named_by_its_variable():
-    """A name that is set goes first: what is skipped can be checked."""
+def test_the_variable_selects_chromium():
+    """Otherwise a misconfigured browser would silently skip the tests."""
     given = os.environ.get("SCHEMALESS_CHROMIUM")
 
     assert given is None or given == CHROMIUM

@@ -1,4 +1,4 @@
-"""``schemaless capacity report``: terminal, JSON, CSV and a picture, of real servers."""
+"""The command ``schemaless capacity report`` on real servers: terminal, JSON, CSV, page and picture."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from sqlalchemy import make_url
 
 import schemaless
 from schemaless import NewStoredCell
-from schemaless.capacity import reporting
 from schemaless.capacity.disks import GivenDisk
 from schemaless.capacity.report import CapacityReport
 from schemaless.capacity.reporting import Asked, make
@@ -32,7 +31,7 @@ DISKS = ["--disk", "cluster-1=40GiB:256KiB", "--disk", "cluster-2=40GiB:768KiB"]
 
 
 def grow(url: str, new_row: Callable[[], uuid.UUID]) -> None:
-    """Put about 20 legacy cells a day for 40 days."""
+    """Write about 20 legacy cells a day for 40 days."""
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     cells = []
     for ago in range(DAYS, -1, -1):
@@ -53,29 +52,29 @@ def _shared(_datastores: Datastores) -> Iterator[tuple[str, dict[str, CapacityRe
 
 @pytest.fixture
 def grown(_shared, monkeypatch):
-    """A datastore that nobody changes. A report of it is made once, and shown as often as tests ask for it."""
+    """A shared read-only datastore, whose reports are built once and cached for all tests."""
     url, reports = _shared
 
-    def make_once(store: schemaless.Datastore, asked: Asked, *, fresh: bool, listener: Listener) -> CapacityReport:
-        key = repr((asked, fresh))
+    def make_once(store: schemaless.Datastore, options: Asked, *, fresh: bool, listener: Listener) -> CapacityReport:
+        key = repr((options, fresh))
         if key not in reports:
-            reports[key] = make(store, asked, fresh=fresh, listener=listener)
+            reports[key] = make(store, options, fresh=fresh, listener=listener)
         return reports[key]
 
-    monkeypatch.setattr(reporting, "make", make_once)
+    monkeypatch.setattr("schemaless.cli.capacity.report.make", make_once)
     return url
 
 
 @pytest.fixture
 def grown_anew(fresh_url, new_row):
-    """The same for one test alone."""
+    """The same datastore for a single test."""
     grow(fresh_url, new_row)
     return fresh_url
 
 
 @pytest.fixture
 def measure_url(accounts, grown_anew):
-    """The same for ``measure``."""
+    """Its URL under the role ``measure``."""
     name = str(make_url(grown_anew).database)
     accounts.allow("measure", name, 4)
     return accounts.url("measure", grown_anew)
@@ -83,7 +82,7 @@ def measure_url(accounts, grown_anew):
 
 @pytest.mark.mysql
 def test_report_says_the_same_everywhere(invoke, grown, tmp_path):
-    """The answer of the terminal is that of the JSON, the CSV and the page, and the picture is a PNG file."""
+    """Terminal, JSON, CSV and page have the same answer, and the picture is a PNG file."""
     files = {name: tmp_path / f"report.{name}" for name in ("html", "png", "csv")}
     options = [part for name, file in files.items() for part in (f"--{name}", file)]
     done = invoke("capacity", "report", *DISKS, "--to", "msgpack+zlib", *options, url=grown)
@@ -91,7 +90,7 @@ def test_report_says_the_same_everywhere(invoke, grown, tmp_path):
     data = invoke("capacity", "report", *DISKS, "--to", "msgpack+zlib", "--json", url=grown).json
 
     days = data["answer"]["now"]["days_until_full"]["mid"]
-    assert f"Until a disk is full as it is: {int(days)} days." in done.out
+    assert f"First disk full in: {int(days)} days." in done.out
     assert data["answer"]["now"]["disk"] == "cluster-1"
     rows = list(csv.DictReader(files["csv"].read_text().splitlines()))
     (row,) = (
@@ -107,16 +106,23 @@ def test_report_says_the_same_everywhere(invoke, grown, tmp_path):
 
 @pytest.mark.once
 @pytest.mark.mysql
-def test_report_leads_with_the_answer_and_keeps_the_rest_for_all(invoke, monkeypatch, grown):
-    """Answer, notes, what if; the other tables come with --all. In 80 columns no word is broken."""
+def test_report_starts_with_the_answer_and_adds_tables_with_all(invoke, monkeypatch, grown):
+    """Answer, notes, scenarios; --all adds the other tables. In 80 columns no word is broken."""
     short = invoke("capacity", "report", *DISKS, url=grown)
     wide = invoke("capacity", "report", *DISKS, "--all", url=grown)
     monkeypatch.setenv("COLUMNS", "80")
     narrow = invoke("capacity", "report", *DISKS, "--all", url=grown)
 
-    others = ("Forecasts and their back-tests", "Stored now", "Codecs, tried on sampled cells", "Clusters", "Skew")
+    others = (
+        "Forecasts and their back-tests",
+        "Stored now",
+        "Codecs tried on sampled cells",
+        "Clusters",
+        "Skew between clusters",
+    )
     assert short.code == wide.code == narrow.code == 0
-    assert short.out.index("Until a disk is full as it is") < short.out.index("note: ") < short.out.index("\nWhat if\n")
+    order = ["First disk full in", "note: ", "\nWhat-if scenarios\n"]
+    assert [short.out.index(part) for part in order] == sorted(short.out.index(part) for part in order)
     assert [title for title in others if f"\n{title}\n" in short.out] == []
     assert [title for title in others if f"\n{title}\n" in wide.out] == list(others)
     assert "\n--all adds: Forecasts and their back-tests, " in short.out
@@ -126,12 +132,12 @@ def test_report_leads_with_the_answer_and_keeps_the_rest_for_all(invoke, monkeyp
 
 
 @pytest.mark.mysql
-def test_report_finds_what_was_put_there(invoke, grown):
-    """Growth, weekly shape, and what a codec saves, of cells whose days and bodies are known."""
+def test_report_recovers_the_written_history(invoke, grown):
+    """Growth and the saving of a codec, for cells whose days and bodies are known."""
     data = invoke("capacity", "report", *DISKS, "--json", url=grown).json
 
     (first, second) = data["forecasts"]["disks"]
-    assert len(first["history"]) == len(second["history"]) == DAYS - 1  # neither the first day nor today is whole
+    assert len(first["history"]) == len(second["history"]) == DAYS - 1  # The first day and today are incomplete.
     cells = {(each["column_name"], each["codec"]): each for each in data["codecs"]}
     assert cells["BASE", "msgpack+zlib"]["cells_per_day"] == pytest.approx(22 * 2 / 3 * 5 / 7 + 9 * 2 / 7, rel=0.1)
     assert 0.05 < cells["BASE", "msgpack+zlib"]["body_share"]["mid"] < 0.35
@@ -142,22 +148,22 @@ def test_report_finds_what_was_put_there(invoke, grown):
 
 
 @pytest.mark.mysql
-def test_report_uses_what_is_kept_and_measures_where_nothing_is(invoke, grown_anew, measure_url):
-    """Without a measurement one is taken and said to be; the next report is of the kept one."""
+def test_report_uses_saved_measurements_or_takes_one(invoke, grown_anew, measure_url):
+    """Without a saved measurement it takes one, with a note; the next report uses the saved one."""
     before = invoke("capacity", "report", "--json", url=grown_anew).json
-    assert any("no measurement is kept" in note for note in before["notes"])
+    assert any("no saved measurement" in note for note in before["notes"])
 
-    kept = invoke("capacity", "measure", "--json", url=measure_url)
+    saved = invoke("capacity", "measure", "--json", url=measure_url)
     after = invoke("capacity", "report", "--json", url=grown_anew).json
-    assert kept.code == 0, kept.err
-    assert after["measured_at"] == [kept.json["taken_at"].split(".")[0] + "+00:00"]
-    assert not any("no measurement is kept" in note for note in after["notes"])
+    assert saved.code == 0, saved.err
+    assert after["measured_at"] == [saved.json["taken_at"].split(".")[0] + "+00:00"]
+    assert not any("no saved measurement" in note for note in after["notes"])
 
 
 @pytest.mark.once
 @pytest.mark.mysql
-def test_report_wakes_somebody_by_its_exit_status(invoke, grown):
-    """0 where all disks last so long, 1 where one does not or cannot be said to, 2 for what means nothing."""
+def test_fail_below_sets_the_exit_status(invoke, grown):
+    """0 if all disks last long enough, 1 if one does not or is unknown, 2 for invalid options."""
     long = invoke(
         "capacity", "report", *DISKS, "--fail-below", "1", "--lead-time", "5", "--price-per-tb", "90", url=grown
     )
@@ -166,22 +172,22 @@ def test_report_wakes_somebody_by_its_exit_status(invoke, grown):
     wrong = invoke("capacity", "report", "--thresholds", "90%,80%", url=grown)
 
     assert (long.code, short.code, unknown.code, wrong.code) == (0, 1, 1, 2)
-    assert "\nHow full, and when\n" in long.out
+    assert "\nWhen disks fill up\n" in long.out
     assert "order by" in long.out.lower()
-    assert "at 90 a TB" in long.out
+    assert "at 90 per TB" in long.out
     assert short.err.splitlines()[-1].startswith("schemaless: not all disks last 2,000 days: cluster-1 may be full in ")
     assert short.json["planning"]["verdict"]["failed"] is True
     assert short.json["answer"]["now"]["disk"] == "cluster-1"
-    assert "thresholds must be given in their order" in wrong.err
+    assert "thresholds must be in increasing order" in wrong.err
 
 
 @pytest.mark.mysql
 def test_report_of_an_empty_datastore_says_so(invoke, fresh_url, tmp_path):
-    """Nothing is known of how long it lasts, in any form, and there is no chart of nothing."""
+    """The answer is unknown in every format, and there are no charts."""
     done = invoke("capacity", "report", "--html", tmp_path / "r.html", "--png", tmp_path / "r.png", url=fresh_url)
 
     assert done.code == 0, done.err
-    assert "Until a disk is full as it is: not known." in done.out
+    assert "First disk full in: unknown." in done.out
     assert "note: there are no cells" in done.out
     assert not (tmp_path / "r.png").exists()
     assert "<figure" not in (tmp_path / "r.html").read_text()
@@ -189,42 +195,42 @@ def test_report_of_an_empty_datastore_says_so(invoke, fresh_url, tmp_path):
 
 @pytest.mark.mysql
 def test_report_of_one_cell_says_so(invoke, fresh_store, fresh_url, new_row):
-    """One cell is measured, and no forecast is made of it."""
+    """One cell is measured, but gives no forecast."""
     fresh_store.put_cell(new_row(), "BASE", 1, {"fare": 12.5})
 
     done = invoke("capacity", "report", *DISKS, url=fresh_url)
 
     assert done.code == 0, done.err
-    assert "Until a disk is full as it is: not known." in done.out
-    assert "needs 14 at least" in done.out
+    assert "First disk full in: unknown." in done.out
+    assert "needs at least 14" in done.out
 
 
 @pytest.mark.mysql
 def test_report_with_a_cluster_that_is_down_answers_for_the_other(grown, tmp_path):
-    """It is named with its reason, nothing is said about its disk, and codecs are tried on the other's cells."""
+    """It is named with the reason, its disk has no figures, and codecs are tried on the cells of the other."""
     disks = {name: GivenDisk(40 << 30, 1 << 18) for name in ("cluster-1", "cluster-2")}
     with schemaless.connect(grown) as store:
-        nobody = Node("primary", socket=str(tmp_path / "nobody.sock"))
+        unreachable = Node("primary", socket=str(tmp_path / "unreachable.sock"))
         up, down = internals_of(store).topology.clusters
-        topology = replace(internals_of(store).topology, clusters=(up, replace(down, nodes=(nobody,))))
+        topology = replace(internals_of(store).topology, clusters=(up, replace(down, nodes=(unreachable,))))
         with opened_as(store, topology) as half:
             found = make(half, Asked(disks=disks), fresh=True)
 
     data = report_json(found)
     assert data["answer"]["now"]["disk"] == up.name
     assert data["answer"]["now"]["days_until_full"]["mid"] > 0
-    assert "nobody.sock" in data["answer"]["now"]["unknown"][down.name]
-    assert any(note.startswith(f"{down.name} is in no figure") for note in data["notes"])
+    assert "unreachable.sock" in data["answer"]["now"]["unknown"][down.name]
+    assert any(note.startswith(f"{down.name} is missing from all figures") for note in data["notes"])
     assert {each.codec for each in found.trials} >= {"msgpack+zlib", "legacy"}
-    assert f"Nothing is known of {down.name}." in answer(found.now).detail
+    assert f"Unknown for {down.name}." in answer(found.now).detail
 
 
 @pytest.mark.mysql
-def test_report_refuses_what_is_not_there(invoke, fresh_url):
-    """A codec and a cluster that do not exist are errors of one line."""
+def test_report_refuses_an_unknown_codec_or_cluster(invoke, fresh_url):
+    """Each is an error of one line."""
     codec = invoke("capacity", "report", "--to", "gzip", url=fresh_url)
     cluster = invoke("capacity", "report", "--disk", "cluster-9=1TB", url=fresh_url)
 
     assert (codec.code, cluster.code) == (2, 2) or (codec.code, cluster.code) == (1, 1)
-    assert "no codec is called 'gzip'" in codec.err
-    assert "there is no cluster 'cluster-9'" in cluster.err
+    assert "'gzip'" in codec.err
+    assert "no cluster 'cluster-9' for --disk" in cluster.err

@@ -1,4 +1,4 @@
-"""Pictures: PNG files, and SVG that follows the page."""
+"""Charts as PNG files, and as SVG that follows the colours of the page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CHART = Chart("sizes", "Sizes <of> all", 'JSON & others, "in bytes"', draw)
 
 
 def test_every_colour_of_the_svg_is_a_variable_of_the_page():
-    """A page in dark colours has the chart in dark colours: none is written into the drawing."""
+    """Dark pages get dark charts, so no colour may be fixed in the drawing."""
     svg = CHART.svg()
 
     assert not re.findall(r'style="[^"]*#[0-9a-f]{3}[^"]*"', re.sub(r"url\(#[^)]*\)", "", svg))
@@ -39,15 +39,15 @@ def test_every_colour_of_the_svg_is_a_variable_of_the_page():
     assert all(charts.STYLE.count(f"{name}: ") == 2 for name in used)
 
 
-def test_a_label_is_shown_as_it_is():
-    """What looks like markup, mathematics, an id or a colour in a label stays text."""
+def test_labels_are_not_interpreted():
+    """Markup, mathematics, ids and colours in a label stay text."""
     texts = ["".join(each.itertext()) for each in ElementTree.fromstring(CHART.svg()).iter("text")]
 
     assert {'json & "id="x"', "<msgpack>", "$a$ href='#b'", "#1f539b"} <= set(texts)
 
 
-def test_charts_of_one_page_do_not_reach_into_each_other():
-    """No id stands twice on a page, each reference finds its own, and no rule is anybody else's."""
+def test_charts_of_one_page_do_not_interfere():
+    """Ids are unique, references resolve within the chart, and there are no style rules."""
     page = re.sub("<text.*?</text>", "", CHART.html() + replace(CHART, name="times").html())
 
     ids = re.findall(r'\bid="([^"]+)"', page)
@@ -56,8 +56,8 @@ def test_charts_of_one_page_do_not_reach_into_each_other():
     assert "<style" not in page
 
 
-def test_a_chart_loads_nothing_and_says_what_it_shows():
-    """Nothing on the page names another place, and each form has a title and a description for who cannot see it."""
+def test_a_chart_is_self_contained_and_labelled():
+    """No external references, and each form has a title and a description for readers who cannot see it."""
     html = CHART.html()
 
     assert "http" not in html
@@ -74,23 +74,23 @@ def test_a_chart_loads_nothing_and_says_what_it_shows():
         ]
 
 
-def test_the_same_chart_is_the_same_bytes():
-    """A chart can be compared and kept in version control: no dates, no random ids."""
+def test_rendering_is_reproducible():
+    """No dates and no random ids, so charts can be compared and kept in version control."""
     assert CHART.html() == CHART.html()
     assert CHART.png() == CHART.png()
 
 
-def test_a_png_has_the_size_that_was_asked_for():
-    """Two dots for each CSS pixel unless told, for screens and paper."""
+def test_a_png_has_two_dots_per_css_pixel():
+    """By default, for high-resolution screens and paper."""
     png = CHART.png()
 
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     assert struct.unpack(">II", png[16:24]) == (1920, 960)
 
 
-def test_the_title_of_a_png_stands_above_the_drawing():
-    """A title covers nothing that is drawn, a legend at the top least of all."""
-    from matplotlib.image import imread  # it takes a second
+def test_the_title_of_a_png_does_not_cover_the_drawing():
+    """In particular not a legend at the top."""
+    from matplotlib.image import imread  # Takes a second to import.
 
     one, other = (imread(io.BytesIO(chart.png())) for chart in (CHART, replace(CHART, title="Another title")))
 
@@ -98,8 +98,8 @@ def test_the_title_of_a_png_stands_above_the_drawing():
     assert (one[:72] != other[:72]).any()
 
 
-def test_settings_of_the_user_change_nothing():
-    """A matplotlibrc of the user's neither changes a chart nor is changed by one."""
+def test_charts_ignore_the_users_matplotlib_settings():
+    """A matplotlibrc neither changes a chart nor is changed by one."""
     import matplotlib
 
     plain = CHART.svg()
@@ -108,11 +108,11 @@ def test_settings_of_the_user_change_nothing():
         assert matplotlib.rcParams["font.size"] == 30
 
 
-def test_without_matplotlib_it_says_what_to_install(monkeypatch):
-    """A chart without the extra that draws it is one error with the next step."""
+def test_missing_matplotlib_is_an_error_with_the_next_step(monkeypatch):
+    """The message has the command that installs it."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
 
-    with pytest.raises(SchemalessError, match=r"install the distribution schemaless-store with its extra \[report\]"):
+    with pytest.raises(SchemalessError, match=r"pip install 'schemaless-store\[report\]'"):
         CHART.png()
 
 
@@ -130,8 +130,8 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("place", [1, 2], ids=["light", "dark"])
-def test_colours_stand_out_and_now_and_then_differ_in_luminance(place):
-    """3:1 for what is drawn, 4.5:1 for text, on paper and cards; blue and green are told apart without hue."""
+def test_colours_have_enough_contrast(place):
+    """3:1 for series and 4.5:1 for text, on paper and cards; blue and green also differ in luminance."""
     colours = {colour[0]: colour[place] for colour in charts._COLOURS}
     for ground in ("paper", "card"):
         for number in range(1, 9):
@@ -142,8 +142,8 @@ def test_colours_stand_out_and_now_and_then_differ_in_luminance(place):
     assert contrast(colours["1"], colours["2"]) >= 1.5
 
 
-def test_colours_of_the_migration_page_are_those_of_the_charts():
-    """Its grey, blue and green, light and dark: one set, so that the contrast of all is known."""
+def test_the_migration_page_uses_the_colours_of_the_charts():
+    """Its grey, blue and green, light and dark, so that their contrast is covered by the test above."""
     light, dark = ({colour[0]: colour[place] for colour in charts._COLOURS} for place in (1, 2))
     found = re.findall(r"--before: (#\w+); --after: (#\w+); --rebuilt: (#\w+)", report_page._STYLE)
 

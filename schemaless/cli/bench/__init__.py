@@ -1,1 +1,1 @@
-"""``schemaless bench``: a file for each of its commands."""
+"""Commands of ``schemaless bench``, one per module."""

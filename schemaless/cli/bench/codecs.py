@@ -1,4 +1,4 @@
-"""``schemaless bench codecs``: the article's experiment on documents of one's own."""
+"""The command ``schemaless bench codecs``."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ from schemaless.terminal.output import (
 from schemaless.terminal.shown import CSVText
 
 _SETS = {"extremes": list(corpora.EXTREMES)}
-
-
-_SETS_ABREAST = 6
+_SETS_PER_TABLE = 6
 
 
 @click.command("codecs")
@@ -49,7 +47,7 @@ _SETS_ABREAST = 6
     multiple=True,
     type=click.Choice([*corpora.names(), *_SETS]),
     metavar="NAME",
-    help="A built-in set: logbooks (the demo's), small, medium, large, huge, extremes (all of those) or one of "
+    help="Built-in documents: logbooks (those of the demo), small, medium, large, huge, extremes (all that follow), "
     + ", ".join(corpora.EXTREMES)
     + ". May be repeated.",
 )
@@ -57,36 +55,36 @@ _SETS_ABREAST = 6
     "--rounds",
     type=click.IntRange(1, 1000),
     default=5,
-    help="How often everything is measured; more rounds give less spread.",
+    help="Number of measurement rounds; more rounds give more precise figures.",
 )
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N documents.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Use only the first N documents.")
 @click.option(
     "--row-key",
     metavar="PATH",
-    help="The field that is the row's key, as for 'load'; a dictionary is judged on rows that it was not trained on.  "
-    "[default: each document is a row]",
+    help="Field with the row key, as for 'schemaless load'. A dictionary is only evaluated on rows that it was not "
+    "trained on.  [default: each document is its own row]",
 )
 @click.option(
     "--serializer",
     "only_serializers",
     multiple=True,
     metavar="NAME",
-    help=f"Only this one; may be repeated: {', '.join(SERIALIZER_NAMES)}, "
-    "'store json', 'store msgpack', 'store packed'.",
+    help="Measure only this serializer: " + ", ".join(SERIALIZER_NAMES) + ", 'store json', 'store msgpack' or "
+    "'store packed'. May be repeated.",
 )
 @click.option(
     "--compressor",
     "only_compressors",
     multiple=True,
     metavar="NAME",
-    help=f"Only this one; may be repeated: {', '.join(COMPRESSOR_NAMES)}, {dictionaries.NAME}.",
+    help=f"Measure only this compressor: {', '.join(COMPRESSOR_NAMES)} or {dictionaries.NAME}. May be repeated.",
 )
 @click.option(
     "--out",
     "folder",
     type=OutputFolder(),
     metavar="FOLDER",
-    help="Write the result to this folder: a page, pictures, JSON, CSV and the schemas.",
+    help="Write the result to this folder: an HTML page, charts, JSON, CSV and the schemas.",
 )
 @json_option
 def codecs(
@@ -100,16 +98,17 @@ def codecs(
     folder: Path | None,
     as_json: bool,
 ) -> int:
-    """Measure serializers and compressors on documents.
+    """Measure serializers and compressors on your documents.
 
-    FILE holds one JSON document a line and may be gzipped. The command measures every serializer (JSON, UJSON, orjson,
-    CBOR, BSON, MessagePack, Marshal, Pickle, Thrift, Protocol Buffers, Avro, FlatBuffers) with every compressor (none,
-    Snappy, zlib, bz2, zstd, LZ4), and every codec of the store. Thrift, Protocol Buffers, Avro and FlatBuffers need a
-    schema: the command derives it from the documents, and --out writes it beside the result.
+    FILE contains one JSON document per line and may be gzipped. The command measures every serializer (JSON, UJSON,
+    orjson, CBOR, BSON, MessagePack, Marshal, Pickle, Thrift, Protocol Buffers, Avro, FlatBuffers) with every compressor
+    (none, Snappy, zlib, bz2, zstd, LZ4), and every codec that schemaless can store. Thrift, Protocol Buffers, Avro and
+    FlatBuffers need a schema; the command derives one from the documents, and --out saves it with the result.
 
-    Encoding, compressing, decompressing and decoding are timed apart, in interleaved rounds. Every decoded document is
-    compared with the original, and a format that loses something is marked. Sizes and times are relative to JSON +
-    zlib; beside them stand the figures of Uber's article.
+    Encoding, compressing, decompressing and decoding are timed separately, in interleaved rounds. Every decoded
+    document is compared with the original, and formats that lose data are marked. Sizes and times are relative to JSON
+    + zlib, next to the figures of Uber's article. Rows marked * are on the Pareto front: no lossless combination is
+    both smaller and faster.
 
     \b
     Examples:
@@ -119,18 +118,15 @@ def codecs(
       schemaless bench codecs --corpus small --corpus medium --serializer json --compressor zlib
       schemaless bench codecs --corpus extremes --compressor none --json
 
-    After the first round, Ctrl-C ends the measurement and the complete rounds are shown and kept. The page
-    docs/codec-benchmark.md says how to read the result.
+    Ctrl-C stops the measurement; after the first round, the complete rounds are still shown and written.
+    docs/codec-benchmark.md explains how to read the result.
     """
-    names = [one for name in sets for one in _SETS.get(name, [name])]
+    names = [member for name in sets for member in _SETS.get(name, [name])]
     if not files and not names:
-        raise InvalidInput("name a file with one JSON document a line, or --corpus logbooks for the demo's")
+        raise InvalidInput("no documents: give a FILE with one JSON document per line, or --corpus logbooks")
     _check_names(only_serializers, only_compressors)
     if folder is not None and find_spec("matplotlib") is None:
-        raise InvalidInput(
-            "--out draws pictures, which needs Matplotlib; install the distribution schemaless-store with its "
-            "extra [bench]"
-        )
+        raise InvalidInput("--out draws charts with Matplotlib; install it with: pip install 'schemaless-store[bench]'")
     results: list[Result] = []
     stopped = False
     many = len(files) + len(names) > 1
@@ -148,12 +144,12 @@ def codecs(
                 break
     except KeyboardInterrupt:
         if not results:
-            note("stopped before the first round was complete: there is nothing to show, and nothing was kept")
+            note("stopped before the first round was complete, so there is no result")
             raise
         stopped = True
     if many and not as_json:
-        for first in range(0, len(results), _SETS_ABREAST):
-            for title, header, rows in bench_page.matrices(results[first : first + _SETS_ABREAST]):
+        for first in range(0, len(results), _SETS_PER_TABLE):
+            for title, header, rows in bench_page.matrices(results[first : first + _SETS_PER_TABLE]):
                 out().print(f"\n{title}", markup=False)
                 print_table(None, header, rows)
     if many and folder is not None:
@@ -164,14 +160,14 @@ def codecs(
     if folder is not None:
         note(f"written: {folder}")
     if stopped:
-        kept = f"; it is in {folder}" if folder is not None else "; --out FOLDER would have kept it"
-        note(f"stopped: the result is from complete rounds, {results[-1].rounds} of {rounds} of the last set{kept}")
+        saved = f"; saved in {folder}" if folder is not None else "; use --out FOLDER to save it"
+        note(f"stopped: the result contains {results[-1].rounds} of {rounds} rounds of the last set{saved}")
         return EXIT_STOPPED
     return 0
 
 
 def csv_text(results: Sequence[Result]) -> str:
-    """Return results as CSV: a line for each combination; ms, bytes; empty is not known."""
+    """Return results as CSV, one line per combination, in milliseconds and bytes; empty values are unknown."""
     writer = CSVText()
     spreads = [*STAGES, "write", "read", "total"]
     writer.writerow(
@@ -214,14 +210,13 @@ def _article_row(figures: Figures) -> list[float]:
 
 
 def _check_names(serializers: Sequence[str], compressors: Sequence[str]) -> None:
-    """Raise InvalidInput for a name that nobody has."""
     for option, given, known in (
         ("--serializer", serializers, (*SERIALIZER_NAMES, *(f"store {serializer.name}" for serializer in SERIALIZERS))),
         ("--compressor", compressors, (*COMPRESSOR_NAMES, dictionaries.NAME)),
     ):
         for name in given:
             if name not in known:
-                raise InvalidInput(f"{option}: there is no {name!r}; take one of {', '.join(known)}")
+                raise InvalidInput(f"{option}: unknown name {name!r}; use one of {', '.join(known)}")
 
 
 def _file_reader(path: Path, limit: int | None, row_key: str | None) -> Callable[[], Corpus]:
@@ -229,7 +224,7 @@ def _file_reader(path: Path, limit: int | None, row_key: str | None) -> Callable
         return str(row_key_in(document, row_key or "@line", line))
 
     if not path.is_file():
-        raise InvalidInput(f"there is no file {path}; name one with one JSON document a line")
+        raise InvalidInput(f"no such file: {path}; give a file with one JSON document per line")
     return lambda: corpora.from_file(path, limit=limit, row_of=None if row_key is None else row_of)
 
 
@@ -246,7 +241,6 @@ def _measured(corpus: Corpus, rounds: int, serializers: Sequence[str], compresso
 
 
 def _write(result: Result, folder: Path) -> None:
-    """Write everything about a result into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in result.schemas.items():
         write_whole(folder / name, text)
@@ -271,9 +265,9 @@ def _show(result: Result) -> None:
         ["*" if combination.on_front else "", *bench_page.row_of(combination)] for combination in result.combinations
     ]
     print_table(None, ["", *bench_page.HEADER], rows, text_columns=2)
-    lines: list[Any] = ["* is on the Pareto front: nothing exact is both smaller and faster"]
+    lines: list[Any] = ["* is on the Pareto front: no lossless combination is both smaller and faster"]
     lines += [
-        f"{name}: {reason}, {count:,} of {corpus.documents:,} documents, the first is {first}"
+        f"{name}: {reason}, in {count:,} of {corpus.documents:,} documents, first in document {first}"
         for name, reason, count, first in bench_page.losses(result)
     ]
     lines += [f"missing: {absentee.name} ({absentee.reason}); {absentee.install}" for absentee in result.absentees]

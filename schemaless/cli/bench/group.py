@@ -1,4 +1,4 @@
-"""``schemaless bench``: which codec, on your own documents."""
+"""The command group ``schemaless bench``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from schemaless.cli.bench.codecs import codecs
 def bench() -> None:
     """Compare codecs on your own documents.
 
-    'codecs' repeats Uber's experiment with them: all serializers and compressors that the article compared, and newer
-    ones.
+    'codecs' repeats the experiment of Uber's article on your documents: with all serializers and compressors of the
+    article, newer ones, and the codecs that schemaless can store.
     """

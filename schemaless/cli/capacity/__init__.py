@@ -1,1 +1,1 @@
-"""``schemaless capacity``: a file for each of its commands."""
+"""Commands of ``schemaless capacity``, one per module."""

@@ -1,4 +1,4 @@
-"""``schemaless capacity``: how long the disks last."""
+"""The command group ``schemaless capacity``."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from schemaless.cli.capacity.report import report
 
 @click.group(commands=[measure, history, report, model_command])
 def capacity() -> None:
-    """Measure a datastore, and say how long its disks last.
+    """Measure a datastore and forecast how long its disks last.
 
-    'measure' measures sizes and growth, 'history' lists the measurements, and 'report' forecasts from them how long the
-    disks last, now and after re-encoding. 'model' needs no datastore: it calculates from figures that you give.
+    'measure' records sizes and growth in the catalog, 'history' lists the recorded measurements, and 'report' uses them
+    to forecast when the disks are full, now and after re-encoding. 'model' needs no datastore: it calculates from
+    figures that you supply.
 
     \b
-    The order of work:
-      schemaless capacity measure             once a day, from cron
-      schemaless capacity report              whenever the answer is wanted
+    Typical use:
+      schemaless capacity measure       once a day, from cron
+      schemaless capacity report        whenever you need the answer
     """

@@ -1,13 +1,17 @@
-"""``schemaless capacity measure``: what a datastore takes and how it grows."""
+"""The command ``schemaless capacity measure``."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
+from schemaless.capacity import history
+from schemaless.capacity.measure import measure as take_measurement
+from schemaless.capacity.measurement import Measurement
+from schemaless.capacity.report_notes import beside_the_cells
 from schemaless.cli.capacity.shown import LAST_DAYS, disk_of, measurement_json
 from schemaless.cli.options import open_store, url_option
+from schemaless.errors import ServerError
+from schemaless.numbers import added
 from schemaless.terminal.output import (
     EXIT_FAILED,
     bytes_text,
@@ -21,9 +25,6 @@ from schemaless.terminal.output import (
     size_text,
 )
 
-if TYPE_CHECKING:  # 'capacity model' needs no SQLAlchemy
-    from schemaless.capacity.measurement import Measurement
-
 
 @click.command()
 @url_option
@@ -32,18 +33,21 @@ if TYPE_CHECKING:  # 'capacity model' needs no SQLAlchemy
     "disks",
     multiple=True,
     metavar="CLUSTER=SIZE[:FREE]",
-    help="The disk of a cluster's servers, in place of what they report, such as cluster-1=4TB:1.5TB; may be repeated.",
+    help="Size and free space of a cluster's disk, overriding what its servers report, such as cluster-1=4TB:1.5TB. "
+    "May be repeated.",
 )
-@click.option("--no-keep", is_flag=True, help="Do not keep the measurement in the catalog.")
-@click.option("--seed", type=int, metavar="N", help="The seed of the sample; the same seed draws the same sample.")
+@click.option("--no-keep", is_flag=True, help="Do not save the measurement in the catalog.")
+@click.option("--seed", type=int, metavar="N", help="Seed of the sample; the same seed draws the same sample.")
 @json_option
 def measure(url: str, disks: tuple[str, ...], no_keep: bool, seed: int | None, as_json: bool) -> int:
-    """Measure sizes and growth, and keep the result.
+    """Measure sizes and growth, and save the result in the catalog.
 
-    The result is kept in the catalog. The command reads a sample of the cells of all shards, on replicas if there are
-    any. The sample has about the same size however many cells there are. Each figure comes with its 95 % confidence
-    interval. A small datastore is read as a whole, and its figures are exact. Run the command once a day: 'schemaless
-    capacity report' forecasts from what it kept, and 'schemaless capacity history' lists it.
+    The command samples cells of all shards, on replicas if there are any, and shows each estimate with its 95 %
+    confidence interval. The size of the sample does not depend on the number of cells. A small datastore is read
+    completely, and its figures are exact. Nothing but the catalog is written to.
+
+    Run the command once a day: 'schemaless capacity report' forecasts from the saved measurements, and 'schemaless
+    capacity history' lists them.
 
     \b
     Examples:
@@ -51,37 +55,33 @@ def measure(url: str, disks: tuple[str, ...], no_keep: bool, seed: int | None, a
       schemaless capacity measure --disk cluster-1=4TB:1.5TB --disk cluster-2=4TB
       schemaless capacity measure --no-keep --json
 
-    Exit status: 0 measured; 1 a cluster could not be measured, or the measurement could not be kept.
+    Exit status: 0 measured; 1 a cluster could not be measured, or the measurement could not be saved.
     """
-    from schemaless.capacity import history as keeping
-    from schemaless.capacity.measure import measure as take
-    from schemaless.errors import ServerError
-
     given = dict(disk_of(disk) for disk in disks)
-    kept: int | None = None
+    sample_id: int | None = None
     failed = False
     with open_store(url) as store:
         with progress("measuring", None, "clusters") as listener:
-            measurement = take(store, disks=given, seed=seed, listener=listener)
+            measurement = take_measurement(store, disks=given, seed=seed, listener=listener)
         if not no_keep:
             try:
-                kept = keeping.keep(store, measurement)
+                sample_id = history.keep(store, measurement)
             except ServerError as error:
-                note(f"not kept in the catalog: {error}; 'schemaless grants --role measure' prints what it takes")
+                note(
+                    f"the measurement was not saved in the catalog: {error}; 'schemaless grants --role measure' prints "
+                    "the privileges that saving needs"
+                )
                 failed = True
     if as_json:
-        print_json({"sample_id": kept, **measurement_json(measurement)})
+        print_json({"sample_id": sample_id, **measurement_json(measurement)})
     else:
         _show(measurement)
-        if kept is not None:
-            out().print(f"kept in the catalog as measurement {kept}")
+        if sample_id is not None:
+            out().print(f"saved in the catalog as measurement {sample_id}")
     return EXIT_FAILED if failed or measurement.problems else 0
 
 
 def _show(measurement: Measurement) -> None:
-    from schemaless.capacity.report_notes import beside_the_cells
-    from schemaless.numbers import added
-
     names = sorted({(group.cluster, group.column_name, group.codec) for group in measurement.groups})
     rows = []
     for name in names:
@@ -100,7 +100,7 @@ def _show(measurement: Measurement) -> None:
         )
     print_table(
         "\nclusters",
-        ["cluster", "read from", "copies", "shards", "files", "if rebuilt", "not bodies", "disk", "free"],
+        ["cluster", "read from", "copies", "shards", "files", "if rebuilt", "overhead", "disk", "free"],
         [
             [
                 space.cluster,
@@ -123,33 +123,30 @@ def _show(measurement: Measurement) -> None:
         out().print(f"note: {remark}", markup=False)
     exact = all(group.cells.exact for group in measurement.groups)
     out().print(
-        f"\n{'all of it' if exact else 'a sample'} was read: {measurement.rows_read:,} rows; those whose bodies were "
-        f"touched lie in about {measurement.pages_read:,} pages; in {measurement.seconds:.1f} s"
+        f"\nread {'all cells' if exact else 'a sample'}: {measurement.rows_read:,} rows, about "
+        f"{measurement.pages_read:,} pages of cells, in {measurement.seconds:.1f} s"
         + (
             ""
             if exact
-            else f"\nin brackets the {measurement.level:.0%} interval; --seed {measurement.seed} draws the "
-            "same sample again"
+            else f"\nbrackets: {measurement.level:.0%} interval; --seed {measurement.seed} draws the same sample again"
         )
     )
 
 
 def _show_growth(measurement: Measurement) -> None:
-    from schemaless.numbers import added
-
     days = sorted({new.day for new in measurement.growth if new.complete})[-LAST_DAYS:]
     if not days:
         return
     rows = []
     for column in measurement.column_names:
-        mine = [new for new in measurement.growth if new.column_name == column and new.day in days]
+        intakes = [new for new in measurement.growth if new.column_name == column and new.day in days]
         a_day = 1 / len(days)
         rows.append(
             [
                 column,
-                estimate_text(added(new.cells for new in mine).times(a_day)),
-                estimate_text(added(new.body_bytes for new in mine).times(a_day), bytes_text),
-                ", ".join(sorted({new.method for new in mine})),
+                estimate_text(added(new.cells for new in intakes).times(a_day)),
+                estimate_text(added(new.body_bytes for new in intakes).times(a_day), bytes_text),
+                ", ".join(sorted({new.method for new in intakes})),
             ]
         )
     title = f"\nnew a day, {days[0]} to {days[-1]}" if len(days) > 1 else f"\nnew on {days[0]}"

@@ -1,4 +1,4 @@
-"""``schemaless capacity model``: how long disks last, from figures that are given."""
+"""The command ``schemaless capacity model``."""
 
 from __future__ import annotations
 
@@ -26,101 +26,103 @@ _LAYOUTS: Final = {"mysql": MYSQL, "mariadb": MARIADB}
 
 @dataclass(frozen=True, slots=True)
 class _Variant:
-    """A plan in one codec, and how its bytes came about."""
+    """A plan in one codec, its outlook, and the origin of its document size."""
 
     ranges: Ranges
-    seen: Outlook
+    outlook: Outlook
     body_bytes: Interval | None = None
     ratio: Interval | None = None
     source: str | None = None
 
 
-def _range(flag: str, read: Callable[[str], float], metavar: str, help_text: str, **more: Any) -> Callable[[Any], Any]:
-    """Return an option that takes a value, or a range of them."""
-    name = more.pop("name", flag[2:].replace("-", "_"))
-    return click.option(flag, name, type=range_of(read), metavar=metavar, help=help_text, **more)
+def _range_option(
+    flag: str, parse: Callable[[str], float], metavar: str, help_text: str, **settings: Any
+) -> Callable[[Any], Any]:
+    """Return an option that takes a value or a range."""
+    name = settings.pop("name", flag[2:].replace("-", "_"))
+    return click.option(flag, name, type=range_of(parse), metavar=metavar, help=help_text, **settings)
 
 
 _DAY = click.DateTime(["%Y-%m-%d"])
 
 
 @click.command("model")
-@_range(
+@_range_option(
     "--documents-per-day",
     count_of,
     "NUMBER",
-    "The new documents a day at the start, such as 1000000 or 1M.",
+    "New documents a day at the start, such as 1000000 or 1M.",
     required=True,
 )
-@_range(
+@_range_option(
     "--bytes-per-document",
     size_of,
     "SIZE",
-    "The disk space of one document, with its row and index, such as 20KB. If you know bodies only, give --body.",
+    "Disk space of one document including row and index, such as 20KB. If you only know the body, use --body.",
 )
-@_range(
+@_range_option(
     "--body",
     size_of,
     "SIZE",
-    "The length of a stored body, in place of --bytes-per-document; space for pages, rows and index is added.",
+    "Length of a stored body, instead of --bytes-per-document; the command adds InnoDB's overhead.",
 )
-@_range(
+@_range_option(
     "--bytes-per-document-after",
     size_of,
     "SIZE",
-    "The disk space of one document after re-encoding; the command then shows both side by side.",
+    "Disk space of one document after re-encoding, for a comparison side by side.",
 )
 @click.option(
     "--codec",
     "codecs",
     multiple=True,
     metavar="NAME[=RATIO]",
-    help="Also show this codec, with bodies of RATIO times their size now, such as msgpack+zstd=12%..14%..17%. "
-    "Without RATIO, json+zlib and msgpack+zlib have what Uber measured in 2016. May be repeated.",
+    help="Codec to compare with, and the size of its bodies relative to now, such as msgpack+zstd=12%..14%..17%. "
+    "Without RATIO, Uber's figures of 2016 are used for json+zlib and msgpack+zlib. May be repeated.",
 )
 @click.option(
     "--codec-now",
     default="legacy",
     metavar="NAME",
-    help="The codec of bodies now, for a --codec without RATIO; legacy is JSON text.",
+    help="Codec of the bodies now, for a --codec without RATIO; legacy is JSON text.",
 )
 @click.option(
     "--server",
     type=click.Choice(list(_LAYOUTS)),
     default="mysql",
-    help="The kind of server, whose pages --body is put into.",
+    help="Server whose page layout is used for --body.",
 )
-@click.option("--column", default="BASE", help="The column's name, which each row of --body also stores.")
-@_range(
+@click.option("--column", default="BASE", help="Column name, which every row stores too; for --body.")
+@_range_option(
     "--disk",
     size_of,
     "SIZE",
-    "The disk of each host, such as 1TB, 512GiB or 3.5TB..4TB.",
+    "Disk of each host, such as 1TB, 512GiB or 3.5TB..4TB.",
     name="disk_bytes_per_host",
     required=True,
 )
-@_range(
+@_range_option(
     "--overhead",
     share_of,
     "SHARE",
-    "The part of the disk that is not for cells, such as 40% or 0.4.",
+    "Share of the disk that is not available for cells (system, logs, working space), such as 40% or 0.4.",
     name="overhead_share",
     default="0%",
 )
-@_range(
+@_range_option(
     "--stored",
     size_of,
     "SIZE",
-    "The space that cells take on all hosts together at the start, with all copies.  [default: nothing]",
+    "Disk space of the cells on all hosts at the start, all copies.  [default: 0]",
     name="stored_bytes",
 )
-@click.option("--copies", default=1, help="The copies of each cell, replicas included.")
-@click.option("--hosts", type=int, help="The number of hosts, replicas included.  [default: as many as copies]")
-@_range(
+@click.option("--copies", default=1, help="Copies of each cell, including replicas.")
+@click.option("--hosts", type=int, help="Number of hosts, including replicas.  [default: as many as --copies]")
+@_range_option(
     "--growth",
     growth_of,
     "SHARE",
-    "By how much the documents a day grow in 365 days, such as 50%, 20%..50%..80% or -10%.",
+    "Growth of the documents a day over 365 days, such as 50%, 20%..50%..80% or -10%.",
     name="growth_share_per_year",
     default="0%",
 )
@@ -134,20 +136,28 @@ _DAY = click.DateTime(["%Y-%m-%d"])
     "--weekdays",
     type=weekdays_of,
     metavar="MON,...,SUN",
-    help="Weights of Monday to Sunday, such as 1,1,1,1,1.3,0.8,0.6. Only their proportions count.",
+    help="Weights of Monday to Sunday, such as 1,1,1,1,1.3,0.8,0.6; only their proportions count.",
 )
 @click.option(
     "--retention",
     "retention_days",
     type=float,
     metavar="DAYS",
-    help="The age at which cells are deleted.  [default: never]",
+    help="Age at which cells are deleted.  [default: never]",
 )
-@click.option("--start", type=_DAY, metavar="YYYY-MM-DD", help="The first day.  [default: today, UTC]")
+@click.option("--start", type=_DAY, metavar="YYYY-MM-DD", help="First day.  [default: today, UTC]")
 @click.option(
-    "--for-days", type=float, help="Also say how many hosts are enough for so many days, and how much is free then."
+    "--for-days",
+    type=float,
+    metavar="DAYS",
+    help="Also show the number of hosts needed for this period, and the headroom at its end.",
 )
-@click.option("--until", type=_DAY, metavar="YYYY-MM-DD", help="The same as --for-days, until the morning of this day.")
+@click.option(
+    "--until",
+    type=_DAY,
+    metavar="YYYY-MM-DD",
+    help="Like --for-days, for the period that ends at the start of this day.",
+)
 @json_option
 def model_command(
     bytes_per_document: Interval | None,
@@ -166,31 +176,31 @@ def model_command(
     as_json: bool,
     **ranges: Any,
 ) -> None:
-    """Calculate the days until the disks are full.
+    """Calculate how long disks last from figures that you supply.
 
     \b
       days = hosts x disk x (1 - overhead) / (documents a day x bytes a document x copies)
 
-    The formula holds if every day brings the same amount and the disks are empty at the start; --growth, --weekdays,
-    --stored and --retention change that. KB, MB, GB and TB are powers of 1,000; KiB, MiB, GiB and TiB are powers of
-    1,024.
+    This formula applies if the same amount is written every day and the disks are empty at the start; --growth,
+    --weekdays, --stored and --retention change that. KB, MB, GB and TB are powers of 1,000; KiB, MiB, GiB and TiB are
+    powers of 1,024. The command connects to no server.
 
-    Give a value that is not known exactly as LOW..HIGH or LOW..MID..HIGH; the answer is then a range, too. Its worst
-    end has all values at their bad end at once, and its best end all at their good one.
+    Give an uncertain value as LOW..HIGH or LOW..MID..HIGH, and the answer becomes a range too. Its worst end combines
+    the worst ends of all values, its best end the best ones.
 
-    Uber's article of 2016 stores a million trips of 20 KB a day on a disk of 1 TB, by which it means 1,024 GB. The disk
-    is full after 51 days, and after 30 if 40 % of it goes to other parts of the system. This calculates the 30 days:
+    Example: Uber's article of 2016 stores a million trips of 20 KB a day on a disk of 1 TB, by which it means 1,024 GB.
+    The disk is full after 51 days, or after 30 days if other parts of the system use 40 % of it:
 
     \b
       schemaless capacity model --documents-per-day 1M --bytes-per-document 20KB \\
           --disk 1024GB --overhead 40%
 
-    Add --bytes-per-document-after 2822, the size of a trip after re-encoding, and the disk lasts 217 days. The article
-    says 347, since its figure leaves out the 40 %: compare it with the 51 days.
+    With --bytes-per-document-after 2822, the size of a trip after re-encoding, the disk lasts 217 days. The article's
+    figure of 347 days does not deduct the 40 %, so it compares with the 51 days.
     """
     if (bytes_per_document is None) == (body is None):
         raise click.UsageError(
-            "give either --bytes-per-document (the disk space of one) or --body (the length of its body)"
+            "give either --bytes-per-document (disk space of a document) or --body (length of its body)"
         )
     if for_days is not None and until is not None:
         raise click.UsageError("give --for-days or --until, not both")
@@ -199,7 +209,7 @@ def model_command(
     if until is not None:
         for_days = (until.date() - first_day).days
         if for_days < 0:
-            raise click.UsageError(f"--until {until.date()} is before the first day, {first_day}")
+            raise click.UsageError(f"--until {until.date()} is before the first day, {first_day}; see --start")
 
     def on_disk(body_bytes: Interval) -> Interval:
         return disk_bytes_range(body_bytes, column_name=column, layout=_LAYOUTS[server])
@@ -222,7 +232,7 @@ def model_command(
     for text in codecs:
         name, ratio, source = _codec(text, codec_now)
         if name in variants:
-            raise click.UsageError(f"--codec {name} was given twice")
+            raise click.UsageError(f"--codec {name} is given twice")
         if body is not None:
             variants[name] = variant(on_disk(body * ratio), body * ratio, ratio, source)
         else:
@@ -237,15 +247,15 @@ def model_command(
 
 
 def _codec(text: str, before: str) -> tuple[str, Interval, str]:
-    name, given, value = text.partition("=")
+    name, equals, value = text.partition("=")
     if name.strip() in ("", "now", "after re-encoding"):
-        raise click.UsageError(f"--codec {text}: write the codec's name, as --codec msgpack+zlib=14%")
-    if given:
+        raise click.UsageError(f"--codec {text}: give the name of a codec, such as --codec msgpack+zlib=14%")
+    if equals:
         return name, range_of(ratio_of)(value), "given"
     try:
         return name, Interval.of(ratios.ratio(name, before)), ratios.SOURCE
     except InvalidInput as error:
-        raise click.UsageError(f"{error}, as --codec {name}=14%") from None
+        raise click.UsageError(f"{error}, such as --codec {name}=14%") from None
 
 
 def _print(variants: dict[str, _Variant]) -> None:
@@ -255,15 +265,19 @@ def _print(variants: dict[str, _Variant]) -> None:
         if name == "now":
             console.print(f"[bold]{sentence}[/]")
         else:
-            what = "After re-encoding" if name == "after re-encoding" else f"As {name}"
-            console.print(f"{what}: {sentence[0].lower()}{sentence[1:]}", markup=False)
+            label = "After re-encoding" if name == "after re-encoding" else f"With {name}"
+            console.print(f"{label}: {sentence[0].lower()}{sentence[1:]}", markup=False)
     console.print()
     print_table(None, ["", *variants], _rows(list(variants.values())))
     for name, variant in variants.items():
         if variant.ratio is not None and variant.source != "given":
-            console.print(f"\n{name}: {variant.ratio.mid:.1%} of the bodies now, after {variant.source}.", markup=False)
+            text = f"\n{name}: bodies have {variant.ratio.mid:.1%} of their size now, from {variant.source}."
+            console.print(text, markup=False)
     if any(variant.ratio is not None and variant.body_bytes is None for variant in variants.values()):
-        console.print("\nOf bytes on disk, ratios of bodies are rough: InnoDB allocates in steps. --body counts them.")
+        console.print(
+            "\nRatios of bodies are only approximate for disk space, which InnoDB allocates in steps; --body takes "
+            "that into account."
+        )
 
 
 def _json(variants: dict[str, _Variant], first_day: datetime.date, for_days: float | None) -> dict[str, Any]:
@@ -290,32 +304,32 @@ def _json(variants: dict[str, _Variant], first_day: datetime.date, for_days: flo
 
 
 def _answer(variant: _Variant) -> dict[str, Any]:
-    seen = variant.seen
+    outlook = variant.outlook
     names = ("low", "mid", "high")
-    days = [day.isoformat() if day else None for day in seen.full_on]
+    days = [day.isoformat() if day else None for day in outlook.full_on]
     answer: dict[str, Any] = {
-        "bytes_per_day": _low_mid_high(seen.bytes_per_day),
-        "usable_bytes": _low_mid_high(seen.usable_bytes),
-        "days_until_full": _low_mid_high(seen.days_until_full),
+        "bytes_per_day": _low_mid_high(outlook.bytes_per_day),
+        "usable_bytes": _low_mid_high(outlook.usable_bytes),
+        "days_until_full": _low_mid_high(outlook.days_until_full),
         "full_on": dict(zip(names, days, strict=True)),
     }
-    if seen.at is not None:
+    if outlook.at is not None:
         answer["then"] = {
-            "days": seen.at.days,
-            "stored_bytes": _low_mid_high(seen.at.stored_bytes),
-            "headroom_share": _low_mid_high(seen.at.headroom_share),
-            "hosts_needed": _low_mid_high(seen.at.hosts_needed),
+            "days": outlook.at.days,
+            "stored_bytes": _low_mid_high(outlook.at.stored_bytes),
+            "headroom_share": _low_mid_high(outlook.at.headroom_share),
+            "hosts_needed": _low_mid_high(outlook.at.hosts_needed),
         }
     return answer
 
 
 def _low_mid_high(values: Interval) -> dict[str, float | None]:
-    """Return an interval for JSON, which has no infinity: null, for never."""
+    """Return an interval for JSON; infinity (never) becomes null, as JSON has no infinity."""
     return {name: None if math.isinf(value) else value for name, value in asdict(values).items()}
 
 
 def _sentence(variant: _Variant) -> str:
-    days, full_on = variant.seen.days_until_full, variant.seen.full_on
+    days, full_on = variant.outlook.days_until_full, variant.outlook.full_on
     plan = variant.ranges.plan()
     if math.isinf(days.low):
         return f"Never full: {_why_never(plan)}."
@@ -325,7 +339,7 @@ def _sentence(variant: _Variant) -> str:
     least, most = (_days_text(end) if math.isfinite(end) else "never" for end in (days.low, days.high))
     dates = " to ".join("never" if day is None else str(day) for day in (full_on[0], full_on[2]))
     if math.isinf(days.mid):
-        return f"Never full, but at worst in {least}, on {full_on[0]}."
+        return f"Never full; in the worst case in {least}, on {full_on[0]}."
     return f"Full in {_days_text(days.mid)}, on {full_on[1]}; between {least} and {most}, {dates}."
 
 
@@ -333,12 +347,12 @@ def _why_never(plan: Plan) -> str:
     if plan.documents_per_day == 0:
         return "no documents are written"
     if plan.retention_days is not None:
-        return f"what is deleted after {plan.retention_days:g} days makes room for what comes"
-    return "what comes gets less and less, and adds up to less than the room"
+        return f"deleting documents after {plan.retention_days:g} days frees enough space for new ones"
+    return "growth is negative, and all future documents fit on the disks"
 
 
 def _days_text(days: float) -> str:
-    """Return whole days, since the last one is not a full one; with years where there are two or more."""
+    """Format days, rounded down, with years from two years on."""
     whole = math.floor(days)
     text = "less than a day" if whole == 0 else "1 day" if whole == 1 else f"{whole:,} days"
     return text if days < 730 else f"{text} ({days / 365.25:,.1f} years)"
@@ -356,7 +370,7 @@ def _rows(variants: list[_Variant]) -> list[list[str]]:
     rows = [same("documents a day", _range_text(now.documents_per_day, _number))]
     if now.growth_share_per_year != ZERO:
         growth = _range_text(now.growth_share_per_year, _percent)
-        rows.append(same("growth in a year", f"{growth} {now.growth_kind}"))
+        rows.append(same("growth a year", f"{growth} {now.growth_kind}"))
     if any(variant.body_bytes for variant in variants):
         rows.append(
             ["body", *(_range_text(variant.body_bytes, _number) if variant.body_bytes else "" for variant in variants)]
@@ -364,7 +378,7 @@ def _rows(variants: list[_Variant]) -> list[list[str]]:
     rows += [
         row("bytes a document", lambda variant: variant.ranges.bytes_per_document, _number),
         same("copies", str(now.copies)),
-        row("written a day", lambda variant: variant.seen.bytes_per_day, _decimal_text),
+        row("written a day", lambda variant: variant.outlook.bytes_per_day, _decimal_text),
     ]
     if now.retention_days is not None:
         rows.append(same("deleted after", f"{now.retention_days:g} days"))
@@ -372,12 +386,12 @@ def _rows(variants: list[_Variant]) -> list[list[str]]:
         same("hosts", f"{now.hosts:,}"),
         same("disk of a host", _range_text(now.disk_bytes_per_host, _decimal_text)),
         same("overhead", _range_text(now.overhead_share, _percent)),
-        row("room for cells", lambda variant: variant.seen.usable_bytes, _decimal_text),
+        row("room for cells", lambda variant: variant.outlook.usable_bytes, _decimal_text),
     ]
     if now.stored_bytes != ZERO:
-        rows.append(same("stored at first", _range_text(now.stored_bytes, _decimal_text)))
-    rows.append(row("days until full", lambda variant: variant.seen.days_until_full, _table_days))
-    ats = [variant.seen.at for variant in variants if variant.seen.at is not None]
+        rows.append(same("stored at the start", _range_text(now.stored_bytes, _decimal_text)))
+    rows.append(row("days until full", lambda variant: variant.outlook.days_until_full, _table_days))
+    ats = [variant.outlook.at for variant in variants if variant.outlook.at is not None]
     if ats:
         after = f"{ats[0].days:,g} days"
         rows += [
@@ -409,7 +423,7 @@ def _table_days(days: float) -> str:
 
 
 def _decimal_text(count: float) -> str:
-    """Return bytes in powers of 1,000, as disks are sold."""
+    """Format bytes in powers of 1,000, the units that disks are sold in."""
     size = float(count)
     for unit in ("B", "KB", "MB", "GB", "TB"):
         if size < 1000:

@@ -1,0 +1,87 @@
+"""What one disk held in the past and will hold in the future: usage so far, daily growth, and its forecast. Pure.
+
+These values sit below ``whatif`` and ``planning``, which derive scenarios from them, and ``report``, which holds both.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from schemaless.capacity.disks import Disk
+from schemaless.capacity.forecast import Forecast, NoForecast
+from schemaless.capacity.measurement import Measurement
+from schemaless.capacity.steps import Rate, Step
+
+__all__ = ["DiskForecast", "DiskUsage", "disk_usage"]
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """Bytes used of a disk in the past.
+
+    Attributes:
+        by_day: Calculated back from now, at the start of each day of the history and of the first forecast day.
+        measured: Measured file lengths plus what others use of the disk now, at each saved measurement.
+    """
+
+    by_day: tuple[tuple[datetime.date, float], ...] = ()
+    measured: tuple[tuple[datetime.datetime, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DiskForecast:
+    """Bytes of disk that each day adds: measured and forecast.
+
+    Attributes:
+        disk: The disk.
+        history: Growth of each whole day.
+        forecast: Growth of the days to come.
+        steps: Days on which the level of the growth changed at once.
+        rate: Constant rate of the last weeks, or of the weeks since the last step.
+        errors: Half the width of each day's 95 % interval, in the order of ``history``.
+        used: Bytes used in the past.
+    """
+
+    disk: Disk
+    history: tuple[tuple[datetime.date, float], ...]
+    forecast: Forecast | NoForecast
+    steps: tuple[Step, ...] = ()
+    rate: Rate | None = None
+    errors: tuple[float, ...] = ()
+    used: DiskUsage = field(default_factory=DiskUsage)
+
+
+def disk_usage(
+    disk: Disk, history: Sequence[tuple[datetime.date, float]], measurements: Sequence[Measurement]
+) -> DiskUsage:
+    """Reconstruct how a disk filled up; empty if its size or free space is unknown.
+
+    The usage at the start of the forecast is known, so each day's growth is subtracted from it, latest day first. The
+    measured file lengths are returned beside that. The two differ if files contain free space or were rebuilt. Usage by
+    others is assumed to be constant, as its history is unknown.
+
+    Args:
+        disk: The disk as it is now.
+        history: Growth of each whole day.
+        measurements: Oldest first.
+    """
+    if disk.disk_bytes is None or disk.free_bytes is None:
+        return DiskUsage()
+    used = float(disk.disk_bytes - disk.free_bytes)
+    others = used - (disk.file_bytes or 0)
+    measured = []
+    for measurement in measurements:
+        sizes = [space.file_bytes for space in measurement.clusters if space.cluster in disk.clusters]
+        if len(sizes) == len(disk.clusters) and None not in sizes:
+            measured.append((measurement.taken_at, others + sum(size or 0 for size in sizes)))
+    by_day: list[tuple[datetime.date, float]] = []
+    if history:
+        by_day.append((history[-1][0] + datetime.timedelta(1), used))
+    for day, growth in reversed(history):
+        used -= growth
+        if used < 0:
+            break  # The days add up to more than is stored: bodies were longer then, or cells were deleted.
+        by_day.append((day, used))
+    return DiskUsage(tuple(reversed(by_day)), tuple(measured))
