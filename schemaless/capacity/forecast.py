@@ -118,14 +118,14 @@ class BackTest:
         inside = round(self.inside_80_share * self.held_days)
         failures = []
         if _binomial(inside, self.held_days, 0.8) < _CHANCE:
-            failures.append(f"only {self.inside_80_share:.0%} of the last {self.held_days} days were in the 80 % band")
+            part = "none" if inside == 0 else f"only {self.inside_80_share:.0%}"
+            failures.append(f"{part} of the last {self.held_days} days were in the 80 % band")
         far = abs(self.total_error_share) > _FAR_SHARE and not self.total_inside_80
         if far or not self.total_inside_95:
             low = "too low" if self.total_error_share < 0 else "too high"
-            failures.append(
-                f"the total of the last {self.held_days} days was forecast {abs(self.total_error_share):.0%} {low}"
-            )
-        return " and ".join(failures) or None
+            total = "their total" if failures else f"the total of the last {self.held_days} days"
+            failures.append(f"{total} was forecast {abs(self.total_error_share):.0%} {low}")
+        return ", and ".join(failures) or None
 
 
 def _binomial(count: int, trials: int, share: float) -> float:

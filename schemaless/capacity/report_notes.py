@@ -46,13 +46,9 @@ def warnings_of(report: CapacityReport) -> list[str]:
 
 def _step_text(disk_forecast: DiskForecast, step: Step) -> str:
     return (
-        f"{disk_forecast.disk.name}: daily growth {'rose' if step.times >= 1 else 'dropped'} abruptly on {step.day}, "
-        f"to {_times_text(step.times)} its previous level"
+        f"the daily growth of {disk_forecast.disk.name} {'rose' if step.times >= 1 else 'dropped'} abruptly on "
+        f"{step.day}, to {f'{step.times:.1f} times' if step.times >= 1 else f'{step.times:.0%} of'} its previous level"
     )
-
-
-def _times_text(times: float) -> str:
-    return f"{times:.1f} times" if times >= 1 else f"{times:.0%} of"
 
 
 def _is_recent(disk_forecast: DiskForecast, step: Step) -> bool:

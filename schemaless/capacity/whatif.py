@@ -248,7 +248,7 @@ def scenarios(
         what_if.scenario("now", "Nothing changes.", None),
         what_if.scenario(
             "rebuilt",
-            "Tables are rebuilt if that makes their files shorter; no body is re-encoded.",
+            "Tables rebuilt if that shortens their files; nothing re-encoded.",
             None,
             rebuilt=True,
         ),
@@ -257,16 +257,16 @@ def scenarios(
     for name in _by_codec(trials):
         if stored == {name}:
             continue  # Nothing would be re-encoded, so this is the same as 'rebuilt'.
-        text = "All bodies are re-encoded to this codec, and the tables are rebuilt."
+        text = "All cells re-encoded to this codec, tables rebuilt."
         results.append(what_if.scenario(name, text, name, rebuilt=True))
     if codec is not None:
-        text = f"All bodies are re-encoded to {codec}. The files keep their length, and new cells need less space."
+        text = f"All cells re-encoded to {codec}; files keep their length, and new cells need less space."
         results.append(what_if.scenario(f"{codec}, not rebuilt", text, codec))
     for factor in GROWTH_FACTORS:
         text = f"Every day adds {factor} times as much."
         results.append(what_if.scenario(f"growth x{factor}", text, None, factor))
         if codec is not None:
-            text = f"Every day adds {factor} times as much, re-encoded to {codec} and rebuilt."
+            text = f"Every day adds {factor} times as much; re-encoded to {codec} and rebuilt."
             results.append(what_if.scenario(f"growth x{factor}, {codec}", text, codec, factor, rebuilt=True))
     return [*results, what_if.lost_host()]
 

@@ -147,7 +147,7 @@ def _fill(report: CapacityReport) -> Chart | None:
         for name, outlook in (("stored as now", first), (f"re-encoded to {report.codec}", outlook))
         if outlook is not None
     )
-    title = f"Usage of the disk of {first.disk}" if len(report.disks) > 1 else "Disk usage"
+    title = f"Disk usage of {first.disk}" if len(report.disks) > 1 else "Disk usage"
     description = (
         f"Bytes used of {bytes_text(size)}: {len(past)} days until today, and {until:,} days ahead with 80 and 95 "
         f"percent bands. Time until full, {texts}."
@@ -213,7 +213,7 @@ def _growth(report: CapacityReport) -> Chart | None:
         + (f"; {bytes_text(ahead[-1].mid)} a day forecast in {len(ahead)} days" if ahead else "; no forecast")
         + "."
     )
-    return Chart("growth", "Growth of disk usage a day", description, draw, _SIZE, None)
+    return Chart("growth", "Daily growth of disk usage", description, draw, _SIZE, None)
 
 
 def _averages(history: Sequence[tuple[datetime.date, float]], step: int) -> list[tuple[datetime.date, float]]:

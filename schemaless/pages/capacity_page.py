@@ -21,6 +21,7 @@ from schemaless.terminal.output import bytes_text, estimate_text
 _DATE: Final = re.compile(r"\b\d{4}-\d\d-\d\d\b")
 
 _STYLE: Final = """
+body { max-width: 68rem; }
 .day { white-space: nowrap; }
 .answer p { font-size: .875rem; }
 h1 { overflow-wrap: anywhere; }
@@ -32,8 +33,9 @@ h1 { overflow-wrap: anywhere; }
 .answer.first b { color: var(--chart-1); } .answer.after b { color: var(--chart-2); }
 .notes { border-left: 4px solid var(--chart-3); padding: .1rem .9rem; margin: 1rem 0; background: var(--card); }
 .notes ul { margin: .4rem 0; padding-left: 1.1rem; overflow-wrap: anywhere; }
-.warnings { color: var(--chart-5); font-weight: 600; font-size: .875rem; margin: .3rem 0; padding: 0;
-  list-style: none; }
+.warnings { border-left: 4px solid var(--chart-5); padding: .1rem .9rem; margin: 1rem 0; background: var(--card); }
+.warnings h2 { margin: .4rem 0; font-size: 1rem; color: var(--chart-5); }
+.warnings ul { margin: .4rem 0; padding-left: 1.1rem; overflow-wrap: anywhere; }
 .wide:focus-visible { outline: 2px solid var(--chart-1); }
 th, td { padding: .3rem .45rem; }
 th.text, td.text { text-align: left; white-space: normal; min-width: 5rem; }
@@ -46,7 +48,7 @@ summary { color: var(--soft); font-size: .875rem; }
   table { font-size: 8pt; }
   th, td { white-space: normal; padding: .2rem .35rem; }
   td.long, th.text, td.text { min-width: 0; }
-  tr, .answer, .notes { break-inside: avoid; }
+  tr, .answer, .notes, .warnings { break-inside: avoid; }
   figure.chart svg { max-height: 9cm; }
   details::details-content { content-visibility: visible; display: block; }
 }
@@ -59,6 +61,7 @@ def capacity_html(report: CapacityReport) -> str:
         f"How long the disks of {report.measurement.datastore} last",
         _times(report),
         [
+            _warnings(report),
             _answers(report),
             _notes(report),
             _charts(report),
@@ -86,8 +89,6 @@ def _answers(report: CapacityReport) -> str:
     now = answer(report.now)
     boxes = [("first", "First disk full in", now.days, now.detail)]
     levels = levels_text(report)
-    warned = "".join(f"<li>Warning: {escape(warning)}.</li>" for warning in report.warnings)
-    warnings = f'<ul class="warnings">{warned}</ul>' if warned else ""
     if report.after is not None:
         after = answer(report.after)
         boxes.append(("after", f"Re-encoded to {report.codec} and rebuilt", after.days, after.detail))
@@ -105,8 +106,7 @@ def _answers(report: CapacityReport) -> str:
     planned = (("For the disk that is full first", order_answer(report)), ("All disks", cost_answer(report)))
     boxes += [("", head, answer.days, _sentence(answer.detail)) for head, answer in planned if answer is not None]
     inner = "".join(
-        f'<div class="answer {kind}"><h2>{escape(head)}</h2><b>{_text(big)}</b>{warnings if kind == "first" else ""}'
-        f'<p class="soft">{_text(small)}</p>'
+        f'<div class="answer {kind}"><h2>{escape(head)}</h2><b>{_text(big)}</b><p class="soft">{_text(small)}</p>'
         f"{f'<p>{_text(levels)}</p>' if kind == 'first' and levels else ''}</div>"
         for kind, head, big, small in boxes
     )
@@ -122,10 +122,17 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def _warnings(report: CapacityReport) -> str:
+    if not report.warnings:
+        return ""
+    items = "".join(f"<li>{_text(_sentence(warning))}.</li>" for warning in report.warnings)
+    return f'<aside class="warnings"><h2>Warning: do not rely on the dates below alone</h2><ul>{items}</ul></aside>'
+
+
 def _notes(report: CapacityReport) -> str:
     if not report.notes:
         return ""
-    items = "".join(f"<li>{escape(note)}</li>" for note in report.notes)
+    items = "".join(f"<li>{_text(note)}</li>" for note in report.notes)
     return f'<aside class="notes" aria-label="Notes"><ul>{items}</ul></aside>'
 
 

@@ -54,7 +54,7 @@ def levels_text(report: CapacityReport) -> str | None:
     if not levels:
         return None
     text = "; ".join(f"{level_name(level)} {_dates_text(level)}" for level in levels)
-    return f"{text} (80 % interval)." if any(_range_text(level) for level in levels) else f"{text}."
+    return f"{text}. In brackets: 80 % intervals." if any(_range_text(level) for level in levels) else f"{text}."
 
 
 def order_answer(report: CapacityReport) -> Answer | None:
@@ -79,14 +79,14 @@ def cost_answer(report: CapacityReport) -> Answer | None:
     if price is None or not costs:
         return None
     now, *after = (
-        f"{_band_text(cost.price, _price_text)}{'' if cost.name == 'now' else f' re-encoded to {cost.name}'}, for "
-        f"{_band_text(cost.size_bytes, _decimal_text)}"
+        f"{'' if cost.name == 'now' else f're-encoded to {cost.name}, '}{_band_text(cost.size_bytes, _decimal_text)} "
+        f"cost {_band_text(cost.price, _price_text)}"
         for cost in costs
     )
     sizes = "; ".join([now, *after])
     return Answer(
         f"Growth of {costs[0].days:,} days costs {_price_text(costs[0].price.mid)}",
-        f"{sizes} of disk, all copies, at {price:,g} per TB; 80 % interval in brackets.",
+        f"{sizes}. All copies counted, at {price:,g} per TB of disk. In brackets: 80 % intervals.",
     )
 
 

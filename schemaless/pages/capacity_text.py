@@ -96,11 +96,10 @@ def _scenarios(report: CapacityReport) -> Table:
 
 
 def _forecasts(report: CapacityReport) -> Table:
-    rows = [_forecast_row(growth.disk.name, "disk usage", growth) for growth in report.disks]
-    rows += [_forecast_row(f"{column.cluster} {column.column_name}", "body bytes", column) for column in report.columns]
+    rows = [_forecast_row(f"{growth.disk.name}: disk", growth) for growth in report.disks]
+    rows += [_forecast_row(f"{column.cluster}: {column.column_name}", column) for column in report.columns]
     columns = [
         "series",
-        "unit",
         "days measured",
         "a day now",
         "change in a year (80 %)",
@@ -108,20 +107,21 @@ def _forecasts(report: CapacityReport) -> Table:
         "back-test days",
         "daily error",
         "total error",
-        "inside 80 %, 95 %",
+        "inside bands",
     ]
     note = (
-        "Change in a year: of the growth a day. The back-test forecasts the last days of the history from the days "
-        "before them. Inside 80 %, 95 %: share of these days inside the band, which should be about 80 % and 95 %."
+        "Series: growth of disk usage, and of the body bytes of each column. Change in a year: of the growth a day. "
+        "The back-test forecasts the last days of the history from the days before them. Inside bands: share of these "
+        "days inside the 80 % and 95 % bands, which should be close to that."
     )
-    return Table("Forecasts and their back-tests", columns, rows, 2, note)
+    return Table("Forecasts and their back-tests", columns, rows, 1, note)
 
 
-def _forecast_row(name: str, unit: str, growth: DiskForecast | ColumnForecast) -> list[str]:
+def _forecast_row(name: str, growth: DiskForecast | ColumnForecast) -> list[str]:
     forecast = growth.forecast
     now = per_day_text(growth.history)
     if isinstance(forecast, NoForecast):
-        return [name, unit, str(forecast.days), now, forecast.reason, *[""] * 5]
+        return [name, str(forecast.days), now, forecast.reason, *[""] * 5]
     change = forecast.growth_share_per_year
     test = forecast.back_test
     held = ["too short", "", "", ""]
@@ -134,7 +134,7 @@ def _forecast_row(name: str, unit: str, growth: DiskForecast | ColumnForecast) -
         ]
     week = "none" if forecast.weekdays is None else _week_text(forecast.weekdays)
     year = f"{share_text(change.mid)} ({share_text(change.low_80)} to {share_text(change.high_80)})"
-    return [name, unit, str(forecast.history_days), now, year, week, *held]
+    return [name, str(forecast.history_days), now, year, week, *held]
 
 
 def _coming(report: CapacityReport) -> Table:
@@ -154,7 +154,7 @@ def _coming(report: CapacityReport) -> Table:
                 f"{bytes_text(band.low_95)} to {bytes_text(band.high_95)}",
             ]
         )
-    return Table("Expected growth, stored as now", ["days", "until the end of", "disk usage", "80 %", "95 %"], rows, 2)
+    return Table("Expected growth of disk usage", ["days", "until the end of", "growth", "80 %", "95 %"], rows, 2)
 
 
 def _stored(report: CapacityReport) -> Table:

@@ -50,7 +50,7 @@ def answer(scenario: Scenario) -> Answer:
         why = "; ".join(reasons)
         return Answer("unknown", f"{why[:1].upper()}{why[1:]}.")
     finite = first.days is not None and math.isfinite(first.days.mid)
-    where = f" {first.disk} is full first." if len(scenario.disks) > 1 and finite else ""
+    where = f" The disk of {first.disk} is full first." if len(scenario.disks) > 1 and finite else ""
     unknown = [outlook.disk for outlook in scenario.unknown]
     missing = f" Unknown for {', '.join(unknown)}." if unknown else ""
     return Answer(days_text(first), f"{interval_text(first)}{where}{missing}{_constant_text(first)}")
@@ -92,17 +92,17 @@ def interval_text(outlook: DiskOutlook) -> str:
             f"In at least 97.5 % of the simulated futures, the disk is not full within {horizon:,} days, the length of "
             "the forecast."
         )
-    parts = []
-    if math.isfinite(days.mid):
-        parts.append(f"On {date_text(first, days.mid)}.")
+    date = f"Full on {date_text(first, days.mid)}. " if math.isfinite(days.mid) else ""
+    intervals = []
     for percent, low, high in ((80, days.low_80, days.high_80), (95, days.low_95, days.high_95)):
         if math.isinf(low):
-            parts.append(f"{percent} %: more than {horizon:,} days.")
+            interval = f"more than {horizon:,} days"
         elif math.isinf(high):
-            parts.append(f"{percent} %: {whole(low)} days or more.")
+            interval = f"{whole(low)} days or more"
         else:
-            parts.append(f"{percent} %: {whole(low)} to {whole(high)} days.")
-    return " ".join(parts)
+            interval = f"{whole(low)} to {whole(high)} days"
+        intervals.append(f"{percent} % interval: {interval}")
+    return f"{date}{'; '.join(intervals)}."
 
 
 def date_text(first_day: datetime.date, days: float) -> str:

@@ -337,8 +337,8 @@ def test_a_back_test_that_failed_warns_at_the_headline(launched, seen, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].startswith("First disk full in: ")
     assert lines[3].startswith("WARNING: the forecast of cluster-1 failed its back-test: ")
-    box = capacity_html(launched).partition("</div>")[0]
-    assert "Warning: the forecast of cluster-1 failed its back-test" in box
+    above = capacity_html(launched).partition('<div class="answer ')[0]
+    assert "The forecast of cluster-1 failed its back-test" in above
     assert 'class="warnings"' not in capacity_html(seen)
 
 
@@ -350,7 +350,7 @@ def test_a_recent_step_is_detected_and_warned_about(launched, seen):
         (step,) = each.steps
         assert abs((step.day - begun).days) <= 1
         assert step.times == pytest.approx(2.5, rel=0.2)
-    assert any("daily growth rose abruptly on" in each for each in launched.warnings)
+    assert any("the daily growth of cluster-1 rose abruptly on" in each for each in launched.warnings)
     assert [each.steps for each in seen.disks] == [(), ()]
 
 

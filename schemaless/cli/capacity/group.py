@@ -12,7 +12,7 @@ from schemaless.cli.capacity.report import report
 
 @click.group(commands=[measure, history, report, model_command])
 def capacity() -> None:
-    """Measure a datastore and forecast how long its disks last.
+    """Measure a datastore, and say how long its disks last.
 
     'measure' records sizes and growth in the catalog, 'history' lists the recorded measurements, and 'report' uses them
     to forecast when the disks are full, now and after re-encoding. 'model' needs no datastore: it calculates from
