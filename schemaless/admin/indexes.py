@@ -45,3 +45,7 @@ class KeepIndexes:
     def dealers(self, store: Datastore) -> Sequence[Dealer]:
         """Return the handlers of a worker."""
         return indexes_of(store).handlers(self.names)
+
+    def followers(self, store: Datastore) -> Sequence[str]:
+        """Return the names of the followers that maintain these indexes."""
+        return [entry.follower for entry in indexes_of(store).maintained(self.names)]

@@ -109,10 +109,6 @@ class FollowerAccess:
     workers: Callable[[str], Iterable[WorkerStatus]]
     small_table_caches: Callable[[], Mapping[str, str]]
 
-    def followers(self, store: Datastore) -> Sequence[str]:
-        """Return the names of their followers."""
-        return [entry.follower for entry in Indexes(store).kept(self.names)]
-
 
 class Indexes:
     """The indexes of a datastore, for operators and worker processes.

@@ -127,7 +127,7 @@ class _Attempt:
         self._checked_out.end(self._error)
 
     def return_slot(self) -> None:
-        self.query.pool.places.give_back(self._checked_out.place)
+        self.query.pool.slots.give_back(self._checked_out.slot)
 
     def retry(self, on_rows: Callable[[Rows], None]) -> ServerError | None:
         """Run the query alone and return the error of its last attempt, if all attempts failed."""
