@@ -167,7 +167,7 @@ def test_conflict_is_exit_1_with_the_advice(invoke, store, datastore_url, row):
     ("arguments", "complaint"),
     [
         (("put", "short", "BASE", 1, "{}"), "a row_key is a UUID, or uuid5:NAME"),
-        (("put", "uuid5:\udcff", "BASE", 1, "{}"), "text that UTF-8 can hold"),
+        (("put", "uuid5:\udcff", "BASE", 1, "{}"), "text that UTF-8 can encode"),
         (("put", "uuid5:x", "a b", 1, "{}"), "column_name must be 1 to 64"),
         (("put", "uuid5:x", "BASE", "1.5", "{}"), "'1.5' is not a valid integer"),
         (("put", "uuid5:x", "BASE", 2**63, "{}"), "ref_key must be an int"),

@@ -133,7 +133,7 @@ def test_schema_status_and_upgrade(invoke, fresh_store, by_hand, admin_url):
     assert [state["database"] for state in behind_json.json if not state["current"]] == [database, other]
     assert failed.out == "upgraded 1 databases; 3 already had this version's revision\n"
     assert f"failed: {database}: " in failed.err
-    assert "modify_type cell.body. Mend them by hand" in failed.err
+    assert "modify_type cell.body. Correct them by hand" in failed.err
     assert "1 databases failed, and all others are done; fix the errors and run the same command again" in failed.err
     assert list(failed_json.json["failed"]) == [database]
 

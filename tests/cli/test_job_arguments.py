@@ -166,6 +166,6 @@ def test_one_more_shard_that_cannot_be_moved_is_one(invoke, accounts, fresh_url)
     }
 
     assert said["2-3"].endswith(
-        " cannot be moved to cluster-2: it is there already; 1 more shard cannot be moved either\n"
+        " cannot be moved to cluster-2: it is already on cluster-2; 1 more shard cannot be moved either\n"
     )
-    assert said["3"] == "schemaless: shard 3 cannot be moved to cluster-2: it is there already\n"
+    assert said["3"] == "schemaless: shard 3 cannot be moved to cluster-2: it is already on cluster-2\n"

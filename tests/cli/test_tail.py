@@ -86,7 +86,7 @@ def test_tail_output_is_what_load_reads(invoke, fresh_store, fresh_url, tail_url
         (("--location", 3), "--shards"),
         (("--location", 3, "--from-end", "--shards", 1), "exclude"),
         (("--shards", 4), "0 to 3"),
-        (("--shards", 1, "--location", 99), "location 99 lies behind"),
+        (("--shards", 1, "--location", 99), "location 99 is beyond"),
     ],
 )
 def test_what_cannot_be_used_is_said(invoke, tail_url, arguments, word):

@@ -46,7 +46,7 @@ def test_an_exception_at_any_line_of_a_query_arrives_and_leaves_the_pools_sound(
             break
         interrupts += 1
         assert arrived, f"the exception at line {line} was swallowed or replaced"
-        assert [pool.places.free() for pool in pools] == [pool.options.pool_size for pool in pools]
+        assert [pool.slots.free() for pool in pools] == [pool.options.pool_size for pool in pools]
         assert not [connection for pool in pools for connection in pool.idle if connection.busy]
         assert found() == expected
     assert interrupts > 30

@@ -32,7 +32,7 @@ class Server:
         self.node = name
         self.size = size
         self.breaker = SimpleNamespace(alarmed=alarmed)
-        self.places = self
+        self.slots = self
         self.held = 0
         self.errors: list[ServerError | None] = []
         self._steps = steps
@@ -48,9 +48,9 @@ class Server:
             raise ServerError("it is down", node=self.node)
         return self
 
-    def give_back(self, place: list[object]) -> None:
-        self.held -= len(place)
-        place.clear()
+    def give_back(self, slot: list[object]) -> None:
+        self.held -= len(slot)
+        slot.clear()
 
     def run(self, operation: Callable[[Any], Any], **options: object) -> Any:
         failed = options.pop("failed")
@@ -79,18 +79,18 @@ class CheckedOut:
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self.place: list[object] = []
+        self.slot: list[object] = []
 
     def begin(self) -> Server:
         connection = self.server.connect()
         self.server.held += 1
-        self.place.append(self)
+        self.slot.append(self)
         return connection
 
     def end(self, error: ServerError | None) -> None:
-        if self.place:
+        if self.slot:
             self.server.errors.append(error)
-        self.server.give_back(self.place)
+        self.server.give_back(self.slot)
 
 
 def queries_of(servers: Iterable[Server]) -> list[Query]:
@@ -262,10 +262,10 @@ def test_a_query_without_a_reply_in_time_is_not_sent_again(server_urls, monkeypa
         return ask(connection, sql, **options)
 
     monkeypatch.setattr(Connection, "ask", recorded)
-    route: Any = SimpleNamespace(left=lambda *_: None, confirm=lambda *_: None)
+    route: Any = SimpleNamespace(moved=lambda *_: None, confirm=lambda *_: None)
     rows: list[object] = []
     errors = run_queries([Query(pool, lambda: b"SELECT SLEEP(4)", None, 1, route, 1)], rows.append)
 
     assert [type(error) for error in errors] == [ServerTimeout]
-    assert (sent, rows, pool.places.free()) == ([b"SELECT SLEEP(4)"], [], 1)
+    assert (sent, rows, pool.slots.free()) == ([b"SELECT SLEEP(4)"], [], 1)
     pool.close()
