@@ -32,7 +32,7 @@ from schemaless.migrate.finalise import archive_of
 from schemaless.migrate.restore import RestoreSpec
 from schemaless.migrate.restore import run as restore
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.migrate.verify import Depth, verify
+from schemaless.migrate.verify import VerifyOptions, verify
 from schemaless.testing.servers import private_servers
 
 DURABLE = {"innodb-flush-log-at-trx-commit": "1", "sync-binlog": "1", "innodb-flush-method": "O_DIRECT"}
@@ -75,7 +75,7 @@ def main() -> None:
             print(f"archive: {len(files)} files, {kept / 1e6:.2f} MB, {kept / size:.3f} of the originals")
             print(f"new bodies: {report.total().bytes_after / 1e6:.2f} MB")
             spec = MigrateSpec.of(job)
-            verified = said("verify", size, lambda: verify(store, depth=Depth(spec, archive=archive_of(store, job))))
+            verified = said("verify", size, lambda: verify(store, options=VerifyOptions(spec, archive=archive_of(store, job))))
             assert not verified.faults
             restored = said("restore", size, lambda: restore(store, RestoreSpec((folder,))))
             assert restored.total.restored == len(texts)

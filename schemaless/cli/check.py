@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from schemaless.admin.table_check import TableCheck, TableFault, TableProof
+from schemaless.cli.faults import FaultOutput, verify_workers
 from schemaless.cli.jobs import workers_options
 from schemaless.cli.options import open_store, shards_of, shards_option, url_option
-from schemaless.cli.proof import ShownFaults, proving_hands
 from schemaless.events import only, together
 from schemaless.migrate.faults import Fault
 from schemaless.migrate.verify import check as check_cells
@@ -42,7 +42,7 @@ def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_
 
     Exit status: 0 clean, 1 faults found.
     """
-    faults = ShownFaults(as_json)
+    faults = FaultOutput(as_json)
     unsound: set[int | None] = set()
 
     def mark(fault: Fault) -> None:
@@ -51,8 +51,8 @@ def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_
 
     with open_store(url) as store:
         shards = shards_of(shards_text, store.shard_count)
-        with proving_hands("checking", store, shards, workers, dask, faults) as (hands, listener):
-            report = check_cells(store, shards, hands=hands, listener=together(listener, only(Fault, mark)))
+        with verify_workers("checking", store, shards, workers, dask, faults) as (hands, listener):
+            report = check_cells(store, shards, workers=hands, listener=together(listener, only(Fault, mark)))
         sound = [shard for shard in shards if shard not in unsound]
         with progress("checking tables of followers and indexes", len(sound), "shards") as shown:
             tables = TableCheck(store).run(sound, together(shown, only(TableFault, faults.add)))

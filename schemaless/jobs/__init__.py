@@ -1,1 +1,1 @@
-"""Long, pausable work over a datastore."""
+"""The job engine: long work over a datastore that can be paused, shared between machines and resumed after a crash."""

@@ -1,1 +1,1 @@
-"""The migration: re-encoding bodies in place, its plan, its archive, its proof."""
+"""Migrations: re-encode bodies in place, archive and restore the originals, verify the result, rebuild the tables."""

@@ -1,6 +1,6 @@
-"""The archive of a migration: each original body, on the disk before the UPDATE that replaces it.
+"""Writer for the archive of a migration: each original body is synced to disk before the UPDATE that replaces it.
 
-Files are only ever appended to, each by the one writer that made it; docs/migration-archive.md describes their bytes.
+Files are append-only and each has one writer; docs/migration-archive.md specifies their format.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from schemaless.cells.dictionaries import dictionary_line
 from schemaless.codec.dictionaries import Dictionary
 from schemaless.errors import ArchiveFailed
 
-# stored; never renumber
+# Part of the stored format; never renumber.
 FORMAT: Final = 1
 MARK: Final = struct.Struct("<4sI8sIIII")
-"""A mark is a skippable zstd frame, of these parts.
+"""Layout of a mark, the skippable zstd frame before each data frame.
 
-They are magic and length, then the file's id, the number of the data frame that follows, its length, its content's
-length and its CRC-32. The CRC-32 of these parts stands behind them, as ``MARK_CHECKSUM``.
+Fields: magic, length, file id, number of the data frame, its compressed length, its content's length, its CRC-32.
+``MARK_CHECKSUM``, the CRC-32 of these fields, follows.
 """
 MARK_CHECKSUM: Final = struct.Struct("<I")
 MARK_MAGIC: Final = b"\x5a\x2a\x4d\x18"
@@ -40,27 +40,27 @@ MARK_BYTES: Final = MARK.size + MARK_CHECKSUM.size
 
 _LEVEL: Final = 3
 FRAME_BYTES: Final = 16 << 20
-"""A frame holds no more before compression, unless a single cell is longer."""
+"""Maximum content of a frame before compression, in bytes; a longer cell gets a frame to itself."""
 
 MOST_FRAME_BYTES: Final = FRAME_BYTES + (1 << 20)
 _NEXT_STEPS: Final = {
-    errno.ENOSPC: "make room there",
-    errno.EDQUOT: "raise the quota there, or make room",
-    errno.EFBIG: "raise the limit on a file's size (ulimit -f)",
-    errno.EIO: "look at that disk",
-    errno.EROFS: "name a folder that can be written",
-    errno.EACCES: "name a folder that can be written",
+    errno.ENOSPC: "free disk space there",
+    errno.EDQUOT: "raise the quota or free disk space there",
+    errno.EFBIG: "raise the file size limit (ulimit -f)",
+    errno.EIO: "check that disk",
+    errno.EROFS: "name a writable folder",
+    errno.EACCES: "name a writable folder",
 }
 
 
 class ArchivedCell(NamedTuple):
-    """A cell as it was before its body was replaced.
+    """A cell before its body was replaced.
 
     Attributes:
         row_key: 16 bytes.
-        created_at: text, such as ``2026-01-31 23:59:59.123456+00:00``.
-        body: the original.
-        new_digest: SHA-256 of the body that was to take its place.
+        created_at: text such as ``2026-01-31 23:59:59.123456+00:00``.
+        body: the original body.
+        new_digest: SHA-256 of the new body.
     """
 
     added_id: int
@@ -78,7 +78,7 @@ class ArchivedCell(NamedTuple):
 
 
 def archived(cell: StoredCell, new_body: bytes) -> ArchivedCell:
-    """Return what is to be archived before ``new_body`` takes the place of a cell's body."""
+    """Return the archive record for a cell whose body is about to be replaced by ``new_body``."""
     return ArchivedCell(
         cell.added_id,
         cell.row_key.bytes,
@@ -91,14 +91,17 @@ def archived(cell: StoredCell, new_body: bytes) -> ArchivedCell:
 
 
 def archive_dictionary(folder: Path, dictionary: Dictionary) -> Path:
-    """Write a dictionary that originals name beside them, unless it is there; it is on the disk when this returns.
+    """Store a dictionary that originals depend on in the archive, synced to disk, unless it is there already.
 
     Args:
-        folder: the datastore's, in the archive; made where it is missing.
-        dictionary: what 'schemaless codec import' takes back from the file.
+        folder: the datastore's folder in the archive; created if missing.
+        dictionary: the dictionary; 'schemaless codec import' can read it back from the file.
+
+    Returns:
+        Path of the file.
 
     Raises:
-        ArchiveFailed: it cannot be written.
+        ArchiveFailed: the file cannot be written.
     """
     path = folder / f"dictionary-{dictionary.id}-{dictionary.digest.hex()[:16]}.ndjson"
     if path.exists():
@@ -121,16 +124,17 @@ def archive_dictionary(folder: Path, dictionary: Dictionary) -> Path:
 
 
 def created_text(cell: StoredCell) -> str:
-    """Return a cell's ``created_at`` as the server writes it: always with microseconds."""
+    """Return a cell's ``created_at`` in the server's format, always with microseconds."""
     return cell.created_at.isoformat(sep=" ", timespec="microseconds")
 
 
 class ArchiveWriter:
-    """Writes the originals of one runner of a shard to a file of its own, made with the first of them.
+    """Writer for the originals of one runner of a shard. The file is created when the first original is written.
 
     Attributes:
-        bytes_written: what is on the disk so far.
-        cells: how many originals that is.
+        path: path of the file.
+        bytes_written: bytes synced to disk so far.
+        cells: originals synced to disk so far.
     """
 
     def __init__(
@@ -144,10 +148,10 @@ class ArchiveWriter:
         epoch: int,
         frame_bytes: int = FRAME_BYTES,
     ) -> None:
-        """Make the folder ``datastore/job-<id>`` in ``folder``.
+        """Create the folder ``datastore/job-<id>`` in ``folder``.
 
         Raises:
-            ArchiveFailed: it cannot be made.
+            ArchiveFailed: the folder cannot be created.
         """
         self._id = secrets.token_bytes(8)
         self.path = folder / datastore / f"job-{job_id:04d}" / f"shard-{shard:04d}.{epoch}.{self._id.hex()}.zst"
@@ -170,12 +174,12 @@ class ArchiveWriter:
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True, write_content_size=True)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with suppress(PermissionError):  # a parent that may be passed through, but not read
+            with suppress(PermissionError):  # a parent with search but no read permission cannot be synced
                 _sync_folder(folder.absolute().parent)
-            for made in (self.path.parent.parent, self.path.parent):
-                made.mkdir(mode=0o700, exist_ok=True)
-                # Also where another runner has made it: it may not have come to this yet.
-                _sync_folder(made.parent)
+            for subfolder in (self.path.parent.parent, self.path.parent):
+                subfolder.mkdir(mode=0o700, exist_ok=True)
+                # Sync even if another runner created it: that runner may not have synced it yet.
+                _sync_folder(subfolder.parent)
         except OSError as refusal:
             raise self._failed(refusal) from refusal
 
@@ -189,14 +193,14 @@ class ArchiveWriter:
             self._drop()
 
     def append(self, cells: Sequence[ArchivedCell]) -> int:
-        """Write cells; they are on the disk when this returns.
+        """Write cells and sync them to disk.
 
         Returns:
             Bytes written.
 
         Raises:
-            ArchiveFailed: not all of them are on the disk, so none of them may be updated. The writer is of no use
-                any more; what it wrote before is whole.
+            ArchiveFailed: not all cells are on disk, so none of them may be updated. The writer cannot be used any
+                more; earlier cells are intact.
         """
         if not cells:
             return 0
@@ -205,10 +209,10 @@ class ArchiveWriter:
         return written
 
     def close(self) -> None:
-        """Write the end mark, and close the file. A file without one is whole as well: its runner ended before.
+        """Write the end mark and close the file. A file without an end mark is valid too: its runner died.
 
         Raises:
-            ArchiveFailed: it cannot be written.
+            ArchiveFailed: the end mark cannot be written.
         """
         if self._fd is not None and not self._broken:
             self._write([msgpack.packb({"cells": self.cells})])
@@ -216,8 +220,8 @@ class ArchiveWriter:
 
     def _write(self, contents: list[bytes]) -> int:
         if self._broken:
-            raise ArchiveFailed(f"{self.path}: this writer is closed, or was given up after an error; make another one")
-        self._broken = True  # until all is done: also an interrupt may leave half a frame
+            raise ArchiveFailed(f"{self.path}: this writer is closed or failed earlier; create another one")
+        self._broken = True  # until the sync succeeds: an interrupt may leave half a frame, too
         try:
             if self._fd is None:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -246,7 +250,7 @@ class ArchiveWriter:
         return mark + MARK_CHECKSUM.pack(zlib.crc32(mark)) + frame
 
     def _drop(self) -> None:
-        """Close the file, and cut off what is not whole, if that can be done: readers take it for torn otherwise."""
+        """Close the file and truncate an incomplete frame; if that fails, readers report the frame as torn."""
         if self._fd is None:
             return
         fd, self._fd = self._fd, None
@@ -264,9 +268,12 @@ class ArchiveWriter:
 
 
 def _failed(path: Path, refusal: OSError) -> ArchiveFailed:
-    what = refusal.strerror or str(refusal)
-    next_step = _NEXT_STEPS.get(refusal.errno or 0, "mend that")
-    return ArchiveFailed(f"{path}: {what}; no cell was updated whose original is not archived; {next_step}, then go on")
+    cause = refusal.strerror or str(refusal)
+    next_step = _NEXT_STEPS.get(refusal.errno or 0, "fix the cause")
+    return ArchiveFailed(
+        f"cannot write {path}: {cause}; every updated cell has its original in the archive; {next_step}, then run the "
+        "same command again"
+    )
 
 
 def _contents(cells: Sequence[ArchivedCell], frame_bytes: int) -> Iterator[bytes]:

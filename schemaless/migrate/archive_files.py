@@ -1,6 +1,6 @@
-"""Reads the archive of a migration: strictly, and one frame at a time.
+"""Strict reader for the archive of a migration, one frame at a time.
 
-``archive`` writes it, docs/migration-archive.md describes its bytes.
+``archive`` writes the files; docs/migration-archive.md specifies their format.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from schemaless.migrate.archive import (
 )
 
 _UNWRITTEN_BYTES: Final = 16
-"""So many zeros at a file's end are what a power cut leaves of bytes that did not reach the disk."""
+"""Minimum number of zero bytes at the end of a file that counts as data lost in a power failure."""
 
 _NAME: Final = re.compile(r"shard-(\d{4,})\.(\d+)\.([0-9a-f]{16})\.zst", re.ASCII)
 _RECORD: Final = (int, bytes, str, int, str, bytes, bytes, bytes)
@@ -48,11 +48,11 @@ _HEADER: Final = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class ArchiveFile:
-    """A file of an archive, and what its header says; in the order in which originals were archived.
+    """A file of an archive and the fields of its header. Files sort in the order in which originals were archived.
 
     Attributes:
-        created: when it was made, by the clock of the machine that made it.
-        size_bytes: when it was looked at.
+        created: creation time by the clock of the machine that wrote the file.
+        size_bytes: size of the file when its header was read.
     """
 
     datastore: str
@@ -67,7 +67,7 @@ class ArchiveFile:
 
 @dataclass(frozen=True, slots=True)
 class HeadlessFile(Event):
-    """A file of an archive, whosesoever it is, that ends before its header does."""
+    """An archive file, of any datastore, that ends within its header."""
 
     path: Path
     size_bytes: int
@@ -81,32 +81,35 @@ def archive_files(
     *,
     listener: Listener = nobody,
 ) -> list[ArchiveFile]:
-    """Find the files of an archive in a folder and all below it, and read their headers.
+    """Find the archive files in a folder and its subfolders, and read their headers.
 
-    Files under other names are not looked at. One that ends before its header does is left out: its writer ended
-    before anything was on the disk, or it is a copy that broke off.
+    Files with other names are ignored. A file that ends within its header is left out: its writer died before anything
+    reached the disk, or the file is an incomplete copy.
 
     Args:
-        folder: any folder of the archive, or one that such files were copied to.
-        datastore: only its files.
-        job_id: only this job's.
-        shards: only these shards'.
-        listener: told each ``HeadlessFile``.
+        folder: a folder of the archive, or one that its files were copied to.
+        datastore: return only files of this datastore.
+        job_id: return only files of this job.
+        shards: return only files of these shards.
+        listener: receives a ``HeadlessFile`` for each file that is left out.
+
+    Returns:
+        The files in the order in which originals were archived.
 
     Raises:
-        InvalidInput: there is no such folder, a file has a format of a later version, or what has the name of a file
-            is none, such as a named pipe.
-        CorruptArchive: a file's header is damaged, or its name belongs to another one.
+        InvalidInput: the folder does not exist, a file has the format of a later version, or a path with the name of
+            an archive file is not a regular file, such as a named pipe.
+        CorruptArchive: the header of a file is damaged or does not match the file name.
         OSError: a file cannot be read.
     """
     if not folder.is_dir():
-        raise InvalidInput(f"no folder {folder}; name the one that --archive named, or one below it")
+        raise InvalidInput(f"folder {folder} does not exist; name the archive folder of the migration or a subfolder")
     files = []
     for path in sorted(folder.rglob("shard-*.zst")):
         name = _NAME.fullmatch(path.name)
         if name is None or (shards is not None and int(name[1]) not in shards):
             continue
-        file = _described(path)
+        file = _read_header(path)
         if file is None:
             listener(HeadlessFile(path, path.stat().st_size))
             continue
@@ -116,18 +119,19 @@ def archive_files(
     return sorted(files)
 
 
-def _described(path: Path) -> ArchiveFile | None:
-    with _opened(path) as stream:
+def _read_header(path: Path) -> ArchiveFile | None:
+    with _open_regular(path) as stream:
         first = next(_Frames(path, stream).contents(), None)
         size_bytes = os.fstat(stream.fileno()).st_size
     if first is None:
         return None
-    header = _header(path, first)
+    header = _parse_header(path, first)
     name = _NAME.fullmatch(path.name)
-    said = (header["shard"], header["epoch"], header["file"].hex())
-    if name is not None and said != (int(name[1]), int(name[2]), name[3]):
+    in_header = (header["shard"], header["epoch"], header["file"].hex())
+    if name is not None and in_header != (int(name[1]), int(name[2]), name[3]):
         raise CorruptArchive(
-            f"{path}: its header is that of shard {said[0]}, epoch {said[1]}, file {said[2]}; give it its name back",
+            f"{path}: its header belongs to shard {in_header[0]}, epoch {in_header[1]}, file {in_header[2]}; restore "
+            "the original file name",
             path=path,
         )
     fields = {key: header[key] for key in ("datastore", "shard", "job_id", "epoch", "created", "shard_count")}
@@ -135,15 +139,15 @@ def _described(path: Path) -> ArchiveFile | None:
 
 
 class ArchiveReader:
-    """Reads the cells of one file, in the order in which they were written, each checked against its own digest.
+    """Iterable over the cells of one file in the order they were written; each is checked against its digest.
 
-    Holds one frame in memory, of 17 MiB at most.
+    It holds one frame in memory, at most 17 MiB.
 
     Attributes:
-        cells: how many were read so far.
-        torn_bytes: set at the end: bytes of a last frame that is not whole. Its cells were never updated where the
-            writer ended there; of a copy that broke off, nobody knows.
-        closed: set at the end: whether there is an end mark. Without one the runner ended before its work did.
+        cells: cells read so far.
+        torn_bytes: size of an incomplete last frame; set at the end. If the writer died there, none of its cells had
+            been updated. If the file is an incomplete copy, they may have been.
+        closed: whether the file has an end mark; set at the end. A file without one belongs to a runner that died.
     """
 
     def __init__(self, path: Path) -> None:
@@ -153,28 +157,28 @@ class ArchiveReader:
         self.closed = False
 
     def __iter__(self) -> Iterator[ArchivedCell]:
-        """Read from the beginning.
+        """Read the file from the beginning.
 
         Raises:
-            CorruptArchive: the file is damaged, other than by ending in the middle of a frame.
-            InvalidInput: its format is of a later version, or it is no regular file.
-            OSError: it cannot be read.
+            CorruptArchive: the file is damaged; ending in the middle of a frame is not an error.
+            InvalidInput: the file has the format of a later version, or is not a regular file.
+            OSError: the file cannot be read.
         """
         self.cells, self.torn_bytes, self.closed = 0, 0, False
-        with _opened(self.path) as stream:
+        with _open_regular(self.path) as stream:
             frames = _Frames(self.path, stream)
             for content in frames.contents():
                 if frames.number == 0:
-                    _header(self.path, content)
+                    _parse_header(self.path, content)
                     continue
                 if self.closed:
-                    raise frames.damaged("it stands behind the end mark")
+                    raise frames.damaged("it follows the end mark")
                 for record in _objects(content, frames):
                     if type(record) is dict:
                         self.closed = True
                         if record.get("cells") != self.cells:
                             raise frames.damaged(
-                                f"the end mark counts {record.get('cells')} cells, the file has {self.cells}"
+                                f"the end mark counts {record.get('cells')} cells, but the file has {self.cells}"
                             )
                         continue
                     cell = _cell(record, frames)
@@ -182,30 +186,30 @@ class ArchiveReader:
                     yield cell
             self.torn_bytes = frames.torn_bytes
             if self.closed and self.torn_bytes:
-                raise frames.damaged("it stands behind the end mark")
+                raise frames.damaged("it follows the end mark")
 
 
 def read_archive(file: ArchiveFile | Path) -> ArchiveReader:
-    """Return the cells of a file, to be iterated over; see ``ArchiveReader``."""
+    """Return a reader for the cells of a file."""
     return ArchiveReader(file.path if isinstance(file, ArchiveFile) else file)
 
 
-def _opened(path: Path) -> BinaryIO:
-    """Open a regular file; anything else is refused: a named pipe would hold its reader as long as nobody writes."""
+def _open_regular(path: Path) -> BinaryIO:
+    """Open a regular file; anything else is refused, since reading a named pipe would block until it has a writer."""
     stream = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
         return stream
     stream.close()
-    raise InvalidInput(f"{path}: it has the name of a file of originals, but it is no regular file; move it away")
+    raise InvalidInput(f"{path}: it has the name of an archive file but is not a regular file; move it away")
 
 
 class _Frames:
-    """Goes through a file frame by frame.
+    """Reader for the frames of a file.
 
     Attributes:
-        number: of the frame that was read last; the header is frame 0.
-        offset: where its mark begins.
-        torn_bytes: what follows the last whole frame, at the end.
+        number: number of the frame read last; the header is frame 0.
+        offset: offset of that frame's mark in the file.
+        torn_bytes: bytes after the last complete frame; set at the end.
     """
 
     def __init__(self, path: Path, stream: BinaryIO) -> None:
@@ -231,28 +235,30 @@ class _Frames:
             magic, length, found_id, number, frame_bytes, content_bytes, checksum = MARK.unpack_from(mark)
             (mark_checksum,) = MARK_CHECKSUM.unpack_from(mark, MARK.size)
             if mark_checksum != zlib.crc32(mark[: MARK.size]) or (magic, length) != (MARK_MAGIC, MARK_BYTES - 8):
-                if self._unwritten(offset + MARK_BYTES):
+                if self._lost_in_power_failure(offset + MARK_BYTES):
                     return
-                raise self.damaged("its mark is not one, or its checksum is wrong")
+                raise self.damaged("its mark is invalid or has a wrong checksum")
             if (number, found_id) != (self.number, file_id or found_id):
-                raise self.damaged(f"its mark is that of frame {number} of file {found_id.hex()}")
+                raise self.damaged(f"its mark belongs to frame {number} of file {found_id.hex()}")
             file_id = found_id
             if content_bytes > MOST_FRAME_BYTES or frame_bytes > 2 * MOST_FRAME_BYTES:
-                raise self.damaged(f"it says that it holds {content_bytes} bytes, more than any writer puts into one")
+                raise self.damaged(
+                    f"its mark claims {content_bytes} bytes of content, more than a writer puts in a frame"
+                )
             frame = self._stream.read(frame_bytes)
             if len(frame) < frame_bytes:
                 self.torn_bytes = len(mark) + len(frame)
                 return
             if zlib.crc32(frame) != checksum:
-                if self._unwritten(offset + MARK_BYTES + frame_bytes):
+                if self._lost_in_power_failure(offset + MARK_BYTES + frame_bytes):
                     return
                 raise self.damaged("its checksum is wrong")
             yield self._inflated(frame, content_bytes)
 
     def damaged(self, what: str) -> CorruptArchive:
         return CorruptArchive(
-            f"{self.path}: frame {self.number}, at byte {self.offset}: {what}; take this file from a copy, other files "
-            "are not concerned",
+            f"{self.path}: frame {self.number}, at byte {self.offset}: {what}; replace this file with a good copy "
+            "(other files are not affected)",
             path=self.path,
             offset=self.offset,
             frame=self.number,
@@ -261,18 +267,18 @@ class _Frames:
     def _inflated(self, frame: bytes, content_bytes: int) -> bytes:
         try:
             if zstandard.get_frame_parameters(frame).content_size != content_bytes:
-                raise self.damaged("the zstd frame and its mark differ in its content's size")
+                raise self.damaged("the zstd frame and its mark give different content sizes")
             return self._decompressor.decompress(frame, allow_extra_data=False)
         except zstandard.ZstdError as refusal:
             raise self.damaged(f"zstd refuses it: {refusal}") from None
 
     def _torn(self, mark: bytes) -> None:
         if mark[:4] != MARK_MAGIC[: len(mark)] and mark.strip(b"\0"):
-            raise self.damaged("its mark is not one")
+            raise self.damaged("its mark is invalid")
         self.torn_bytes = len(mark)
 
-    def _unwritten(self, end: int) -> bool:
-        """Whether the file ends in zeros that begin in this frame; ``end`` is where it would end."""
+    def _lost_in_power_failure(self, end: int) -> bool:
+        """Whether the file ends in zeros that start within this frame, which would end at offset ``end``."""
         fd = self._stream.fileno()
         size = os.fstat(fd).st_size
         begin = size
@@ -297,37 +303,39 @@ def _objects(content: bytes, frames: _Frames) -> Iterator[Any]:
             end = unpacker.tell()
             yield unpacked
     except (ValueError, msgpack.UnpackException) as refusal:
-        raise frames.damaged(f"it is not MessagePack as a writer has it: {refusal}") from None
+        raise frames.damaged(f"it is not valid MessagePack: {str(refusal) or type(refusal).__name__}") from None
     if end != len(content):
-        raise frames.damaged("its last record is cut short")
+        raise frames.damaged("its last record is truncated")
 
 
 def _cell(record: Any, frames: _Frames) -> ArchivedCell:
     if type(record) is not list or tuple(map(type, record)) != _RECORD:
-        raise frames.damaged("it holds a record that no writer makes")
+        raise frames.damaged("it holds an invalid record")
     added_id, row_key, column_name, ref_key, created_at, digest, body, new_digest = record
     if (len(row_key), len(digest), len(new_digest)) != (16, 32, 32):
-        raise frames.damaged("it holds a record that no writer makes")
+        raise frames.damaged("it holds an invalid record")
     if hashlib.sha256(body).digest() != digest:
         raise frames.damaged(
-            f"the original of added_id {added_id} (row_key {row_key.hex()}, {column_name}, {ref_key}) is not the one "
-            "whose SHA-256 stands beside it"
+            f"the original of added_id {added_id} (row_key {row_key.hex()}, {column_name}, {ref_key}) does not match "
+            "its SHA-256"
         )
     return ArchivedCell(added_id, row_key, column_name, ref_key, created_at, body, new_digest)
 
 
-def _header(path: Path, content: bytes) -> dict[str, Any]:
+def _parse_header(path: Path, content: bytes) -> dict[str, Any]:
     try:
         header = msgpack.unpackb(content)
     except (ValueError, msgpack.UnpackException):
         header = None
     if type(header) is not dict or type(header.get("format")) is not int:
-        raise CorruptArchive(f"{path}: frame 0, at byte 0: it holds no header; is this an archive?", path=path)
+        raise CorruptArchive(f"{path}: frame 0, at byte 0: it has no header; is this an archive file?", path=path)
     if header["format"] != FORMAT:
         raise InvalidInput(
-            f"{path}: archive format {header['format']}, this version reads format {FORMAT}; "
-            "use the version that wrote it"
+            f"{path}: it has archive format {header['format']}, but this version reads format {FORMAT}; read it with "
+            "the version that wrote it"
         )
     if any(type(header.get(key)) is not kind for key, kind in _HEADER.items()):
-        raise CorruptArchive(f"{path}: frame 0, at byte 0: its header lacks fields; is this an archive?", path=path)
+        raise CorruptArchive(
+            f"{path}: frame 0, at byte 0: its header lacks fields; is this an archive file?", path=path
+        )
     return header

@@ -1,8 +1,8 @@
-"""What replacing bodies writes to a primary's binary log, and the session settings that make it less.
+"""Binary log volume of replacing bodies, and the session settings that reduce it.
 
-With full row images an UPDATE logs the old body too, though no replica needs it to find the row. ``NOBLOB`` leaves out
-blobs that are not changed or not needed: then the old body is not logged, the new one is. MariaDB also logs the text of
-each statement, new bodies included, unless it is told not to.
+With full row images an UPDATE also logs the old body, which replicas do not need to find the row. ``NOBLOB`` omits
+unchanged and unneeded blobs, so only the new body is logged. By default MariaDB also logs the text of each statement,
+including the new bodies.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from schemaless.wire.sql.sessions import SHOW_BINARY_LOGS, set_session
 
 _NO_LOG: Final = 1381
 _PRIVILEGE: Final = {False: "SESSION_VARIABLES_ADMIN", True: "BINLOG ADMIN"}
-"""Setting these wants this privilege, by whether the server is MariaDB."""
+"""Privilege required for the settings; the key is True for MariaDB."""
 
 _ANNOTATIONS: Final = ("binlog_rows_query_log_events", "binlog_annotate_row_events")
 
 _ROW_BYTES: Final = 101
 _MINIMAL_ROW_BYTES: Final = 16
-"""The other columns take so much of a row's two images, a column name of 4 characters taken for granted."""
+"""Size of the columns other than the body in both row images together, for a column name of 4 characters."""
 
 _EVENT_BYTES: Final = 36
 _EVENT_SIZE: Final = 8192
-"""Rows are put into events of about this size; a longer row has one of its own."""
+"""Approximate size at which the server starts another row event; a longer row gets an event to itself."""
 
 _ESCAPED: Final = 1.01
 _STATEMENT_ROW_BYTES: Final = 106
-"""A statement adds so much to a new body: the escapes in it, its digest and its id."""
+"""Overhead of the statement text: escapes as a factor of the new body, digest and id as bytes per row."""
 
 
 @dataclass(frozen=True, slots=True)
 class BinaryLog:
-    """How a session's changes are logged.
+    """Binary log settings in effect for a session.
 
     Attributes:
-        kept: whether the server keeps a binary log at all.
+        kept: whether the server writes a binary log.
         format: "ROW", "STATEMENT" or "MIXED".
-        by_rows: whether an UPDATE of bodies is logged as its rows. With MIXED, MariaDB does so, MySQL does not.
-        row_image: "FULL", "NOBLOB" or "MINIMAL"; of rows.
-        annotation: the variable by which the text of statements goes along with their rows; None where it does not.
-        settings: a SET SESSION for ``Connection.ensure`` that has made this less; None where there was nothing to make
-            less, or the account may not.
-        grant: what would let the account make it less; None where it may, or there is nothing to.
+        by_rows: whether an UPDATE of bodies is logged as rows. With MIXED, MariaDB logs rows and MySQL the statement.
+        row_image: "FULL", "NOBLOB" or "MINIMAL".
+        annotation: name of the variable that makes the server log statement text beside rows; None if it is off.
+        settings: the SET SESSION for ``Connection.ensure`` that reduced the volume; None if there was nothing to
+            reduce or the account lacks the privilege.
+        grant: the GRANT that the account lacks to reduce the volume; None if it lacks none.
     """
 
     kept: bool
@@ -60,21 +60,21 @@ class BinaryLog:
 
 
 class BinaryLogPoint(NamedTuple):
-    """A place in a server's binary log."""
+    """A position in a server's binary log."""
 
     file: str
     position: int
 
 
 def binary_log(connection: Connection, *, full_images: bool = False, try_settings: bool = True) -> BinaryLog:
-    """Return how a session's changes are logged, once it has the settings that make that less.
+    """Apply the session settings that reduce binary log volume, and return the settings in effect.
 
-    They are tried on this connection, which keeps them; what others have set is left alone.
+    The settings stay in effect on this connection. Global settings and other sessions are not affected.
 
     Args:
-        connection: to the primary.
-        full_images: leave the row image as it is, for those who read old bodies from the binary log.
-        try_settings: False says how it is now, and sets nothing.
+        connection: a connection to the primary.
+        full_images: keep the row image setting, for consumers that read old bodies from the binary log.
+        try_settings: False only reads the current settings.
     """
     in_force = _in_force(connection)
     settings: dict[str, str | int | None] = {}
@@ -93,39 +93,42 @@ def binary_log(connection: Connection, *, full_images: bool = False, try_setting
 
 
 def log_settings(connection: Connection, *, full_images: bool = False) -> bytes | None:
-    """Return the settings of ``binary_log`` alone, also where this connection has them already."""
-    earlier = next((statement for statement in connection.ensured if b" binlog_" in statement), None)
-    return earlier or binary_log(connection, full_images=full_images).settings
+    """Return the SET SESSION of ``binary_log``, also when an earlier call has applied it to this connection."""
+    applied = next((statement for statement in connection.ensured if b" binlog_" in statement), None)
+    return applied or binary_log(connection, full_images=full_images).settings
 
 
 def binary_log_point(connection: Connection) -> BinaryLogPoint | None:
-    """Return how far a server's binary log has got; None where it keeps none, or does not say so to this account."""
+    """Return the end of a server's binary log; None if it writes none or the account may not see it."""
     files = _files(connection)
     return files[-1] if files else None
 
 
 def bytes_between(connection: Connection, start: BinaryLogPoint, end: BinaryLogPoint) -> int | None:
-    """Return how many bytes were written to the binary log between two points, by everybody.
+    """Return the bytes that all sessions together wrote to the binary log between two points.
 
-    None where the server does not say so to this account, or a file between them was purged.
+    Returns:
+        Bytes; None if the account may not list the files, or a file between the points was purged.
     """
     files = _files(connection) or []
     names = [file.file for file in files]
     if start.file not in names or end.file not in names:
         return None
-    whole = files[names.index(start.file) : names.index(end.file)]
-    return sum(file.position for file in whole) + end.position - start.position
+    complete = files[names.index(start.file) : names.index(end.file)]
+    return sum(file.position for file in complete) + end.position - start.position
 
 
 def predicted_bytes(log: BinaryLog, cells: int, bytes_before: int, bytes_after: int) -> int:
-    """Return about how many bytes of binary log it takes to replace bodies.
+    """Estimate the bytes of binary log that replacing bodies writes.
 
-    Within 5 % of what was written in benchmarks/binary_log.py; an upper bound where the server compresses its log.
+    benchmarks/binary_log.py measured within 5 % of the estimate. If the server compresses its log, this is an upper
+    bound.
 
     Args:
-        log: how they are logged.
-        bytes_before: of their bodies now.
-        bytes_after: of their bodies then.
+        log: the binary log settings in effect.
+        cells: number of bodies.
+        bytes_before: total size of the old bodies.
+        bytes_after: total size of the new bodies.
     """
     if not log.kept:
         return 0
@@ -142,7 +145,7 @@ def predicted_bytes(log: BinaryLog, cells: int, bytes_before: int, bytes_after: 
 
 def _in_force(connection: Connection) -> BinaryLog:
     variables = {str(name).lower(): str(value).upper() for name, value in connection.rows(SHOW_BINARY_LOG_SETTINGS)}
-    format_name = variables.get("binlog_format", "ROW")  # MySQL is about to drop the others
+    format_name = variables.get("binlog_format", "ROW")  # MySQL has deprecated the variable
     return BinaryLog(
         kept=variables.get("log_bin") == "ON",
         format=format_name,
@@ -153,7 +156,7 @@ def _in_force(connection: Connection) -> BinaryLog:
 
 
 def _files(connection: Connection) -> list[BinaryLogPoint] | None:
-    """Return the end of each file, in order."""
+    """Return the name and size of each log file, oldest first."""
     try:
         rows = connection.rows(SHOW_BINARY_LOGS)
     except AccessDenied:

@@ -1,4 +1,4 @@
-"""Blocks: the runs of a shard's rows that a migration reads and replaces together."""
+"""Blocks: runs of consecutive rows that a migration reads and replaces together."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class BlockBounds:
-    """How a shard is cut into blocks, which are read and replaced one after the other.
+    """Limits on the blocks that a shard is divided into.
 
     Attributes:
-        first_rows: rows of the first block; how long its statements take says how many the next one has.
-        most_rows: rows of a block, at most.
-        most_bytes: what the bodies of a block take in memory, at most.
-        next_pass_s: how long a run that follows waits before it goes over a shard again.
+        first_rows: rows in the first block. The size of later blocks is derived from how long statements take.
+        most_rows: maximum number of rows in a block.
+        most_bytes: maximum memory for the bodies of a block.
+        next_pass_s: pause between passes over a shard when the migration follows new writes, in seconds.
     """
 
     first_rows: int = 64
@@ -25,24 +25,30 @@ class BlockBounds:
 
 
 BLOCK_BOUNDS: Final = BlockBounds()
-"""A run cuts shards so unless its caller says otherwise."""
 
 
-def groups(longer: Iterable[tuple[int, int]], room: int, block: int) -> Iterator[tuple[list[int], bool]]:
-    """Cut ids with their bodies' lengths into what fits into the memory of a ``block`` together.
+def groups(
+    long_bodies: Iterable[tuple[int, int]], free_bytes: int, block_bytes: int
+) -> Iterator[tuple[list[int], bool]]:
+    """Group long bodies so that each group fits in the memory of a block.
+
+    Args:
+        long_bodies: the added_id and the length of each body.
+        free_bytes: memory still free in the current block.
+        block_bytes: memory of a whole block.
 
     Yields:
-        Ids, and whether they fit into the room that is left in this block; the first group may, the others take a
-        block's memory each.
+        The added_ids of a group, and whether it fits in the current block. Only the first group can; every other group
+        is processed as a block by itself.
     """
     ids: list[int] = []
-    fit, left = True, room
-    for added_id, length in longer:
-        if length > left:
+    fits, remaining_bytes = True, free_bytes
+    for added_id, length in long_bodies:
+        if length > remaining_bytes:
             if ids:
-                yield ids, fit
-            ids, fit, left = [], False, block
+                yield ids, fits
+            ids, fits, remaining_bytes = [], False, block_bytes
         ids.append(added_id)
-        left -= length
+        remaining_bytes -= length
     if ids:
-        yield ids, fit
+        yield ids, fits

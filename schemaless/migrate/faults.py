@@ -1,4 +1,4 @@
-"""What can be wrong with a cell by itself: its place, its key, its body."""
+"""Faults of a single cell: wrong shard, invalid key, corrupt body."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from schemaless.keys import cell_key
 
 @dataclass(frozen=True, slots=True)
 class Fault(Event):
-    """Something that is not as it should be.
+    """A fault found by ``check`` or ``verify``.
 
     Attributes:
-        kind: the name of the exception that a reader would meet, ``Misplaced`` or ``InvalidCell``.
-        shard: its number; None where it is about the datastore.
-        key: the cell, or None where the shard itself is at fault.
-        added_id: the cell's place in its shard, or None.
-        message: what is wrong.
+        kind: name of the exception that a reader of the cell would get, ``Misplaced``, ``InvalidCell``, or one of the
+            kinds of ``verify``.
+        shard: shard number; None for a fault of the whole datastore.
+        key: key of the cell; None for a fault of the shard itself.
+        added_id: the cell's added_id, or None.
+        message: description of the fault.
     """
 
     kind: str
@@ -40,10 +41,10 @@ class Fault(Event):
 
 
 def faults_of(store: Datastore, cell: StoredCell) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with a cell, as the kind of a ``Fault`` and its message."""
+    """Yield the kind and the message of each fault of a cell."""
     home = store.shard_of(cell.row_key)
     if home != cell.shard:
-        yield "Misplaced", f"its row_key belongs to shard {home}, so no read finds it here"
+        yield "Misplaced", f"its row_key belongs to shard {home}, so reads do not find it here"
     try:
         cell_key(*cell.key)
     except InvalidCell as error:

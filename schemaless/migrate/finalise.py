@@ -1,6 +1,6 @@
-"""The end of a migration: all of it proven once more, and then said which originals are needed no longer.
+"""Finalise a migration: verify all of it once more, then list the archive files that may be deleted.
 
-Deletes nothing itself.
+Nothing here deletes a file.
 """
 
 from __future__ import annotations
@@ -18,44 +18,48 @@ from schemaless.jobs.workers import Workers
 from schemaless.migrate.archive_files import ArchiveFile
 from schemaless.migrate.originals import Missing, Originals, missing_of, missing_text
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.migrate.verify import ERASED, LAG_TIMEOUT_S, Depth, Proof, verify
+from schemaless.migrate.verify import ERASED, LAG_TIMEOUT_S, VerifyOptions, VerifyReport, verify
 
 
 @dataclass(slots=True)
 class FinaliseOutcome:
-    """What a job's end found, and whether the job is finalised by it.
+    """Result of finalising a job.
 
     Attributes:
-        job: as it is now.
-        verified: what was looked at.
-        refused: why the job is not finalised; empty where it is.
-        missing: originals that the job has archived, and that are not there.
-        files: files of the archive that may be deleted; none where it was refused.
+        job: the job in its new state.
+        verified: report of the verification.
+        refused: reasons why the job was not finalised; empty if it was.
+        missing: originals that the job recorded and that are missing from the archive.
+        files: archive files that may be deleted; empty if the job was not finalised.
     """
 
     job: Job
-    verified: Proof
+    verified: VerifyReport
     refused: list[str] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
     files: list[ArchiveFile] = field(default_factory=list)
 
     @property
     def freed_bytes(self) -> int:
-        """What deleting those files gives back."""
+        """Total size of those files."""
         return sum(file.size_bytes for file in self.files)
 
 
 def archive_of(store: Datastore, job: Job, folders: Iterable[Path] = ()) -> Originals | None:
-    """Return a job's originals; None for a job without an archive, or one that was finalised and its archive deleted.
-
-    A job that replaced nothing may have made no folder: that is none, too.
+    """Return the originals of a job.
 
     Args:
-        folders: where its archive is, or the parts of it; where the job wrote it unless given.
+        store: the datastore.
+        job: a migration.
+        folders: folders of the archive or of parts of it; by default the folder that the job wrote to.
+
+    Returns:
+        The originals. None if the job has no archive, replaced nothing and so created no folder, or was finalised and
+        its archive deleted.
 
     Raises:
-        InvalidInput: a folder is not there: it may be on another machine.
-        CorruptArchive: a file's header is damaged.
+        InvalidInput: a folder does not exist on this machine.
+        CorruptArchive: the header of a file is damaged.
     """
     own = MigrateSpec.of(job).archive
     named = list(folders)
@@ -67,15 +71,15 @@ def archive_of(store: Datastore, job: Job, folders: Iterable[Path] = ()) -> Orig
             if job.state == "finalised" or not any(state.cells for state in states):
                 return None
             raise InvalidInput(
-                f"job {job.job_id} keeps its originals in {own}, which is not here; name the folder by --archive, "
-                "every part of it where its runners were on several machines"
+                f"job {job.job_id} wrote its originals to {own}, which does not exist on this machine; name the "
+                "archive folder with --archive, once for each machine that the migration ran on"
             )
         named = [Path(own)]
     return Originals.of(store, named, job_id=job.job_id)
 
 
 def named_failures(job_store: JobStore, job_id: int, states: Iterable[ShardState]) -> list[Failure]:
-    """Return every cell that a job has left and named."""
+    """Return every cell that a job left unchanged and recorded."""
     failures: list[Failure] = []
     for state in states:
         if state.left_cells:
@@ -91,75 +95,79 @@ def finalise(
     accept_left: bool = False,
     replicas: bool = True,
     lag_timeout_s: float = LAG_TIMEOUT_S,
-    hands: Workers | None = None,
+    workers: Workers | None = None,
     listener: Listener = nobody,
 ) -> FinaliseOutcome:
-    """Verify all that a job was about, and call it finalised where nothing speaks against that.
+    """Verify the result of a migration and mark the job as finalised.
 
-    Against it speak: a fault of ``verify``; a body that the job should have replaced, unless it has named it and
-    ``accept_left`` says so; fewer originals than it has archived.
+    The job is refused if ``verify`` finds a fault, if a body is left that the job should have replaced (unless the job
+    recorded it and ``accept_left`` is set), or if the archive holds fewer originals than the job recorded.
 
     Args:
+        store: the datastore.
         job: a migration that is done.
         folders: as in ``archive_of``.
-        accept_left: it is well that cells are left which the job has named, and that archived ones were erased since.
+        accept_left: accept cells that the job left unchanged and recorded, and archived cells that were erased since.
         replicas: as in ``verify``.
         lag_timeout_s: as in ``verify``.
-        hands: who verifies; this process itself unless given.
+        workers: as in ``verify``.
         listener: as in ``verify``.
+
+    Returns:
+        The verification report, and the reasons for a refusal or the files that may be deleted.
 
     Raises:
         JobConflict: the job is not done.
-        InvalidInput: it is no migration, or its archive is not here.
+        InvalidInput: the job is not a migration, or its archive is not on this machine.
         CorruptArchive: a file of the archive is damaged.
-        ServerError: a server cannot be reached, or refuses.
+        ServerError: a server cannot be reached, or refuses a statement.
     """
     job.check_kind("migrate")
     if job.state not in ("done", "finalised"):
         next_step = (
-            f"let it come to its end first ('{go_on_command(job.kind, job.job_id)}')"
+            f"complete it first with '{go_on_command(job.kind, job.job_id)}'"
             if job.unfinished
-            else "run another to its end, and finalise that"
+            else "complete another migration and finalise that one"
         )
-        raise JobConflict(f"job {job.job_id} is {job.state}; {next_step}", job.job_id)
+        raise JobConflict(f"cannot finalise job {job.job_id}: it is {job.state}; {next_step}", job.job_id)
     job_store = JobStore(store)
     states = job_store.shards(job.job_id)
     originals = archive_of(store, job, folders)
     shards = [state.shard for state in states]
-    depth = Depth(
+    options = VerifyOptions(
         MigrateSpec.of(job),
         named_failures(job_store, job.job_id, states),
         archive=originals,
         replicas=replicas,
         lag_timeout_s=lag_timeout_s,
     )
-    proof = verify(store, shards, depth, hands=hands, listener=listener)
-    # After it was finalised, its files may be deleted.
+    report = verify(store, shards, options, workers=workers, listener=listener)
+    # The files of a job that is finalised already may have been deleted.
     compared = originals is not None and job.state != "finalised"
-    missing = missing_of(job.job_id, states, proof.records) if compared else []
-    result = FinaliseOutcome(job, proof, _objections(proof, missing, accept_left), missing)
+    missing = missing_of(job.job_id, states, report.records) if compared else []
+    result = FinaliseOutcome(job, report, _objections(report, missing, accept_left), missing)
     if result.refused:
         return result
     left = "".join(
         f", {count:,} {what}"
-        for count, what in ((proof.left.total(), "left as they are"), (proof.faults[ERASED], "erased since"))
+        for count, what in ((report.left.total(), "left as they are"), (report.faults[ERASED], "erased since"))
         if count
     )
-    job_store.change_state(job.job_id, ("done",), "finalised", f"{proof.cells:,} cells verified{left}")
+    job_store.change_state(job.job_id, ("done",), "finalised", f"{report.cells:,} cells verified{left}")
     result.job = job_store.job(job.job_id)
     result.files = [] if originals is None else originals.files
     return result
 
 
-def _objections(proof: Proof, missing: Iterable[Missing], accept_left: bool) -> list[str]:
+def _objections(report: VerifyReport, missing: Iterable[Missing], accept_left: bool) -> list[str]:
     accepted = {ERASED} if accept_left else set()
-    objections = [f"{count:,} {kind}" for kind, count in proof.faults.most_common() if kind not in accepted]
-    if proof.left and not accept_left:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in proof.left.most_common())
+    objections = [f"{count:,} {kind}" for kind, count in report.faults.most_common() if kind not in accepted]
+    if report.left and not accept_left:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.left.most_common())
         objections.append(
-            f"{proof.left.total():,} cells that the job left and named ({reasons}); --accept-left is for these"
+            f"{report.left.total():,} cells that the job left as they are ({reasons}); accept them with --accept-left"
         )
-    lacking = missing_text(missing)
-    if lacking is not None:
-        objections.append(lacking)
+    gaps = missing_text(missing)
+    if gaps is not None:
+        objections.append(gaps)
     return objections

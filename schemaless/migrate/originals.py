@@ -1,6 +1,6 @@
-"""The originals of an archive as restore and verify need them: by shard, each cell once, beside what is stored now.
+"""Read the originals of an archive by shard, each cell once, and compare them with the stored cells.
 
-Files are read one frame at a time; of each job's cells one bit is kept.
+Files are read one frame at a time. Deduplication takes one bit of memory per cell of each job.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SHARDS_NAMED = 20
 
 
 class StoredDigest(NamedTuple):
-    """A cell as it is stored, with its body's SHA-256 in place of the body."""
+    """A stored cell with the SHA-256 of its body in place of the body."""
 
     added_id: int
     row_key: bytes
@@ -48,7 +48,7 @@ class StoredDigest(NamedTuple):
 
 
 def digests(rows: Iterable[Sequence[Any]]) -> dict[int, StoredDigest]:
-    """Return the rows of ``statements.select_stored_digests`` by added_id."""
+    """Return the rows of ``select_stored_digests`` by added_id."""
     return {
         int(added_id): StoredDigest(int(added_id), bytes(row_key), column, int(ref_key), at, bytes(digest), int(length))
         for added_id, row_key, column, ref_key, at, digest, length in rows
@@ -56,13 +56,13 @@ def digests(rows: Iterable[Sequence[Any]]) -> dict[int, StoredDigest]:
 
 
 def stored_digests(store: Datastore, shard: int, ids: Iterable[int]) -> dict[int, StoredDigest]:
-    """Read cells from a shard's primary, but not their bodies."""
+    """Read cells from a shard's primary, with digests computed by the server in place of bodies."""
     internals = internals_of(store)
     return digests(internals.shards.rows(shard, select_stored_digests(internals.shards.database(shard), ids)))
 
 
 def digested(cell: StoredCell) -> StoredDigest:
-    """Return a cell that was read whole as its digest would be read."""
+    """Convert a cell that was read with its body."""
     return StoredDigest(
         cell.added_id,
         cell.row_key.bytes,
@@ -75,7 +75,7 @@ def digested(cell: StoredCell) -> StoredDigest:
 
 
 def same_meaning(store: Datastore, original: bytes, stored: bytes) -> bool:
-    """Whether two bodies of a datastore are the same document, as a migration has it; False where one is none."""
+    """Whether two bodies decode to the same document; False if one of them does not decode."""
     try:
         return same_document(store.decode(original), store.decode(stored))
     except CorruptBody:
@@ -83,7 +83,7 @@ def same_meaning(store: Datastore, original: bytes, stored: bytes) -> bool:
 
 
 def digest_of(body: bytes) -> bytes:
-    """Return a body's SHA-256."""
+    """Return the SHA-256 of a body."""
     return hashlib.sha256(body).digest()
 
 
@@ -92,11 +92,11 @@ class Originals:
     """Files of one or more archives.
 
     Attributes:
-        files: all of them.
-        torn: files whose last frame is not whole, with its bytes; filled while they are read, but for those that end
-            before their header does: they are in no other list.
+        files: files with a complete header.
+        torn: files with an incomplete last frame, and its size in bytes. Files that end within their header are listed
+            from the start; the others are added while they are read.
         unclosed: files without an end mark; filled while they are read.
-        records: cells in each file, those that stand there twice counted twice; filled while they are read.
+        records: cells in each file, duplicates included; filled while they are read.
     """
 
     files: list[ArchiveFile]
@@ -113,11 +113,11 @@ class Originals:
         job_id: int | None = None,
         shards: Collection[int] | None = None,
     ) -> Originals:
-        """Find a datastore's files in folders; of copies, one counts.
+        """Find the archive files of a datastore in folders. Of several copies of a file, the longest is used.
 
         Raises:
-            InvalidInput: a folder is missing, a file belongs to another number of shards, or is no regular file.
-            CorruptArchive: a file's header is damaged.
+            InvalidInput: a folder is missing, a file was written for another shard count, or is not a regular file.
+            CorruptArchive: the header of a file is damaged.
         """
         by_name: dict[str, ArchiveFile] = {}
         headless: list[HeadlessFile] = []
@@ -126,8 +126,8 @@ class Originals:
             for file in archive_files(folder, store.name, job_id, shards, listener=listener):
                 if file.shard_count != store.shard_count:
                     raise InvalidInput(
-                        f"{file.path}: it is of a datastore {file.datastore!r} with {file.shard_count} shards, this "
-                        f"one has {store.shard_count}; name the archive of this one"
+                        f"{file.path}: it was written for datastore {file.datastore!r} with {file.shard_count} shards, "
+                        f"but this datastore has {store.shard_count}; name the archive of this datastore"
                     )
                 known = by_name.get(file.path.name)
                 if known is None or known.size_bytes < file.size_bytes:
@@ -137,65 +137,65 @@ class Originals:
 
     @property
     def size_bytes(self) -> int:
-        """What the files take."""
+        """Total size of the files."""
         return sum(file.size_bytes for file in self.files)
 
     def shards(self) -> list[int]:
-        """Return the shards that there are files of."""
+        """Return the numbers of the shards that have files."""
         return sorted({file.shard for file in self.files})
 
     def only(self, shard: int) -> Originals:
-        """Return a shard's files alone, for a worker."""
+        """Return the files of one shard, for a worker."""
         return Originals([file for file in self.files if file.shard == shard])
 
     def of_shard(self, shard: int) -> Iterator[ArchivedCell]:
-        """Yield a shard's cells: the newest job's first, each cell once a job, as it was archived last.
+        """Yield the cells of a shard, newest job first, each cell once per job as that job archived it last.
 
-        All files of the shard are read, and so checked, before the first cell is given.
+        Every file of the shard is read and checked before the first cell is yielded.
 
         Raises:
-            CorruptArchive: one is damaged.
+            CorruptArchive: a file is damaged.
         """
         files = [file for file in self.files if file.shard == shard]
         jobs = [list(group) for _, group in groupby(files, key=lambda file: file.job_id)]
-        repeated = [self._repeated(group) for group in jobs]
-        for group, later in zip(reversed(jobs), reversed(repeated), strict=True):
+        duplicates = [self._duplicates(group) for group in jobs]
+        for group, newer_copies in zip(reversed(jobs), reversed(duplicates), strict=True):
             for file in group:
                 for cell in read_archive(file):
-                    if later[cell.added_id]:
-                        later[cell.added_id] -= 1
+                    if newer_copies[cell.added_id]:
+                        newer_copies[cell.added_id] -= 1
                     else:
                         yield cell
 
-    def _repeated(self, files: list[ArchiveFile]) -> Counter[int]:
-        """Read files whole; return how often cells stand in them beyond the first time."""
-        seen: dict[int, bytearray] = {}
-        repeated: Counter[int] = Counter()
+    def _duplicates(self, files: list[ArchiveFile]) -> Counter[int]:
+        """Read files to the end; return by added_id how many extra copies of a cell they hold."""
+        bitmaps: dict[int, bytearray] = {}
+        duplicates: Counter[int] = Counter()
         for file in files:
             reader = read_archive(file)
             for cell in reader:
                 number, position = divmod(cell.added_id, _PAGE_IDS)
-                page = seen.setdefault(number, bytearray(_PAGE_IDS // 8))
+                page = bitmaps.setdefault(number, bytearray(_PAGE_IDS // 8))
                 bit = 1 << (position & 7)
                 if page[position >> 3] & bit:
-                    repeated[cell.added_id] += 1
+                    duplicates[cell.added_id] += 1
                 page[position >> 3] |= bit
             self.records[file] = reader.cells
             if reader.torn_bytes:
                 self.torn[file.path] = reader.torn_bytes
             if not reader.closed:
                 self.unclosed.add(file.path)
-        return repeated
+        return duplicates
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Missing:
-    """Originals that a job has written to its archive, and that are not in the files at hand.
+    """A gap in an archive: a file that is missing, or holds fewer originals than the job recorded.
 
     Attributes:
-        file: the name of the file that they were written to; empty for a job that has not noted it.
-        found: how many originals are there; None where the file is not.
-        expected: how many there have to be, at least.
+        file: name of the file; empty if the job did not record file names.
+        found: originals in the file; None if the file is missing.
+        expected: minimum number of originals, as recorded by the job.
     """
 
     job_id: int
@@ -205,18 +205,24 @@ class Missing:
     expected: int
 
     def __str__(self) -> str:
-        what = "is not there, which had" if self.found is None else f"has {self.found:,} of at least"
-        return f"job {self.job_id}, shard {self.shard}: {self.file or 'the archive'} {what} {self.expected:,} originals"
+        name = self.file or "the archive"
+        gap = (
+            f"{name} with {self.expected:,} originals is missing"
+            if self.found is None
+            else f"{name} holds {self.found:,} of at least {self.expected:,} originals"
+        )
+        return f"job {self.job_id}, shard {self.shard}: {gap}"
 
 
 def missing_of(job_id: int, states: Iterable[ShardState], records: Mapping[ArchiveFile, int]) -> list[Missing]:
-    """Compare the files of a job's archive with what it has noted that it wrote there.
+    """Compare the files of a job's archive with the number of originals that the job recorded.
 
-    A runner that was killed has noted what it wrote up to its last checkpoint, a second or so before.
+    A killed runner recorded only what it wrote up to its last checkpoint, about a second earlier.
 
     Args:
-        states: where it is on the shards that are asked for, with counters.
-        records: how many cells each file has, as ``Originals`` counts them.
+        job_id: the job.
+        states: the job's shard states, with counters, for the shards to compare.
+        records: cells in each file, as counted by ``Originals``.
     """
     counts: dict[str, int] = {}
     by_shard: Counter[int] = Counter()
@@ -226,37 +232,37 @@ def missing_of(job_id: int, states: Iterable[ShardState], records: Mapping[Archi
             by_shard[file.shard] += count
     missing: list[Missing] = []
     for state in states:
-        noted = ShardTally.of(state).archived
-        lacking = [
+        recorded = ShardTally.of(state).archived
+        gaps = [
             Missing(job_id, state.shard, name, counts.get(name), cells)
-            for name, cells in sorted(noted.items())
+            for name, cells in sorted(recorded.items())
             if counts.get(name, -1) < cells
         ]
-        if not lacking and by_shard[state.shard] < state.cells:
-            lacking = [Missing(job_id, state.shard, "", by_shard[state.shard], state.cells)]
-        missing += lacking
+        if not gaps and by_shard[state.shard] < state.cells:
+            gaps = [Missing(job_id, state.shard, "", by_shard[state.shard], state.cells)]
+        missing += gaps
     return missing
 
 
 def missing_text(missing: Iterable[Missing]) -> str | None:
-    """Return in a sentence which shards lack originals; None where none does."""
-    there: Counter[int] = Counter()
+    """Return a sentence that names the shards with missing originals, or None if there are none."""
+    found: Counter[int] = Counter()
     expected: Counter[int] = Counter()
     for gap in missing:
-        there[gap.shard] += gap.found or 0
+        found[gap.shard] += gap.found or 0
         expected[gap.shard] += gap.expected
     if not expected:
         return None
-    lacking = [f"{shard} ({there[shard]:,} of {count:,})" for shard, count in sorted(expected.items())]
-    more = f" and {len(lacking) - _SHARDS_NAMED:,} more" if len(lacking) > _SHARDS_NAMED else ""
+    shards = [f"{shard} ({found[shard]:,} of {count:,})" for shard, count in sorted(expected.items())]
+    more = f" and {len(shards) - _SHARDS_NAMED:,} more" if len(shards) > _SHARDS_NAMED else ""
     return (
-        f"originals are missing in the archive, of shards {', '.join(lacking[:_SHARDS_NAMED])}{more}; "
-        "is all of it named?"
+        f"originals are missing from the archive for shards {', '.join(shards[:_SHARDS_NAMED])}{more}; "
+        "name every folder of the archive with --archive"
     )
 
 
 def in_chunks(cells: Iterable[ArchivedCell], most_cells: int, most_bytes: int) -> Iterator[list[ArchivedCell]]:
-    """Cut cells into chunks for a statement each; no cell twice in one."""
+    """Split cells into chunks for one statement each; a chunk holds no cell twice."""
     chunk: dict[int, ArchivedCell] = {}
     size = 0
     for cell in cells:
@@ -275,7 +281,7 @@ def in_chunks(cells: Iterable[ArchivedCell], most_cells: int, most_bytes: int) -
 def bodies_of(
     store: Datastore, shard: int, cells: Iterable[StoredDigest], most_bytes: int
 ) -> Iterator[tuple[int, bytes]]:
-    """Read the bodies of cells, ``most_bytes`` at a time; those that are gone meanwhile are absent."""
+    """Read the bodies of cells, at most ``most_bytes`` per statement; cells erased in the meantime are absent."""
     internals = internals_of(store)
     ids: list[int] = []
     size = 0

@@ -1,7 +1,6 @@
-"""What a migration would find, do and cost, from a sample of the cells. Nothing is changed.
+"""Predict what a migration would find, change and cost, from a sample of the cells. Read-only.
 
-Every figure has an interval; where the datastore is small enough to be read as a whole, or that is asked for, they are
-counts.
+Every figure is an interval. If the whole datastore is read, because it is small or on request, the figures are exact.
 """
 
 from __future__ import annotations
@@ -33,22 +32,22 @@ from schemaless.survey.table_sizes import TableSize, known_table_sizes, layout_o
 Values = defaultdict[Key, float]
 
 UNKNOWN: Final = "unknown"
-"""This stands for the codec of a body whose first bytes name none."""
+"""Codec name for a body whose first bytes identify no codec."""
 
 _LEFT: Final = (CorruptBody, BodyTooLarge, VerificationFailed)
 _EXAMPLES: Final = 20
 _EXACT: Final = Bounds(sample_bytes=1 << 62, whole_rows=1 << 62)
 
 _GROWN_BYTES: Final = (3 << 20, 8 << 20)
-"""The file of a shard with 5 to 100 MB of bodies in overflow pages got so much longer: at least, and mostly."""
+"""Measured growth of a shard's file, minimum and typical, with 5 to 100 MB of bodies in overflow pages, in bytes."""
 
 _WRITE_SHARE: Final = Interval(0.40, 0.57, 0.75)
-"""UPDATEs take this part of a run's time: what is neither reading nor re-encoding (docs/migration-reference.md)."""
+"""Share of a run's time spent in UPDATEs, neither reading nor re-encoding (docs/migration-reference.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodecFound:
-    """What is stored of a column in a codec."""
+    """Cells of a column that are stored in a codec."""
 
     column_name: str
     codec: str
@@ -58,13 +57,13 @@ class CodecFound:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a run would do to a column, or to all.
+    """Predicted change to a column, or to all columns.
 
     Attributes:
-        cells: bodies that would be replaced.
-        bytes_before: what those take.
-        bytes_after: what they would take.
-        after_share: after over before; None where there is nothing to do.
+        cells: bodies to replace.
+        bytes_before: size of those bodies now.
+        bytes_after: size of those bodies after the run.
+        after_share: ``bytes_after`` over ``bytes_before``; None if no body would be replaced.
     """
 
     cells: Interval
@@ -75,7 +74,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Bodies that a run would leave as they are, for one reason."""
+    """Bodies that a run would leave unchanged for one reason."""
 
     cells: Interval
     body_bytes: Interval
@@ -83,7 +82,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A cell that a run would leave as it is."""
+    """A cell that a run would leave unchanged."""
 
     key: CellKey
     shard: int
@@ -94,12 +93,12 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class RunTime:
-    """How long one worker would take, and what that rests on.
+    """Estimated run time of one worker, and the measured rates behind the estimate.
 
     Attributes:
-        seconds: without any waiting for the throttle.
-        read_bytes_per_s: bodies that came from the servers in a second, one window after the other.
-        recode_bytes_per_s: bodies that were read, re-encoded and verified in a second of this machine's time.
+        seconds: run time without throttling.
+        read_bytes_per_s: body bytes read from the servers per second, one window after the other.
+        recode_bytes_per_s: body bytes decoded, re-encoded and verified per second on this machine.
     """
 
     seconds: Interval
@@ -112,10 +111,10 @@ class LogCost:
     """Bytes that a run would add to the binary logs of the primaries.
 
     Attributes:
-        noblob: with ``binlog_row_image=NOBLOB`` and no text of statements: what a run sets where the account may.
+        noblob: with ``binlog_row_image=NOBLOB`` and no statement text, which a run sets if its account may.
         full: with full row images.
-        kept: whether the servers keep binary logs.
-        grants: by cluster, what would let the account set that; empty where it may.
+        kept: whether a server keeps a binary log.
+        grants: the GRANT that the account lacks for these settings, by cluster; empty if it lacks none.
     """
 
     noblob: Interval
@@ -126,15 +125,14 @@ class LogCost:
 
 @dataclass(frozen=True, slots=True)
 class FilesForecast:
-    """What the tables' files take, of all shards together, in bytes.
+    """Sizes of the table files of all shards together, in bytes.
 
     Attributes:
-        files: now, as far as the account may see.
-        growth: by how much they will have grown at the end of a run; the high one holds where nothing at all is purged
-            meanwhile.
-        rebuilt_now: after a rebuild without a run.
-        rebuilt_after: after a run and a rebuild.
-        largest_rebuild_bytes: free space that the rebuild of the largest shard needs meanwhile, beside its old file.
+        files: current size, as far as the account may see it.
+        growth: growth by the end of a run. The upper bound assumes that the server purges nothing during the run.
+        rebuilt_now: size after a rebuild without a run.
+        rebuilt_after: size after a run and a rebuild.
+        largest_rebuild_bytes: free space needed to rebuild the largest shard, besides its old file.
     """
 
     files: TableSize
@@ -146,21 +144,21 @@ class FilesForecast:
 
 @dataclass(slots=True)
 class MigrationPlan:
-    """What a run would find, do and cost.
+    """What a run would find, change and cost.
 
     Attributes:
-        codec: what it would re-encode to.
-        shards: how many were looked at.
-        sample: what the figures rest on.
+        codec: target codec.
+        shards: number of shards sampled.
+        sample: the sample behind the figures.
         stored: all cells, by column and codec.
-        columns: what would be done, by column.
-        total: the same over all columns.
-        kept_as_text: of the cells to do, those that would stay JSON text under an envelope, by reason.
-        left: cells that would be left as they are, by reason.
-        examples: some of those.
-        run_time: None where there is nothing to do.
-        binary_log: None where there is nothing to do.
-        space: what files take, and would take; None where a server's pages are not of the size that is known.
+        columns: predicted change by column.
+        total: predicted change of all columns together.
+        kept_as_text: bodies to replace that would remain JSON text in an envelope, by reason.
+        left: cells that would be left unchanged, by reason.
+        examples: some of those cells.
+        run_time: estimated run time; None if no body would be replaced.
+        binary_log: estimated binary log volume; None if no body would be replaced.
+        space: current and predicted file sizes; None if a server's page size is not supported.
     """
 
     codec: str
@@ -178,7 +176,7 @@ class MigrationPlan:
 
     @property
     def cells(self) -> Interval:
-        """How many cells there are."""
+        """Number of cells in the sampled shards."""
         return self.sample.total(("rows",))
 
 
@@ -194,34 +192,38 @@ def plan_migration(
     bounds: Bounds = BOUNDS,
     listener: Listener = nobody,
 ) -> MigrationPlan:
-    """Say what a run would do, from a sample of the cells, each of which is re-encoded here. Changes nothing.
+    """Predict a run by re-encoding a sample of the cells in memory, without changing anything.
 
     Args:
-        codec: what a run would re-encode to; ``LEGACY`` for the way back.
-        sources: only bodies that are stored in one of these; all that are not in ``codec`` unless given.
-        columns: only cells of these columns; all unless given.
-        shards: numbers of the shards; all unless given.
-        exact: read every cell, which takes as long as a run without its writing.
-        seed: of the sample, to draw the same one again; the clock's unless given.
-        bounds: how much is read, unless ``exact``.
-        listener: told the total and each advance, in windows.
+        store: the datastore.
+        codec: target codec; ``LEGACY`` to predict the way back to JSON text.
+        sources: consider only bodies stored in these codecs; by default every body that is not in ``codec``.
+        columns: consider only cells of these columns, all by default.
+        shards: shard numbers, all by default.
+        exact: read every cell, which takes as long as a run without its UPDATEs.
+        seed: seed of the sample; the same seed draws the same sample. Taken from the clock by default.
+        bounds: size of the sample; ignored if ``exact``.
+        listener: receives the total, then the progress, in windows.
+
+    Returns:
+        The prediction.
 
     Raises:
-        InvalidInput: there is no such shard or codec.
-        InvalidCell: no column may have this name.
+        InvalidInput: a shard or a codec does not exist.
+        InvalidCell: a column name is invalid.
         ServerError: a server cannot be reached.
     """
     for name in columns or ():
         check_column_name(name)
     for name in sources or ():
         if name not in codec_names():
-            raise InvalidInput(f"no codec is called {name!r}; take one of {', '.join(codec_names())}")
+            raise InvalidInput(f"unknown codec {name!r}; use one of {', '.join(codec_names())}")
     numbers = internals_of(store).chosen_shards(shards)
-    work = _Work(store, codec, sources, columns, _layouts(store, numbers))
+    work = _WindowMeasure(store, codec, sources, columns, _layouts(store, numbers))
     taken = sample(
         internals_of(store).shards,
         numbers,
-        work.look,
+        work.measure,
         seed=time.time_ns() % 1_000_000 if seed is None else seed,
         bounds=_EXACT if exact else bounds,
         listener=listener,
@@ -230,8 +232,8 @@ def plan_migration(
 
 
 @dataclass(slots=True)
-class _Work:
-    """Measures windows, and remembers what is no sum."""
+class _WindowMeasure:
+    """Measurement of windows, which also collects figures that cannot be added up window by window."""
 
     store: Datastore
     codec: Codec
@@ -244,7 +246,7 @@ class _Work:
     recoded_bytes: int = 0
     size: PageSize = field(default_factory=PageSize)
 
-    def look(self, window: Window) -> WindowFigures:
+    def measure(self, window: Window) -> WindowFigures:
         values: Values = defaultdict(float)
         rows = body_bytes = 0
         layout = MYSQL if self.layouts is None else self.layouts[window.shard]
@@ -269,7 +271,7 @@ class _Work:
         return WindowFigures(values, rows, body_bytes)
 
     def _add(self, row: Row, shard: int, values: Values) -> int | None:
-        """Add a row's values; return how long its body would be, or None where it would stay."""
+        """Add the values of a row; return the length of its new body, or None if it would be left unchanged."""
         column, body = row[2], row[4]
         try:
             name = describe_body(body).name
@@ -311,7 +313,7 @@ class _Work:
             self.examples.append(Example(key, shard, row[0], reason, getattr(error, "message", str(error))))
 
 
-def _plan(taken: Sample, work: _Work, numbers: Sequence[int]) -> MigrationPlan:
+def _plan(taken: Sample, work: _WindowMeasure, numbers: Sequence[int]) -> MigrationPlan:
     names = [name for _, name in taken.keys_of("cells")]
     total = _change(taken, names)
     return MigrationPlan(
@@ -346,7 +348,7 @@ def _change(taken: Sample, names: list[str]) -> Change:
     )
 
 
-def _run_time(taken: Sample, work: _Work, total: Change) -> RunTime:
+def _run_time(taken: Sample, work: _WindowMeasure, total: Change) -> RunTime:
     read_bytes_per_s = taken.body_bytes / max(work.read_s, 1e-9)
     recode_bytes_per_s = work.recoded_bytes / max(work.recode_s, 1e-9)
     one_byte_s = 1 / read_bytes_per_s + 1 / recode_bytes_per_s
@@ -377,7 +379,7 @@ def _log_cost(store: Datastore, total: Change, numbers: Iterable[int]) -> LogCos
 
 
 def _layouts(store: Datastore, numbers: Iterable[int]) -> dict[int, Layout] | None:
-    """Return how each shard's server lays pages out; None where one does it in a way that is not known."""
+    """Return the page layout of each shard's server; None if the layout of one is not supported."""
     internals = internals_of(store)
     by_cluster: dict[str, Layout] = {}
     layouts = {}
@@ -392,7 +394,7 @@ def _layouts(store: Datastore, numbers: Iterable[int]) -> dict[int, Layout] | No
     return layouts
 
 
-def _space(taken: Sample, work: _Work, numbers: Sequence[int]) -> FilesForecast | None:
+def _space(taken: Sample, work: _WindowMeasure, numbers: Sequence[int]) -> FilesForecast | None:
     if work.layouts is None:
         return None
     internals = internals_of(work.store)

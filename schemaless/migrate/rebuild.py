@@ -1,7 +1,7 @@
-"""Rebuilds shards' tables, online and one at a time on each server, so that their files give back what is free.
+"""Rebuild tables online, one at a time on each server, so that their files give free space back to the disk.
 
-A rebuild cannot be slowed down once it runs, and a replica repeats it, lagging by its length. So all care is taken
-before it begins: is the disk free enough, how long will it take, have the replicas caught up with the one before.
+A running rebuild cannot be throttled, and each replica repeats it and lags by its duration. So every check comes before
+it starts: free disk space, predicted duration, and whether the replicas have caught up with the previous rebuild.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from schemaless.jobs.job import Job, ShardState
 from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.kind import HowToRun, JobKind, JobSpec
 from schemaless.jobs.runner import ShardRun
-from schemaless.migrate.sql import rebuild_table, select_table_made
+from schemaless.migrate.sql import rebuild_table, select_table_created
 from schemaless.numbers import Interval
 from schemaless.survey.sizing import PredictedSize, predict
 from schemaless.survey.table_sizes import TableSize, disk_space_of, known_table_sizes, layout_of, rebuild_log_bytes
@@ -32,7 +32,7 @@ from schemaless.wire.pool import PoolOptions
 from schemaless.wire.sql.sessions import set_session, take_lock
 
 ASSUMED_BYTES_PER_S: Final = Interval(20e6, 60e6, 400e6)
-"""So much of the larger of the files before and after is taken for a second, until a rebuild there was measured."""
+"""Assumed bytes rebuilt per second, by the larger of the old and the new file, until a cluster has measurements."""
 
 MOST_LAG_S: Final = 366 * 86_400
 """Upper limit of ``RebuildSpec.max_rebuild_lag_s``, in seconds."""
@@ -44,27 +44,28 @@ MOST_TRIES: Final = 3_600
 """Upper limit of ``RebuildSpec.lock_wait_s``, in seconds, and of ``RebuildSpec.attempts``."""
 
 _SPREAD: Final = 1.5
-"""A rebuild may take so many times as long as those measured before, or as short."""
+"""Factor by which a rebuild may be slower or faster than the measured ones."""
 
 _JOBS_MEASURED: Final = 5
 _BYTES: Final = "rebuilt_bytes"
 _SECONDS: Final = "rebuild_s"
 _STATEMENT_S: Final = 7 * 24 * 3600.0
-_TURN_S: Final = 1.0
-_MADE_WAIT_S: Final = 0.1
+_LOCK_POLL_S: Final = 1.0
+_CREATED_POLL_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 30.0
 _LOG_TOO_SMALL: Final = 1799
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildSpec(JobSpec):
-    """What a rebuild is to do; stands in the job.
+    """The parameters of a rebuild, stored with its job.
 
     Attributes:
-        max_rebuild_lag_s: shards of clusters with replicas that may take longer are left alone.
-        free_bytes: what the operator says is free on each server's disk, for those where it cannot be seen.
-        lock_wait_s: how long the ALTER waits for a transaction that has the table open; every writer waits behind it.
-        attempts: how often it is tried again.
+        max_rebuild_lag_s: skip a shard of a cluster with replicas if its rebuild may take longer, in seconds.
+        free_bytes: free disk space of each server according to the operator, used where it cannot be determined.
+        lock_wait_s: time that the ALTER waits for transactions that use the table, in seconds. New writers queue up
+            while it waits.
+        attempts: maximum number of attempts per shard.
     """
 
     max_rebuild_lag_s: float = 600.0
@@ -75,7 +76,7 @@ class RebuildSpec(JobSpec):
     def __post_init__(self) -> None:
         if not 0 < self.max_rebuild_lag_s <= MOST_LAG_S:
             raise InvalidInput(
-                f"max_rebuild_lag_s must be seconds, over 0 and at most {MOST_LAG_S:,}, got {self.max_rebuild_lag_s!r}"
+                f"max_rebuild_lag_s must be above 0 seconds and at most {MOST_LAG_S:,}, got {self.max_rebuild_lag_s!r}"
             )
         if self.free_bytes is not None and not 0 <= self.free_bytes <= MOST_FREE_BYTES:
             raise InvalidInput(f"free_bytes must be from 0 to {MOST_FREE_BYTES:,}, got {self.free_bytes!r}")
@@ -87,15 +88,18 @@ class RebuildSpec(JobSpec):
 
 @dataclass(frozen=True, slots=True)
 class RebuildPlan:
-    """What rebuilding a shard would take and give.
+    """Predicted cost and gain of rebuilding a shard.
 
     Attributes:
-        size: of its file now.
-        prediction: of what it would be.
-        seconds: how long it may take; the replicas of its cluster would lag as long.
-        needed_bytes: what has to be free on the disk meanwhile.
-        free_bytes: what is; None where that is not known.
-        refusal: why it would be left alone, or None.
+        shard: shard number.
+        cluster: name of the cluster.
+        replicas: number of the cluster's replicas.
+        size: current file size.
+        prediction: predicted file size.
+        seconds: predicted duration, and lag of the replicas.
+        needed_bytes: free disk space needed during the rebuild.
+        free_bytes: free disk space; None if unknown.
+        refusal: why the shard would be skipped, or None.
     """
 
     shard: int
@@ -117,27 +121,32 @@ def plan_rebuild(
     seed: int | None = None,
     listener: Listener = nobody,
 ) -> list[RebuildPlan]:
-    """Say what rebuilding each shard would take and give. Changes nothing.
+    """Predict the cost and the gain of rebuilding each shard, without changing anything.
 
     Args:
-        spec: what would be asked for.
-        shards: numbers of the shards; all unless given.
-        seed: of the samples; the clock's unless given.
-        listener: told each advance, in shards.
+        store: the datastore.
+        spec: parameters of the rebuild.
+        shards: shard numbers, all by default.
+        seed: seed of the samples; taken from the clock by default.
+        listener: receives the progress, in shards.
+
+    Returns:
+        A plan for each shard, in the order of ``shards``.
 
     Raises:
-        InvalidInput: there is no such shard, or a server's page size is not known.
+        InvalidInput: a shard does not exist, or a server's page size is not supported.
         ServerError: a server cannot be reached.
     """
     chosen = internals_of(store).chosen_shards(shards)
     seed = time.time_ns() % 1_000_000 if seed is None else seed
     speeds = _speeds(JobStore(store))
 
-    def ask(shard: int) -> RebuildPlan:
+    def plan_shard(shard: int) -> RebuildPlan:
         return _plan_shard(store, shard, spec, speeds, seed)
 
     plans = {}
-    for plan in on_servers([(internals_of(store).topology.cluster_of(shard).primary, shard) for shard in chosen], ask):
+    by_server = [(internals_of(store).topology.cluster_of(shard).primary, shard) for shard in chosen]
+    for plan in on_servers(by_server, plan_shard):
         plans[plan.shard] = plan
         listener(Advanced())
     return [plans[shard] for shard in chosen]
@@ -155,26 +164,26 @@ def _plan_shard(
     speed = speeds.get(cluster.name, ASSUMED_BYTES_PER_S)
     work = max(size.file_bytes, prediction.file_bytes.high)
     seconds = Interval(work / speed.high, work / speed.mid, work / speed.low)
-    # Beside the new file: what is written meanwhile, and the sort of the second index.
+    # Besides the new file: the log of concurrent writes, and the sort of the secondary index.
     needed = prediction.file_bytes.high + rebuild_log_bytes(pool) + 64 * prediction.cells.high
     disk = disk_space_of(pool, database)
     free = spec.free_bytes if disk is None else disk.free_bytes
     refusal = None
     if free is not None and needed > free:
         refusal = (
-            f"its rebuild may need {needed / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB are free on the disk of "
-            f"{cluster.primary}; free some and run it again"
+            f"its rebuild may need {needed / 1e6:,.0f} MB, but the disk of {cluster.primary} has {free / 1e6:,.0f} MB "
+            "free; free some space, then run the rebuild again"
         )
     elif cluster.replicas and seconds.high > spec.max_rebuild_lag_s:
         refusal = (
-            f"its rebuild may take {seconds.high:,.0f} s, by which the replicas of {cluster.name} would lag, over the "
-            f"limit of {spec.max_rebuild_lag_s:g} s; raise it with --max-rebuild-lag"
+            f"its rebuild may take {seconds.high:,.0f} s and make the replicas of {cluster.name} lag as long, over the "
+            f"limit of {spec.max_rebuild_lag_s:g} s; raise the limit with --max-rebuild-lag"
         )
     return RebuildPlan(shard, cluster.name, len(cluster.replicas), size, prediction, seconds, needed, free, refusal)
 
 
 def _speeds(job_store: JobStore) -> dict[str, Interval]:
-    """Return the bytes a second of each cluster whose last rebuilds were measured."""
+    """Return the bytes per second of each cluster that has measurements from recent rebuilds."""
     bytes_done: Counter[str] = Counter()
     seconds: Counter[str] = Counter()
     for job in job_store.jobs("rebuild")[-_JOBS_MEASURED:]:
@@ -187,16 +196,18 @@ def _speeds(job_store: JobStore) -> dict[str, Interval]:
 
 @dataclass(frozen=True, slots=True)
 class ShardRebuilt:
-    """What became of a shard.
+    """Result of the rebuild of a shard.
 
     Attributes:
-        state: "done", "failed" (left as it was), or "waiting".
-        before_bytes: of its file.
-        after_bytes: of its file; None unless done.
-        predicted: what was predicted for that; None where nothing was.
-        seconds: how long the ALTER took that succeeded, or None.
-        attempts: how many ALTERs were begun.
-        message: why it was left alone, or what else is to be said.
+        shard: shard number.
+        cluster: name of the cluster.
+        state: "done", "failed" (the table is unchanged) or "waiting".
+        before_bytes: file size before.
+        after_bytes: file size after; None unless done.
+        predicted: predicted file size; None if there was no prediction.
+        seconds: duration of the ALTER that succeeded, or None.
+        attempts: number of ALTERs sent.
+        message: why the shard was skipped, or another remark.
     """
 
     shard: int
@@ -211,14 +222,14 @@ class ShardRebuilt:
 
     @property
     def off(self) -> float | None:
-        """By what share the prediction was too high, or too low where negative."""
+        """Relative error of the prediction; positive if it was too high."""
         if self.predicted is None or not self.after_bytes:
             return None
         return self.predicted.mid / self.after_bytes - 1
 
 
 def _weigh(store: Datastore, shards: Sequence[int]) -> dict[int, int]:
-    """Return the bytes of each shard's file."""
+    """Return the file size of each shard, at least 1."""
     internals = internals_of(store)
     sizes: dict[int, int] = {}
     for node, names in internals.databases_by_node(shards).items():
@@ -230,18 +241,19 @@ def _weigh(store: Datastore, shards: Sequence[int]) -> dict[int, int]:
 def run(
     store: Datastore, spec: RebuildSpec | None = None, shards: Iterable[int] | None = None, **how: Unpack[HowToRun]
 ) -> list[ShardRebuilt]:
-    """Rebuild shards, as a job in the catalog: begin one, or go on with the unfinished one that is the same.
+    """Rebuild shards as a job in the catalog: start a job, or continue an unfinished one with the same spec.
 
-    Readers and writers go on. Interrupted, even by kill -9 of this process or of a server, a table is what it was, or
-    rebuilt as a whole; the same call goes on.
+    Applications keep reading and writing. After an interruption, even kill -9 of this process or of a server, each
+    table is either unchanged or completely rebuilt, and the same call continues the job.
 
     Args:
-        store: the datastore; its account has the role ``admin``.
-        shards: numbers of the shards; all unless given.
-        how: see ``HowToRun``; more workers than there are clusters have nothing to do.
+        store: the datastore; its account needs the role ``admin``.
+        spec: parameters of the rebuild.
+        shards: shard numbers, all by default.
+        how: see ``HowToRun``. More workers than clusters are of no use.
 
     Returns:
-        What became of each shard, by all runs of the job.
+        The result of each shard, including earlier runs of the job.
 
     Raises:
         SchemalessError: as ``JobKind.run``.
@@ -250,7 +262,7 @@ def run(
 
 
 def outcome_of(store: Datastore, job: Job) -> list[ShardRebuilt]:
-    """Return what a job has done so far."""
+    """Return the result of a job so far."""
     return [
         _rebuilt(state, internals_of(store).topology.cluster_of(state.shard).name)
         for state in JobStore(store).shards(job.job_id)
@@ -258,8 +270,8 @@ def outcome_of(store: Datastore, job: Job) -> list[ShardRebuilt]:
 
 
 def _rebuilt(state: ShardState, cluster: str) -> ShardRebuilt:
-    noted = state.counters
-    predicted = noted.get("predicted")
+    counters = state.counters
+    predicted = counters.get("predicted")
     return ShardRebuilt(
         state.shard,
         cluster,
@@ -267,14 +279,14 @@ def _rebuilt(state: ShardState, cluster: str) -> ShardRebuilt:
         state.bytes_before,
         state.bytes_after if state.state == "done" else None,
         None if predicted is None else Interval(*predicted),
-        noted.get("seconds"),
-        noted.get("attempts", 0),
-        state.message or noted.get("note"),
+        counters.get("seconds"),
+        counters.get("attempts", 0),
+        state.message or counters.get("note"),
     )
 
 
 def work(store: Datastore, shard_run: ShardRun) -> None:
-    """Do a job's work on one shard; runs in a worker."""
+    """Rebuild one shard; runs in a worker."""
     internals = internals_of(store)
     pool = internals.shards.new_pool(
         internals.topology.cluster_of(shard_run.state.shard).primary,
@@ -283,7 +295,7 @@ def work(store: Datastore, shard_run: ShardRun) -> None:
     try:
         with pool.connection(shard_run.state.shard) as connection, connection.whole():
             _ShardWork(store, shard_run, connection).rebuild()
-            # What this session has set and locked goes with it.
+            # Closing the session drops its settings and its lock.
             connection.unfinished = True
     finally:
         pool.close()
@@ -293,8 +305,6 @@ REBUILD: Final = JobKind("rebuild", RebuildSpec, _weigh, work)
 
 
 class _ShardWork:
-    """One shard in the hands of one runner, with a connection of its own."""
-
     def __init__(self, store: Datastore, shard_run: ShardRun, connection: Connection) -> None:
         self._store = store
         self._internals = internals_of(store)
@@ -305,23 +315,23 @@ class _ShardWork:
         self._spec = RebuildSpec.of(shard_run.job)
 
     def rebuild(self) -> None:
-        """Rebuild it, unless that was done already, or is refused."""
-        self._take_turn()
-        # Its identity is proven before anything is changed.
+        """Rebuild the table, unless an earlier runner's ALTER has, or a check refuses it."""
+        self._lock_server()
+        # Check the identity of the shard before anything is changed.
         self._internals.shards.verify(self._state.shard, self._node)
-        noted = self._state.counters
-        if "made" in noted and noted["made"] != self._made():
-            # The server went on with the ALTER of a runner that ended.
-            noted["note"] = "its runner ended while the server rebuilt it"
+        counters = self._state.counters
+        if "made" in counters and counters["made"] != self._created():
+            # The server completed the ALTER of a runner that died.
+            counters["note"] = "its runner died, but the server completed the rebuild"
             self._finish()
             return
         planned = _plan_shard(
             self._store, self._state.shard, self._spec, _speeds(self._run.job_store), time.time_ns() % 1_000_000
         )
         if planned.refusal is not None:
-            self._leave(planned.refusal)
+            self._skip(planned.refusal)
             return
-        noted |= {
+        counters |= {
             "predicted": list(planned.prediction.file_bytes),
             "predicted_seconds": list(planned.seconds),
             "free_checked": planned.free_bytes is not None,
@@ -331,39 +341,40 @@ class _ShardWork:
         self._connection.execute(set_session({"lock_wait_timeout": self._spec.lock_wait_s}))
         began_s = self._alter()
         if began_s is not None:
-            noted["seconds"] = round(time.monotonic() - began_s, 3)
+            counters["seconds"] = round(time.monotonic() - began_s, 3)
             self._finish()
-            self._measure_speed(noted["seconds"])
+            self._record_speed(counters["seconds"])
 
     @property
     def _node(self) -> Node:
         return self._internals.topology.cluster_of(self._state.shard).primary
 
-    def _take_turn(self) -> None:
-        """Wait until no other shard is being rebuilt on this server, by whomever.
+    def _lock_server(self) -> None:
+        """Wait until no other runner rebuilds a shard of this datastore on this server.
 
-        The lock is this session's, and the server keeps a session whose client is gone for as long as its ALTER runs.
+        The lock belongs to the session. If a client dies, the server keeps its session, and so the lock, until the
+        ALTER has ended.
         """
         lock = f"schemaless-rebuild-{self._store.name}"[:64]
         self._run.gate()
         while self._connection.rows(take_lock(lock, 0))[0][0] != 1:
-            self._run.pause(_TURN_S)
+            self._run.pause(_LOCK_POLL_S)
 
-    def _made(self) -> str:
-        """Return when the table was made. In whole seconds: within the same one, wait for the next."""
+    def _created(self) -> str:
+        """Return the table's creation time. It has a resolution of a second, so wait until that second is over."""
         while True:
-            made, lately = self._connection.rows(select_table_made(self._database))[0]
-            if not lately:
-                return str(made)
-            time.sleep(_MADE_WAIT_S)
+            created, this_second = self._connection.rows(select_table_created(self._database))[0]
+            if not this_second:
+                return str(created)
+            time.sleep(_CREATED_POLL_S)
 
     def _alter(self) -> float | None:
-        """Rebuild the table and return when the ALTER began; None where it was not to be had."""
-        noted = self._state.counters
+        """Rebuild the table; return the start time of the ALTER that succeeded, or None if the shard is skipped."""
+        counters = self._state.counters
         for attempt in range(1, self._spec.attempts + 1):
             self._run.gate()
-            noted["attempts"] = noted.get("attempts", 0) + 1
-            noted["made"] = self._made()
+            counters["attempts"] = counters.get("attempts", 0) + 1
+            counters["made"] = self._created()
             self._run.checkpoint()
             began_s = time.monotonic()
             try:
@@ -371,29 +382,30 @@ class _ShardWork:
             except ConnectionLost:
                 raise
             except (ServerTimeout, DuplicateKey) as error:
-                # A transaction has the table open. Or a writer met a cell that is there already, which on some servers
-                # ends a rebuild; neither has changed anything.
+                # A transaction holds the table's metadata lock, or a concurrent INSERT hit a duplicate key, which
+                # aborts the rebuild on some servers. The table is unchanged in both cases.
                 last: ServerError = error
             except ServerRefused as error:
                 if error.code != _LOG_TOO_SMALL:
                     raise
-                self._leave(
-                    f"more was written meanwhile than innodb_online_alter_log_max_size holds ({error.message}); raise "
-                    "it there, or run it again when less is written. The table is as it was"
+                self._skip(
+                    "the writes during the rebuild exceeded innodb_online_alter_log_max_size "
+                    f"({error.message}); raise that variable on the server, or run the rebuild again when there are "
+                    "fewer writes. The table is unchanged"
                 )
                 return None
             else:
                 return began_s
             if attempt < self._spec.attempts:
                 self._run.pause(min(_LONGEST_PAUSE_S, 2.0 ** min(attempt, 8) / 2))
-        self._leave(
-            f"{self._spec.attempts} attempts were in vain, the last one: {last.message}; is a transaction open for "
-            "long? See performance_schema.metadata_locks. The table is as it was"
+        self._skip(
+            f"{self._spec.attempts} of {self._spec.attempts} attempts failed, the last with: {last.message}; "
+            "look for a long transaction in performance_schema.metadata_locks. The table is unchanged"
         )
         return None
 
-    def _measure_speed(self, took_s: float) -> None:
-        """Add to the cluster's measures; nobody else does at this moment, by the turns that are taken."""
+    def _record_speed(self, took_s: float) -> None:
+        """Add to the cluster's measurements; the server's lock keeps other runners from doing so at the same time."""
         job_id, job_store = self._run.job.job_id, self._run.job_store
         (state,) = (state for state in job_store.clusters(job_id) if state.cluster == self._run.cluster)
         size = max(self._state.bytes_before, self._state.bytes_after)
@@ -403,9 +415,9 @@ class _ShardWork:
         }
         job_store.note_on_cluster(job_id, self._run.cluster, measures)
 
-    def _leave(self, why: str) -> None:
+    def _skip(self, reason: str) -> None:
         self._run.checkpoint()
-        self._run.job_store.release(self._run.job.job_id, self._state, after="failed", message=why)
+        self._run.job_store.release(self._run.job.job_id, self._state, after="failed", message=reason)
 
     def _finish(self) -> None:
         size = known_table_sizes(self._internals.shards.pool_for(self._node), [self._database])[self._database]

@@ -1,7 +1,7 @@
-"""What a migration did to space: bodies, files and binary log, as they were, are, and were predicted to be.
+"""Report the effect of a migration on space: bodies, files and binary logs, before, after and as predicted.
 
-A run notes files and binary logs at its beginning and its end in the job; rebuilds note theirs. The report reads those
-notes, so that it needs no server but the catalog's, and can be had again later.
+A run records file sizes and binary log positions in its job when it starts and when it ends; rebuilds do the same. The
+report reads only these records, so it needs no server but the catalog's and can be repeated later.
 """
 
 from __future__ import annotations
@@ -25,14 +25,19 @@ from schemaless.survey.sampling import Bounds
 from schemaless.survey.table_sizes import known_table_sizes
 
 _PREDICTED: Final = Bounds(windows=64, window_rows=32, sample_bytes=8 << 20, whole_rows=2_000)
-"""The sample of one cluster is as large."""
+"""Size of the sample of one cluster."""
 
 
-# ---- notes in the job
+# Records in the job
 
 
 def note_sizes(store: Datastore, job: Job, when: str) -> None:
-    """Note what each shard's file takes, ``when`` being "before" or "after"; then also what the binary logs got.
+    """Record the file size of each shard in the job, and after the run the bytes written to the binary logs.
+
+    Args:
+        store: the datastore.
+        job: a migration.
+        when: "before" or "after" the run.
 
     Raises:
         ServerError: a server cannot be reached.
@@ -45,11 +50,11 @@ def note_sizes(store: Datastore, job: Job, when: str) -> None:
     for cluster in job_store.clusters(job.job_id):
         pool = internals.shards.pool_for(internals.topology.cluster(cluster.cluster).primary)
         names = {internals.shards.database(shard): shard for shard in by_cluster.get(cluster.cluster, ())}
-        noted = {
+        sizes = {
             names[name]: {"file": size.file_bytes, "allocated": size.allocated_bytes, "measured": size.measured}
             for name, size in known_table_sizes(pool, list(names)).items()
         }
-        job_store.note_on_shards(job.job_id, {shard: {f"size_{when}": size} for shard, size in noted.items()})
+        job_store.note_on_shards(job.job_id, {shard: {f"size_{when}": size} for shard, size in sizes.items()})
         points = [cluster.measures.get(f"binary_log_{moment}") for moment in ("before", "after")]
         if when == "after" and None not in points:
             start, end = (BinaryLogPoint(*point) for point in points)  # type: ignore[misc]
@@ -58,7 +63,11 @@ def note_sizes(store: Datastore, job: Job, when: str) -> None:
 
 
 def note_plan(store: Datastore, job: Job) -> None:
-    """Note what a new migration is predicted to do, cluster by cluster, from a small sample of each.
+    """Record the predicted effect of a new migration in the job, from a small sample of each cluster.
+
+    Args:
+        store: the datastore.
+        job: a migration that has not started.
 
     Raises:
         ServerError: a server cannot be reached.
@@ -78,33 +87,33 @@ def note_plan(store: Datastore, job: Job) -> None:
             bounds=_PREDICTED,
         )
         predicted = {
-            "cells": _noted(planned.total.cells),
-            "body_before": _noted(planned.total.bytes_before),
-            "body_after": _noted(planned.total.bytes_after),
+            "cells": _rounded(planned.total.cells),
+            "body_before": _rounded(planned.total.bytes_before),
+            "body_after": _rounded(planned.total.bytes_after),
             "stored": [
-                [stored.column_name, stored.codec, _noted(stored.cells), _noted(stored.body_bytes)]
+                [stored.column_name, stored.codec, _rounded(stored.cells), _rounded(stored.body_bytes)]
                 for stored in planned.stored
             ],
         }
         if planned.binary_log is not None and planned.binary_log.kept:
             full = spec.full_row_images or cluster.cluster in planned.binary_log.grants
-            predicted["binary_log"] = _noted(planned.binary_log.full if full else planned.binary_log.noblob)
+            predicted["binary_log"] = _rounded(planned.binary_log.full if full else planned.binary_log.noblob)
         if planned.space is not None:
-            predicted["growth"] = _noted(planned.space.growth)
-            predicted["file_rebuilt"] = _noted(planned.space.rebuilt_after)
+            predicted["growth"] = _rounded(planned.space.growth)
+            predicted["file_rebuilt"] = _rounded(planned.space.rebuilt_after)
         job_store.note_on_cluster(job.job_id, cluster.cluster, {"predicted": predicted})
 
 
-def _noted(estimate: Interval) -> list[int]:
+def _rounded(estimate: Interval) -> list[int]:
     return [round(end) for end in estimate]
 
 
-# ---- the report
+# The report
 
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Bytes before the migration, after it, and after a rebuild; None where it was not measured, or did not happen."""
+    """Sizes in bytes before the migration, after it, and after a rebuild; None if not measured or not reached yet."""
 
     before: int | None = None
     after: int | None = None
@@ -112,23 +121,24 @@ class Stages:
 
     @property
     def last(self) -> int | None:
-        """The latest of them."""
+        """The latest known size."""
         return next((size for size in (self.rebuilt, self.after, self.before) if size is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A shard, a cluster, or all.
+    """Figures of a shard, a cluster, or all shards.
 
     Attributes:
-        name: "shard 17", a cluster's name, or "all".
-        cluster: the cluster of a shard; empty for others.
-        shards: how many.
-        rebuilt_shards: how many of them were rebuilt since.
-        tally: cells and body bytes that were re-encoded.
-        file: lengths of files. Of several shards, ``rebuilt`` counts those that were not as they were after the run.
-        allocated: what the file system has set aside for them.
-        measured: False where the account could not see sizes, and they are of InnoDB's statistics.
+        name: "shard 17", the name of a cluster, or "all".
+        cluster: cluster of a shard; empty otherwise.
+        shards: number of shards.
+        rebuilt_shards: number of shards rebuilt since the migration started.
+        tally: re-encoded cells and their body bytes.
+        file: file sizes. For several shards, ``rebuilt`` includes the shards that were not rebuilt with their latest
+            known size.
+        allocated: disk space allocated by the file system.
+        measured: False if the account could not see the sizes and they come from InnoDB's statistics.
     """
 
     name: str
@@ -142,8 +152,8 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Foretold:
-    """What was predicted, and what it came to."""
+class Prediction:
+    """A predicted figure and its actual value."""
 
     what: str
     predicted: Interval
@@ -151,21 +161,26 @@ class Foretold:
 
     @property
     def off(self) -> float | None:
-        """By what share the prediction was too high, or too low where negative."""
+        """Relative error of the prediction; positive if it was too high."""
         return self.predicted.mid / self.actual - 1 if self.actual else None
 
 
 @dataclass(frozen=True, slots=True)
 class ReclaimedReport:
-    """What a migration did to space.
+    """Effect of a migration on space.
 
     Attributes:
-        to: the codec that it was to re-encode to.
-        made_at: when this was put together, UTC.
-        columns: what was re-encoded, by column_name.
-        stored_before: cells and body bytes by column and codec before the migration, estimated; empty if not noted.
-        binary_log: bytes that each cluster's binary log got meanwhile, by everybody; None where it did not say.
-        predictions: what was predicted against what it came to.
+        datastore: name of the datastore.
+        job: the migration.
+        to: target codec.
+        made_at: time of the report, UTC.
+        total: figures of all shards.
+        clusters: figures by cluster.
+        shards: figures by shard.
+        columns: re-encoded cells by column_name.
+        stored_before: estimated cells and body bytes by column and codec before the migration; empty if not recorded.
+        binary_log: bytes that all sessions wrote to each cluster's binary log during the migration; None if unknown.
+        predictions: predicted and actual figures.
     """
 
     datastore: str
@@ -178,21 +193,25 @@ class ReclaimedReport:
     columns: dict[str, Tally]
     stored_before: list[tuple[str, str, Interval, Interval]]
     binary_log: dict[str, int | None]
-    predictions: list[Foretold] = field(default_factory=list)
+    predictions: list[Prediction] = field(default_factory=list)
 
     @property
     def binary_log_bytes(self) -> int | None:
-        """What all binary logs got; None where one did not say."""
+        """Bytes written to all binary logs; None if one is unknown."""
         known = [size for size in self.binary_log.values() if size is not None]
         return sum(known) if known and len(known) == len(self.binary_log) else None
 
 
 def reclaimed_report(store: Datastore, job: Job, made_at: datetime) -> ReclaimedReport:
-    """Put a migration's notes and those of later rebuilds together. Asks the catalog only.
+    """Build the report from the records of a migration and of later rebuilds. Queries only the catalog.
 
     Args:
+        store: the datastore.
         job: a migration.
-        made_at: now, UTC.
+        made_at: time of the report, UTC.
+
+    Returns:
+        The report.
     """
     job_store = JobStore(store)
     states = job_store.shards(job.job_id)
@@ -282,42 +301,45 @@ def _stored(clusters: Iterable[ClusterState]) -> list[tuple[str, str, Interval, 
     for state in clusters:
         for column, codec, *sizes in state.measures.get("predicted", {}).get("stored", ()):
             if not all(isinstance(size, list) for size in sizes):
-                return []  # noted without its interval, by an earlier version
+                return []  # recorded without intervals by an earlier version
             by_codec.setdefault((column, codec), []).append(sizes)
     return [
-        (column, codec, *(added(Interval(*parts[place]) for parts in noted) for place in (0, 1)))  # type: ignore[misc]
-        for (column, codec), noted in sorted(by_codec.items())
+        (column, codec, *(added(Interval(*parts[place]) for parts in by_cluster) for place in (0, 1)))  # type: ignore[misc]
+        for (column, codec), by_cluster in sorted(by_codec.items())
     ]
 
 
 def _predictions(
     report: ReclaimedReport, clusters: Sequence[ClusterState], rebuilds: Mapping[int, ShardState]
-) -> Iterable[Foretold]:
-    """Yield what was predicted where there is something to hold it against."""
+) -> Iterable[Prediction]:
+    """Yield the predictions whose actual value is known."""
 
-    def noted(name: str) -> Interval | None:
+    def recorded(name: str) -> Interval | None:
         values = [state.measures.get("predicted", {}).get(name) for state in clusters]
         if not values or None in values:
             return None
         return summed(Interval(*value) for value in values)
 
     total, job = report.total, report.job
-    through = not job.unfinished and job.state != "aborted"
-    grown = None if total.file.before is None or total.file.after is None else total.file.after - total.file.before
-    whole = total.rebuilt_shards == total.shards
+    completed = not job.unfinished and job.state != "aborted"
+    growth = None if total.file.before is None or total.file.after is None else total.file.after - total.file.before
+    rebuilt_bytes = total.file.rebuilt if total.rebuilt_shards == total.shards else None
     for what, name, actual in (
         ("cells re-encoded", "cells", total.tally.cells),
         ("body bytes before", "body_before", total.tally.bytes_before),
         ("body bytes after", "body_after", total.tally.bytes_after),
         ("binary log", "binary_log", report.binary_log_bytes),
-        ("growth of the files", "growth", grown),
-        ("files after a rebuild, before the run", "file_rebuilt", total.file.rebuilt if whole else None),
+        ("growth of the files", "growth", growth),
+        ("files after a rebuild, predicted before the run", "file_rebuilt", rebuilt_bytes),
     ):
-        predicted = noted(name)
-        if through and predicted is not None and actual is not None:
-            yield Foretold(what, predicted, actual)
+        predicted = recorded(name)
+        if completed and predicted is not None and actual is not None:
+            yield Prediction(what, predicted, actual)
     shards = {int(part.name.removeprefix("shard ")) for part in report.shards}
-    mine = [state for shard, state in sorted(rebuilds.items()) if shard in shards and "predicted" in state.counters]
-    if mine:
-        predicted = summed(Interval(*state.counters["predicted"]) for state in mine)
-        yield Foretold("files after a rebuild, just before it", predicted, sum(state.bytes_after for state in mine))
+    rebuilt = [state for shard, state in sorted(rebuilds.items()) if shard in shards and "predicted" in state.counters]
+    if rebuilt:
+        yield Prediction(
+            "files after a rebuild, predicted just before it",
+            summed(Interval(*state.counters["predicted"]) for state in rebuilt),
+            sum(state.bytes_after for state in rebuilt),
+        )

@@ -1,7 +1,7 @@
-"""One shard in the hands of one runner: read, decode, encode, verify, and replace only what is still what was read.
+"""Re-encode one shard: read a block, decode, encode, verify, and replace the bodies that have not changed since.
 
-A cell's key, ``added_id`` and ``created_at`` stay. What is done shows in the bytes, so whatever is repeated finds it
-done; the job in the catalog says where to go on.
+Keys, ``added_id`` and ``created_at`` stay the same. The stored bytes show which cells are done, so repeating a block is
+harmless; the job's checkpoint says where to resume.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from schemaless.topology.replica_position import gtid_position, wait_for_gtid
 from schemaless.wire.connection import Connection, in_packets
 from schemaless.wire.node import Node
 
-LEAVES: Final = (CorruptBody, BodyTooLarge, VerificationFailed)
-"""``recode`` raises these for a body that is better left as it is; one such body does not stop the others."""
+PER_CELL_ERRORS: Final = (CorruptBody, BodyTooLarge, VerificationFailed)
+"""Errors of ``recode`` that concern a single body: the body is left unchanged, and the run continues."""
 
 _STEP_MS: Final = 4
-"""A statement should take so long where applications use the server: what they wait for is over soon."""
+"""Target duration of a statement while applications use the server, in milliseconds, so that they wait only briefly."""
 
 _STEP_BYTES: Final = 128 << 10
-"""A block has so much of bodies there: a commit that waits for the disk takes as long for one row as for some."""
+"""Target size of a block while applications use the server; a commit's disk sync costs the same for a few rows."""
 
 _MOST_BYTES: Final = 8 << 20
-"""A block has no more of bodies, as far as the sizes of the last one tell; a longer one is fetched by itself."""
+"""Target size of a block otherwise, judged by the sizes of the last one; longer bodies are fetched separately."""
 
 _ROUNDS: Final = 10
 _REPLICA_WAIT_S: Final = 1.0
 
 
 def work(store: Datastore, shard_run: ShardRun, bounds: BlockBounds = BLOCK_BOUNDS) -> None:
-    """Do a job's work on one shard; runs in a worker."""
+    """Re-encode one shard; runs in a worker."""
     with _ShardWork(store, shard_run, bounds) as shard_work:
         shard_work.all_passes()
 
@@ -68,16 +68,16 @@ class _Change:
 
 
 @dataclass(slots=True)
-class _Sent:
-    """A block that was read, and whose new bodies are on their way to the server.
+class _BlockInFlight:
+    """A block whose UPDATEs are being sent.
 
     Attributes:
-        last_id: the added_id of its last cell.
-        rows: how many cells it has.
-        outdated: how many of them were to be re-encoded.
-        left: those that were left as they are, so far.
-        updated: what became of each UPDATE that is through.
-        done: ends when all are, or one failed.
+        last_id: added_id of the block's last cell.
+        rows: cells in the block.
+        outdated: cells to re-encode.
+        left: cells left unchanged so far.
+        updated: results of the UPDATEs that have finished.
+        done: completes when all UPDATEs have, or one failed.
     """
 
     last_id: int
@@ -89,7 +89,7 @@ class _Sent:
 
 
 class _Updated(NamedTuple):
-    """An UPDATE that was sent: what for, how many rows it matched, and whether it had to be sent again."""
+    """Result of an UPDATE: its changes, the number of rows matched, and whether it was sent more than once."""
 
     part: Sequence[_Change]
     affected: int
@@ -97,10 +97,10 @@ class _Updated(NamedTuple):
 
 
 class _ShardWork:
-    """One shard in the hands of one runner.
+    """Re-encoding of one shard by one runner.
 
-    While the server replaces a block, the next one is read and re-encoded here: two blocks are in memory at most. Where
-    the job yields to applications, one thing is done after the other.
+    The next block is read and re-encoded while the server updates the previous one, so at most two blocks are in
+    memory. While the job yields to applications, the two steps alternate instead.
     """
 
     def __init__(self, store: Datastore, shard_run: ShardRun, bounds: BlockBounds) -> None:
@@ -113,7 +113,7 @@ class _ShardWork:
         self._database = self._internals.shards.database(self._shard)
         self._spec = MigrateSpec.of(shard_run.job)
         if self._spec.dictionary is not None:
-            # What the catalog says now, after the job has been written there: 'codec remove' looks for jobs.
+            # Check the catalog again now that the job is in it, since 'codec remove' checks for jobs.
             self._internals.dictionaries.to_write_with(self._spec.dictionary)
         self._codec = self._spec.codec(self._internals.dictionaries)
         self._archived_dictionaries: set[int] = set()
@@ -126,7 +126,7 @@ class _ShardWork:
         self._update_s = 0.0
         self._read_to = self._state.checkpoint
         self._outdated = 0
-        self._sent: _Sent | None = None
+        self._in_flight: _BlockInFlight | None = None
         self._sender = ThreadPoolExecutor(1, thread_name_prefix=f"shard {self._shard}")
         self._unverified: dict[int, bytes] = {}
         full_images = self._spec.full_row_images
@@ -142,7 +142,7 @@ class _ShardWork:
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
-            # The caller is to hear the error of the block, not one of what was on its way.
+            # The error that ended the block takes precedence over errors of statements in flight.
             with suppress(SchemalessError):
                 self._settle()
         finally:
@@ -150,12 +150,12 @@ class _ShardWork:
         if self._writer is not None:
             self._writer.__exit__(kind, error, trace)
         if self._unverified:
-            # Read again by whoever goes on.
+            # The next runner repeats the blocks that were not verified.
             self._state.checkpoint = self._verified_to
         self._note()
 
     def all_passes(self) -> None:
-        """Go over the shard, once or until nothing is left to do."""
+        """Run one pass over the shard, or with ``follow``, passes until no body is left to re-encode."""
         if not self._state.top_id:
             self._begin_pass()
         while True:
@@ -203,7 +203,7 @@ class _ShardWork:
             began_s = time.monotonic()
             longer = [(int(row[0]), int(row[6])) for row in rows if row[4] is None and row[6] is not None]
             for ids, fit in groups(longer, most_bytes - size, most_bytes):
-                # Longer than their share of a block's memory; together they may fit into it all the same.
+                # Bodies over their share of the block's memory may still fit in it together.
                 if not fit:
                     self._settle()
                 more = list(self._internals.read_stored(self._shard, ids))
@@ -225,19 +225,19 @@ class _ShardWork:
         self._settle()
 
     def _resize(self, rows: int, size: int) -> None:
-        """Choose the next block's rows so that its slower statement takes what it should."""
+        """Choose the size of the next block so that its slower statement takes the target duration."""
         if 2 * rows < self._rows:
-            # The few at a shard's end say little.
+            # A short block at the end of the shard is no basis for an estimate.
             return
-        wanted_s = (min(_STEP_MS, self._spec.chunk_ms) if self._run.yields else self._spec.chunk_ms) / 1000
-        could = rows * wanted_s / max(self._statement_s, self._update_s, 1e-6)
+        target_s = (min(_STEP_MS, self._spec.chunk_ms) if self._run.yields else self._spec.chunk_ms) / 1000
+        by_duration = rows * target_s / max(self._statement_s, self._update_s, 1e-6)
         most_bytes = _STEP_BYTES if self._run.yields else _MOST_BYTES
         most = min(self._bounds.most_rows, max(1, most_bytes * rows // max(size, 1)))
-        self._rows = max(1, min(most, 2 * self._rows, max(self._rows // 2, int(could))))
+        self._rows = max(1, min(most, 2 * self._rows, max(self._rows // 2, int(by_duration))))
         self._run.learned["rows"] = self._rows
 
     def _note(self) -> None:
-        """Write into the shard's state what was counted, and how much of the archive's file is on the disk."""
+        """Write the counters into the shard's state, including the originals synced to the archive file."""
         if self._writer is not None and self._writer.cells:
             self._tally.archived[self._writer.path.name] = self._writer.cells
         self._tally.store(self._state)
@@ -248,7 +248,7 @@ class _ShardWork:
         self._run.checkpoint()
 
     def _replace(self, cells: list[StoredCell], rows: Sequence[Sequence[Any]]) -> None:
-        """Re-encode a block's cells, and send them off once the block before is through."""
+        """Re-encode the cells of a block and send them once the previous block has finished."""
         self._outdated += len(cells)
         parts = list(self._statements(self._recoded(cells)))
         outdated, left = self._outdated, self._left
@@ -256,43 +256,43 @@ class _ShardWork:
         self._settle()
         updated: list[_Updated] = []
         done = self._sender.submit(self._send, parts, updated)
-        self._sent = _Sent(int(rows[-1][0]), len(rows), outdated, left, updated, done)
+        self._in_flight = _BlockInFlight(int(rows[-1][0]), len(rows), outdated, left, updated, done)
 
     def _settle(self) -> None:
-        """Wait for the block that was sent off, and count what became of it: from here on it is done.
+        """Wait for the block in flight, count its results and advance the checkpoint.
 
         Raises:
-            SchemalessError: what its statements raised; the block is not done, and is to be read again.
+            SchemalessError: an UPDATE of the block failed; the block has to be read again.
         """
-        sent, self._sent = self._sent, None
-        if sent is None:
+        block, self._in_flight = self._in_flight, None
+        if block is None:
             return
-        self._outdated, self._left = sent.outdated, sent.left
+        self._outdated, self._left = block.outdated, block.left
         try:
-            sent.done.result()
+            block.done.result()
         except BaseException:
-            # What its other statements replaced is found done by whoever reads the block again, so it counts here.
+            # Count the UPDATEs that succeeded: the next read of the block finds their cells done and skips them.
             with suppress(SchemalessError):
-                for update in sent.updated:
+                for update in block.updated:
                     self._unreplaced(update)
             raise
-        self._judge(sent.updated)
+        self._retry_changed(block.updated)
         self._tally.outdated += self._outdated
         self._outdated = 0
         self._count_left()
-        self._state.checkpoint = sent.last_id
+        self._state.checkpoint = block.last_id
         self._state.top_id = max(self._state.top_id, self._state.checkpoint)
-        self._tally.rows += sent.rows
+        self._tally.rows += block.rows
 
     def _replace_now(self, cells: list[StoredCell]) -> None:
-        """Re-encode and replace cells of the block that is being read."""
+        """Re-encode and replace cells of the current block without waiting for the rest of it."""
         self._outdated += len(cells)
         updated: list[_Updated] = []
         self._send(list(self._statements(self._recoded(cells))), updated)
-        self._judge(updated)
+        self._retry_changed(updated)
 
     def _send(self, parts: Sequence[tuple[bytes, Sequence[_Change]]], updated: list[_Updated]) -> None:
-        """Send UPDATEs, each when its originals are in the archive; runs in the sender's thread, too."""
+        """Send UPDATEs, each after its originals are archived; also called in the sender's thread."""
         for sql, part in parts:
             self._archive(part)
             began_s = time.monotonic()
@@ -302,8 +302,8 @@ class _ShardWork:
         if not parts:
             self._internals.shards.run(self._shard, note_read)
 
-    def _judge(self, updated: list[_Updated]) -> None:
-        """Count what became of cells; those that changed meanwhile are tried again."""
+    def _retry_changed(self, updated: list[_Updated]) -> None:
+        """Count replaced cells, and retry those that changed between the read and the UPDATE."""
         for _ in range(_ROUNDS - 1):
             pending = [cell for update in updated for cell in self._unreplaced(update)]
             if not pending:
@@ -311,14 +311,14 @@ class _ShardWork:
             updated = []
             self._send(list(self._statements(self._recoded(pending))), updated)
         for cell in [cell for update in updated for cell in self._unreplaced(update)]:
-            self._leave(cell, "Contended", f"it changed under each of {_ROUNDS} attempts; run the migration again")
+            self._leave(cell, "Contended", f"it changed during each of {_ROUNDS} attempts; run the migration again")
 
     def _recoded(self, cells: list[StoredCell]) -> list[_Change]:
         changes = []
         for cell in cells:
             try:
                 recoded = recode(cell.body, self._codec, dictionaries=self._internals.dictionaries)
-            except LEAVES as error:
+            except PER_CELL_ERRORS as error:
                 self._leave(cell, type(error).__name__, getattr(error, "message", str(error)))
             else:
                 if recoded.unchanged:
@@ -328,16 +328,15 @@ class _ShardWork:
         return changes
 
     def _unreplaced(self, updated: _Updated) -> list[StoredCell]:
-        """Count what an UPDATE has done, and return the cells that are still to be done."""
+        """Count the cells that an UPDATE replaced, and return those that it has to try again."""
         part, affected, resent = updated
         now = None if affected == len(part) else self._read_again(part)
         pending = []
         for change in part:
             cell = change.cell
             stored = cell if now is None else now.get(cell.added_id)
-            # Of the bodies that are the new ones now, this statement replaced as many as the server said, another
-            # run the others; which of them is not known, nor needed. After a lost reply the server's number is
-            # not that of the first attempt.
+            # If more cells hold their new body than the UPDATE matched, another runner replaced the rest. Which ones
+            # does not matter. After a lost reply the number of matched rows is that of the repeated statement only.
             if now is None or (stored is not None and stored.body == change.body and (resent or affected > 0)):
                 affected -= 1
                 tally = self._tally.column(cell.column_name)
@@ -352,14 +351,14 @@ class _ShardWork:
                 self._tally.column(cell.column_name).erased += 1
                 self._outdated -= 1
             elif stored.body == change.body or _is_done(stored.body, self._codec, self._internals.dictionaries):
-                # Another run was there first.
+                # Another runner replaced it first.
                 continue
             else:
                 pending.append(stored)
         return pending
 
     def _update(self, sql: bytes) -> tuple[int, bool]:
-        """Send an UPDATE; return how many rows it matched, and whether it had to be sent again after a lost reply."""
+        """Send an UPDATE; return the number of rows matched, and whether it was repeated after a lost reply."""
         attempts = 0
 
         def operation(connection: Connection) -> int:
@@ -372,12 +371,11 @@ class _ShardWork:
         return self._internals.shards.run(self._shard, operation, writes=True), attempts > 1
 
     def _read_again(self, part: Sequence[_Change]) -> dict[int, StoredCell]:
-        """Read the cells of a statement that matched fewer rows than it named."""
         ids = [change.cell.added_id for change in part]
         return {cell.added_id: cell for cell in self._internals.read_stored(self._shard, ids)}
 
     def _statements(self, changes: list[_Change]) -> Iterator[tuple[bytes, Sequence[_Change]]]:
-        """Cut changes into UPDATE statements that the server takes; a body that is too long alone is left."""
+        """Yield UPDATE statements that fit the server's packet limit; leave a body that fits in none."""
 
         def update(part: Sequence[_Change]) -> bytes:
             return update_bodies(
@@ -388,15 +386,15 @@ class _ShardWork:
             self._leave(
                 change.cell,
                 "BodyTooLarge",
-                f"its new body has {len(change.body):,} bytes, and its UPDATE {sql_bytes:,}; "
-                "raise the server's max_allowed_packet",
+                f"its new body has {len(change.body):,} bytes, which makes an UPDATE of {sql_bytes:,} bytes; raise the "
+                "server's max_allowed_packet",
             )
 
         most_bytes = self._internals.shards.run(self._shard, lambda connection: connection.max_statement_bytes)
         return in_packets(changes, update, most_bytes, leave)
 
     def _archive(self, part: Sequence[_Change]) -> None:
-        """Keep the originals, on the disk before their UPDATE is sent."""
+        """Write the originals to the archive, synced before their UPDATE is sent."""
         if self._spec.archive is None:
             return
         if self._writer is None:
@@ -416,12 +414,12 @@ class _ShardWork:
         self._writer.append([archived(change.cell, change.body) for change in part])
 
     def _verify(self) -> None:
-        """Read what was written since the last checkpoint again, and compare."""
+        """Read back the bodies written since the last checkpoint, and compare digests."""
         if not self._unverified:
             self._verified_to = self._state.checkpoint
             return
         expected = {added_id: hashlib.sha256(body).hexdigest() for added_id, body in self._unverified.items()}
-        node = self._where_to_verify()
+        node = self._verification_node()
         ids = list(expected)
         rows = self._bounds.most_rows
         for start_at in range(0, len(ids), rows):
@@ -430,15 +428,15 @@ class _ShardWork:
             for added_id, digest in digests:
                 if digest != expected[int(added_id)]:
                     raise VerificationFailed(
-                        f"shard {self._shard}, added_id {added_id}: what is stored on {node} is not what was written a "
-                        "moment ago; something else writes bodies there, or the server lost a write. Nothing more was "
-                        "changed"
+                        f"shard {self._shard}, added_id {added_id}: the body stored on {node} is not the one just "
+                        "written; another program changes bodies there, or the server lost a write. The run stopped "
+                        "without changing more cells; find the cause, then run the same command again"
                     )
         self._unverified = {}
         self._verified_to = self._state.checkpoint
 
-    def _where_to_verify(self) -> Node:
-        """Return the server to read from; a replica once it has what was written."""
+    def _verification_node(self) -> Node:
+        """Return the server to read back from; wait for a replica to catch up first."""
         if self._spec.verify_after == "primary":
             return self._internals.shards.node_of(self._shard)
         node = self._internals.shards.node_of(self._shard, "replica")
@@ -453,7 +451,7 @@ class _ShardWork:
         self._left.append((cell, reason, message))
 
     def _count_left(self) -> None:
-        """Count what a block has left, once it is through: what is stopped in the middle is done again."""
+        """Count the cells left unchanged once the block has finished, since an interrupted block is repeated."""
         for cell, reason, message in self._left:
             tally = self._tally.column(cell.column_name)
             tally.left[reason] += 1

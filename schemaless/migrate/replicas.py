@@ -1,4 +1,4 @@
-"""Do replicas hold the same bytes as their primary? Compared by digest, and looked at again where replication lags."""
+"""Compare a replica's cells with the primary by digest, and repeat the comparison while replication lags."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from schemaless.wire.node import Node
 
 _POLL_S: Final = 0.05
 _WAIT_S: Final = 1.0
-"""A replica is asked to wait so long at a time; a reply may not take longer than the pool allows."""
+"""Longest GTID wait in one statement, in seconds; it must stay below the pool's read timeout."""
 
 _UNSETTLED_S: Final = 5.0
-"""A cell that keeps changing is looked at so long."""
+"""Time for which a cell that keeps changing is compared again, in seconds."""
 
 
 class ReplicaLags(Exception):
-    """The replica had not got in time what the primary had committed."""
+    """The replica did not catch up with the primary within the timeout."""
 
 
-class _Arrival(Enum):
-    YES = "has all of it"
-    NO = "not in time"
+class _CaughtUp(Enum):
+    YES = "it has every transaction"
+    NO = "it lacks transactions"
     UNKNOWN = "the primary writes no GTIDs"
 
 
@@ -41,92 +41,96 @@ def differing(
     replica: Node,
     after: int,
     up_to: int,
-    seen: Mapping[int, StoredDigest],
+    on_primary: Mapping[int, StoredDigest],
     lag_timeout_s: float,
 ) -> list[tuple[int, StoredDigest | None, StoredDigest | None]]:
-    """Compare a block of a shard's cells on a replica with what was seen on the primary.
+    """Compare a block of cells on a replica with the digests read from the primary.
 
-    What differs is looked at again on both, once the replica has got all that the primary had committed, so cells that
-    were changed meanwhile, and those that had not arrived yet, are no finding.
+    Cells that differ are read again from both servers once the replica has caught up with the primary, so a cell that
+    changed during the comparison or had not been replicated yet is not reported.
 
     Args:
-        after: the block's cells have higher added_ids.
-        up_to: the block's last added_id.
-        seen: its cells on the primary, by added_id.
-        lag_timeout_s: how long the replica may take.
+        after: added_id before the block's first one.
+        up_to: last added_id of the block.
+        on_primary: the block's cells on the primary, by added_id.
+        lag_timeout_s: time for the replica to catch up, in seconds.
 
     Returns:
-        For each cell that differs for good: its added_id, the primary's and the replica's; None where it is not there.
+        For each cell that still differs: added_id, the primary's digest, the replica's digest; None for a missing cell.
 
     Raises:
-        ReplicaLags: the replica has not caught up in time.
-        ServerError: a server cannot be reached, or refuses.
+        ReplicaLags: the replica did not catch up in time.
+        ServerError: a server cannot be reached, or refuses a statement.
     """
     internals = internals_of(store)
     sql = select_block_digests(internals.shards.database(shard), after, up_to)
-    theirs = digests(internals.shards.run_on(replica, shard, lambda connection: connection.rows(sql)))
-    ids = [added_id for added_id in {**seen, **theirs} if seen.get(added_id) != theirs.get(added_id)]
-    return _look_again(store, shard, replica, ids, lag_timeout_s) if ids else []
+    on_replica = digests(internals.shards.run_on(replica, shard, lambda connection: connection.rows(sql)))
+    ids = [
+        added_id for added_id in {**on_primary, **on_replica} if on_primary.get(added_id) != on_replica.get(added_id)
+    ]
+    return _compare_again(store, shard, replica, ids, lag_timeout_s) if ids else []
 
 
 def top_beyond(store: Datastore, shard: int, replica: Node) -> int | None:
-    """Return the highest added_id that a replica has of a shard, if the primary has none as high; else None.
+    """Return the replica's highest added_id in a shard if it is beyond the primary's, else None.
 
     Raises:
-        ServerError: a server cannot be reached, or refuses.
+        ServerError: a server cannot be reached, or refuses a statement.
     """
     internals = internals_of(store)
     sql = select_id_span(internals.shards.database(shard))
-    theirs = internals.shards.run_on(replica, shard, lambda connection: connection.rows(sql))[0][1]
-    # Later than the replica, which cannot be ahead of its primary.
-    ours = internals.shards.rows(shard, sql)[0][1]
-    return int(theirs) if theirs is not None and int(theirs) > int(ours or 0) else None
+    on_replica = internals.shards.run_on(replica, shard, lambda connection: connection.rows(sql))[0][1]
+    # The primary is read second, so cells that arrive between the two reads cannot make the replica look ahead.
+    on_primary = internals.shards.rows(shard, sql)[0][1]
+    return int(on_replica) if on_replica is not None and int(on_replica) > int(on_primary or 0) else None
 
 
-def _look_again(
+def _compare_again(
     store: Datastore, shard: int, replica: Node, ids: list[int], lag_timeout_s: float
 ) -> list[tuple[int, StoredDigest | None, StoredDigest | None]]:
-    give_up_s = time.monotonic() + lag_timeout_s
-    unsettled_s = time.monotonic() + _UNSETTLED_S
+    deadline_s = time.monotonic() + lag_timeout_s
+    unsettled_until_s = time.monotonic() + _UNSETTLED_S
     while True:
         before = stored_digests(store, shard, ids)
-        arrival = _arrival(store, shard, replica, give_up_s)
-        theirs = _on_replica(store, shard, replica, ids)
+        caught_up = _wait_for_replica(store, shard, replica, deadline_s)
+        on_replica = _replica_digests(store, shard, replica, ids)
         now = stored_digests(store, shard, ids)
-        ids = [added_id for added_id in ids if theirs.get(added_id) not in (before.get(added_id), now.get(added_id))]
-        still = [added_id for added_id in ids if before.get(added_id) == now.get(added_id)]
+        ids = [
+            added_id for added_id in ids if on_replica.get(added_id) not in (before.get(added_id), now.get(added_id))
+        ]
+        settled = [added_id for added_id in ids if before.get(added_id) == now.get(added_id)]
         if not ids:
             return []
-        late = time.monotonic() >= give_up_s
-        if (arrival is _Arrival.YES and len(still) == len(ids)) or (arrival is _Arrival.UNKNOWN and late):
-            return [(added_id, now.get(added_id), theirs.get(added_id)) for added_id in still]
-        if arrival is _Arrival.NO and late:
+        timed_out = time.monotonic() >= deadline_s
+        if (caught_up is _CaughtUp.YES and len(settled) == len(ids)) or (caught_up is _CaughtUp.UNKNOWN and timed_out):
+            return [(added_id, now.get(added_id), on_replica.get(added_id)) for added_id in settled]
+        if caught_up is _CaughtUp.NO and timed_out:
             raise ReplicaLags
-        if arrival is _Arrival.YES and time.monotonic() >= unsettled_s:
-            # Those that change all the time are somebody's work, and arrive one after the other.
-            return [(added_id, now.get(added_id), theirs.get(added_id)) for added_id in still]
+        if caught_up is _CaughtUp.YES and time.monotonic() >= unsettled_until_s:
+            # A cell that changes on every read is being written by an application; its changes do arrive.
+            return [(added_id, now.get(added_id), on_replica.get(added_id)) for added_id in settled]
         time.sleep(_POLL_S)
 
 
-def _on_replica(store: Datastore, shard: int, replica: Node, ids: Iterable[int]) -> dict[int, StoredDigest]:
+def _replica_digests(store: Datastore, shard: int, replica: Node, ids: Iterable[int]) -> dict[int, StoredDigest]:
     internals = internals_of(store)
     sql = select_stored_digests(internals.shards.database(shard), ids)
     return digests(internals.shards.run_on(replica, shard, lambda connection: connection.rows(sql)))
 
 
-def _arrival(store: Datastore, shard: int, replica: Node, give_up_s: float) -> _Arrival:
-    """Wait until a replica has got what the primary has committed by now."""
+def _wait_for_replica(store: Datastore, shard: int, replica: Node, deadline_s: float) -> _CaughtUp:
+    """Wait until a replica has every transaction that the primary has committed by now."""
     internals = internals_of(store)
     try:
         position = internals.shards.run(shard, gtid_position)
     except FeedRefused:
-        return _Arrival.UNKNOWN
+        return _CaughtUp.UNKNOWN
 
     def wait(connection: Connection) -> bool:
-        # 0 would be for ever.
-        return wait_for_gtid(connection, position, max(0.01, min(_WAIT_S, give_up_s - time.monotonic())))
+        # A timeout of 0 waits forever.
+        return wait_for_gtid(connection, position, max(0.01, min(_WAIT_S, deadline_s - time.monotonic())))
 
     while not internals.shards.run_on(replica, shard, wait):
-        if time.monotonic() >= give_up_s:
-            return _Arrival.NO
-    return _Arrival.YES
+        if time.monotonic() >= deadline_s:
+            return _CaughtUp.NO
+    return _CaughtUp.YES

@@ -1,7 +1,8 @@
-"""Puts the originals of an archive back, byte for byte: the way back from a migration, and a job like it.
+"""Restore: the job that puts the originals of an archive back, byte for byte, and so undoes a migration.
 
-What is done on a shard is in ``put_back``. The job says where to go on, and what was counted; what is done shows in the
-bytes, so another restore finds it done. Originals that a job has archived and that are not there are named.
+``restore_shard`` does the work on a shard. The job holds the progress and the counters; the stored bytes show what is
+restored, so another restore skips it. Originals that a migration recorded but that are missing from the files are
+reported.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from schemaless.jobs.kind import HowToRun, JobKind, JobSpec
 from schemaless.jobs.runner import ShardRun
 from schemaless.migrate.binlog_cost import log_settings
 from schemaless.migrate.originals import Missing, Originals, missing_of
-from schemaless.migrate.put_back import CHUNK_CELLS, ShardRestored, put_back
+from schemaless.migrate.restore_shard import CHUNK_CELLS, RestoreTally, restore_shard
 from schemaless.migrate.run import weights_of
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import ShardTally
@@ -34,16 +35,15 @@ from schemaless.wire.connection import Connection
 
 @dataclass(frozen=True, slots=True)
 class RestoreSpec(JobSpec):
-    """What a restore is to do; stands in the job.
+    """The parameters of a restore, stored with its job.
 
-    Where the archives of several jobs are given, the newest job is undone first, so that a cell ends with its oldest
-    original.
+    With archives of several jobs, the newest job is undone first, so each cell ends with its oldest original.
 
     Attributes:
-        archives: folders, the archives or parts of them; each worker looks for them on its own machine.
-        shards: only these; all that there are files of unless given.
-        job: only what this job replaced.
-        full_row_images: leave the binary log's row images as the server has them.
+        archives: folders that hold archives or parts of them; each worker looks for them on its own machine.
+        shards: restore only these shards; None for every shard that has files.
+        job: restore only what this migration replaced; None for every job that has files.
+        full_row_images: keep the server's binary log row images.
     """
 
     archives: tuple[str, ...]
@@ -52,31 +52,34 @@ class RestoreSpec(JobSpec):
     full_row_images: bool = False
 
     def originals(self, store: Datastore, shards: Collection[int] | None) -> Originals:
-        """Find the files; raises what ``Originals.of`` raises."""
+        """Find the archive files; raises what ``Originals.of`` raises."""
         return Originals.of(store, map(Path, self.archives), job_id=self.job, shards=shards)
 
 
 @dataclass(slots=True)
 class RestoreOutcome:
-    """What a restore did, by all its runs, or would do.
+    """Result of a restore over all its runs, or of a dry run.
 
     Attributes:
-        job_id: its job; None where nothing was changed.
-        total: what was counted on all shards together.
-        failures: cells that were left as they are, the first thousand of them.
-        jobs: whose originals these are.
-        torn: files whose last frame is not whole, with its bytes: a runner ended there, or a copy broke off.
-        missing: originals that these jobs have archived, and that are not in the files.
-        unknown_jobs: jobs of which the catalog does not know how many originals they have archived.
-        interruptions: runners of these jobs that ended without a word: what each archived since its last checkpoint,
-            a second or so, the job has not noted.
+        job_id: job of the restore; None for a dry run.
+        files: number of archive files.
+        archive_bytes: total size of the files.
+        shards: number of shards.
+        total: counters of all shards.
+        failures: cells left unchanged, at most 1,000.
+        jobs: migrations that the originals belong to.
+        torn: files with an incomplete last frame (a runner died, or a copy is incomplete), and its size in bytes.
+        missing: originals that these jobs recorded and that are missing from the files.
+        unknown_jobs: jobs for which the catalog does not record the number of originals.
+        interruptions: runners of these jobs that died. The originals that each archived after its last checkpoint
+            (about a second) are not recorded with the job.
     """
 
     job_id: int | None = None
     files: int = 0
     archive_bytes: int = 0
     shards: int = 0
-    total: ShardRestored = field(default_factory=ShardRestored)
+    total: RestoreTally = field(default_factory=RestoreTally)
     failures: list[Failure] = field(default_factory=list)
     jobs: set[int] = field(default_factory=set)
     torn: dict[Path, int] = field(default_factory=dict)
@@ -86,20 +89,21 @@ class RestoreOutcome:
 
 
 class _Restore:
-    """A restore, and what the migrations had noted of its originals when it began."""
+    """The files of a restore, and the number of originals that the migrations recorded before it started."""
 
     def __init__(self, store: Datastore, spec: RestoreSpec) -> None:
         """Find the files.
 
         Raises:
-            InvalidInput: a folder is missing, there is nothing of these shards in them, or the job is no migration.
-            CorruptArchive: a file's header is damaged.
+            InvalidInput: a folder is missing, the folders hold no originals of these shards, or the job is not a
+                migration.
+            CorruptArchive: the header of a file is damaged.
         """
-        self._ledger = job_store = JobStore(store)
+        self._job_store = job_store = JobStore(store)
         jobs = job_store.jobs()
         migrations = [job for job in jobs if job.kind == "migrate"]
-        # Before the files are looked for: what is noted until now has to be in them.
-        through = {
+        # Read before the files are listed: everything recorded by now must be in them.
+        finished = {
             job.job_id: {
                 state.shard for state in job_store.shards(job.job_id, counters=False) if state.state != "waiting"
             }
@@ -109,39 +113,39 @@ class _Restore:
         self.originals = originals = spec.originals(store, spec.shards)
         if not originals.files:
             for job in jobs:
-                # One that the catalog does not know may have an archive all the same.
+                # A job that is not in the catalog may have an archive, so an unknown id is no error here.
                 if job.job_id == spec.job:
                     job.check_kind("migrate")
             raise InvalidInput(
                 f"no originals of datastore {store.name!r}"
                 + (f", job {spec.job}," if spec.job is not None else "")
-                + (" of these shards" if spec.shards is not None else "")
-                + f" in {', '.join(spec.archives)}; name the folder that --archive named"
-                + "".join(f"; {path} ends before its header does" for path in sorted(originals.torn)[:1])
+                + (" for these shards" if spec.shards is not None else "")
+                + f" in {', '.join(spec.archives)}; name the archive folder of the migration"
+                + "".join(f"; {path} ends within its header" for path in sorted(originals.torn)[:1])
             )
         self._known = {job.job_id for job in migrations}
         self._jobs = {file.job_id for file in originals.files}
-        kept = {job.job_id for job in migrations if MigrateSpec.of(job).archive is not None}
-        self._unknown = self._jobs - kept
-        self._noted = {
+        archiving = {job.job_id for job in migrations if MigrateSpec.of(job).archive is not None}
+        self._unknown = self._jobs - archiving
+        self._recorded = {
             job_id: [
                 state
                 for state in job_store.shards(job_id)
                 if (spec.shards is None or state.shard in spec.shards)
-                and (job_id not in through or state.shard in through[job_id])
+                and (job_id not in finished or state.shard in finished[job_id])
             ]
-            for job_id in sorted(self._jobs & kept)
+            for job_id in sorted(self._jobs & archiving)
         }
 
     @property
     def cells(self) -> int | None:
-        """How many archived cells there should be; None where that is not known."""
-        return None if self._unknown else sum(state.cells for states in self._noted.values() for state in states)
+        """Expected number of archived cells; None if unknown."""
+        return None if self._unknown else sum(state.cells for states in self._recorded.values() for state in states)
 
     def outcome(
-        self, tallies: Mapping[int, ShardRestored], failures: list[Failure], job_id: int | None = None
+        self, tallies: Mapping[int, RestoreTally], failures: list[Failure], job_id: int | None = None
     ) -> RestoreOutcome:
-        """Put together what was counted on each shard."""
+        """Combine the counters of the shards into an outcome."""
         files = self.originals.files
         outcome = RestoreOutcome(job_id, len(files), self.originals.size_bytes, len(tallies), failures=failures)
         outcome.jobs, outcome.unknown_jobs = self._jobs, self._unknown
@@ -152,34 +156,38 @@ class _Restore:
             file.path: total.torn[file.path.name] for file in files if file.path.name in total.torn
         }
         records = Counter({file: total.records[file.path.name] for file in files if file.path.name in total.records})
-        for job, states in self._noted.items():
+        for job, states in self._recorded.items():
             outcome.missing += missing_of(job, states, records)
             outcome.interruptions += sum(ShardTally.of(state).interruptions for state in states)
         return outcome
 
-    def note(self, outcome: RestoreOutcome) -> None:
-        """Write down with the migrations that they were undone."""
-        what = f"restored {outcome.total.restored:,} cells in {outcome.shards:,} shards"
+    def record(self, outcome: RestoreOutcome) -> None:
+        """Record the restore in the event logs of the migrations that it undid."""
+        event = f"restored {outcome.total.restored:,} cells in {outcome.shards:,} shards"
         for job_id in sorted(self._jobs & self._known):
-            self._ledger.note_event(job_id, what)
+            self._job_store.note_event(job_id, event)
 
 
 def count(store: Datastore, spec: RestoreSpec, *, listener: Listener = nobody) -> RestoreOutcome:
-    """Say what a restore would do. Changes nothing.
+    """Count what a restore would do, without changing anything.
 
     Args:
-        spec: what would be asked for.
-        listener: told each advance, in archived cells, and the total before the first, where that is known.
+        store: the datastore.
+        spec: parameters of the restore.
+        listener: receives the total, if known, then the progress, both in archived cells.
+
+    Returns:
+        The outcome that the restore would have.
 
     Raises:
-        InvalidInput: a folder is missing, there is nothing of these shards in them, or the job is no migration.
+        InvalidInput: a folder is missing, the folders hold no originals of these shards, or the job is not a migration.
         CorruptArchive: a file is damaged.
-        ServerError: a server cannot be reached, or refuses.
+        ServerError: a server cannot be reached, or refuses a statement.
     """
     restore = _Restore(store, spec)
     if restore.cells is not None:
         listener(Total(restore.cells))
-    tallies: dict[int, ShardRestored] = {}
+    tallies: dict[int, RestoreTally] = {}
     failures: list[Failure] = []
 
     def leave(failure: Failure) -> None:
@@ -187,9 +195,9 @@ def count(store: Datastore, spec: RestoreSpec, *, listener: Listener = nobody) -
             failures.append(failure)
 
     for shard in restore.originals.shards():
-        tallies[shard] = ShardRestored()
-        mine = restore.originals.only(shard)
-        for cells in put_back(store, shard, mine, tallies[shard], send=None, fail=leave):
+        tallies[shard] = RestoreTally()
+        of_shard = restore.originals.only(shard)
+        for cells in restore_shard(store, shard, of_shard, tallies[shard], send=None, fail=leave):
             listener(Advanced(cells))
     return restore.outcome(tallies, failures)
 
@@ -197,31 +205,32 @@ def count(store: Datastore, spec: RestoreSpec, *, listener: Listener = nobody) -
 def run(
     store: Datastore, spec: RestoreSpec, *, chunk_cells: int = CHUNK_CELLS, **how: Unpack[HowToRun]
 ) -> RestoreOutcome:
-    """Put originals back, as a job in the catalog: begin one, or go on with the unfinished one that is the same.
+    """Restore originals as a job in the catalog: start a job, or continue an unfinished one with the same spec.
 
-    An unfinished restore that was about something else on these shards, and that nobody works on, is ended: what is
-    done shows in the bytes, so nothing is lost by it.
+    An unfinished restore of these shards with another spec is aborted unless a runner works on it. Nothing is lost:
+    the stored bytes show what it restored.
 
     Args:
-        store: the datastore; its account has the role ``migrate``.
-        chunk_cells: how many originals are put back together, at most.
+        store: the datastore; its account needs the role ``migrate``.
+        spec: parameters of the restore.
+        chunk_cells: maximum number of originals in one UPDATE.
         how: see ``HowToRun``.
 
     Returns:
-        What the whole job has done, by all its runs.
+        The result of the whole job, including its earlier runs.
 
     Raises:
         SchemalessError: as ``JobKind.run``.
-        InvalidInput: a folder is missing, there is nothing of these shards in them, or the job is no migration.
-        CorruptArchive: a file is damaged. Of its shard nothing was changed.
+        InvalidInput: a folder is missing, the folders hold no originals of these shards, or the job is not a migration.
+        CorruptArchive: a file is damaged. No cell of its shard was changed.
     """
     restore = _Restore(store, spec)
     shards = restore.originals.shards()
     ended = replace(RESTORE, work=partial(work, chunk_cells=chunk_cells)).run(store, spec, shards, **how)
     job_store = JobStore(store)
-    tallies = {state.shard: ShardRestored.of(state) for state in job_store.shards(ended.job_id)}
+    tallies = {state.shard: RestoreTally.of(state) for state in job_store.shards(ended.job_id)}
     outcome = restore.outcome(tallies, job_store.failures(ended.job_id), ended.job_id)
-    restore.note(outcome)
+    restore.record(outcome)
     return outcome
 
 
@@ -233,11 +242,11 @@ def _end_abandoned(store: Datastore, spec: RestoreSpec, shards: Sequence[int]) -
         waiting = [state for state in job_store.shards(job.job_id, counters=False) if state.state == "waiting"]
         held = any(state.held and not is_dead_here(state.runner or "") for state in waiting)
         if not held and not {state.shard for state in waiting}.isdisjoint(shards):
-            job_store.change_state(job.job_id, ("running",), "aborted", "another restore of its shards was begun")
+            job_store.change_state(job.job_id, ("running",), "aborted", "another restore of its shards was started")
 
 
 def work(store: Datastore, shard_run: ShardRun, chunk_cells: int = CHUNK_CELLS) -> None:
-    """Put a shard's originals back; runs in a worker."""
+    """Restore the originals of a shard; runs in a worker."""
     internals = internals_of(store)
     state, learned = shard_run.state, shard_run.learned
     spec = RestoreSpec.of(shard_run.job)
@@ -245,10 +254,13 @@ def work(store: Datastore, shard_run: ShardRun, chunk_cells: int = CHUNK_CELLS) 
         learned["originals"] = spec.originals(store, shard_run.job_store.numbers(shard_run.job.job_id))
     originals = learned["originals"].only(state.shard)
     if not originals.files:
-        raise InvalidInput(f"{', '.join(spec.archives)} has no originals of shard {state.shard} where this worker runs")
+        raise InvalidInput(
+            f"no originals of shard {state.shard} in {', '.join(spec.archives)} on the machine of this worker; run the "
+            "restore where the archive is, or mount it there"
+        )
     full_images = spec.full_row_images
     settings = internals.shards.run(state.shard, lambda connection: log_settings(connection, full_images=full_images))
-    tally = ShardRestored.of(state).again()
+    tally = RestoreTally.of(state).restarted()
 
     def send(sql: bytes, body_bytes: int) -> None:
         def operation(connection: Connection) -> None:
@@ -264,10 +276,10 @@ def work(store: Datastore, shard_run: ShardRun, chunk_cells: int = CHUNK_CELLS) 
 
     shard_run.gate()
     try:
-        for _ in put_back(
+        for _ in restore_shard(
             store, state.shard, originals, tally, send=send, fail=shard_run.fail, chunk_cells=chunk_cells
         ):
-            # Also where nothing was to be put back: a look costs the servers something, too.
+            # Chunks without an UPDATE put load on the server, too.
             shard_run.gate()
             if shard_run.due():
                 tally.store(state)

@@ -1,6 +1,6 @@
-"""Migrations: jobs that re-encode bodies in place, under live traffic, shard by shard.
+"""Migrations: jobs that re-encode bodies in place, shard by shard, while applications read and write.
 
-What is done on a shard is in ``reencode``; the job, its leases and its workers are those of every job.
+``reencode`` does the work on a shard; leases and workers are those of the job engine.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from schemaless.survey.table_sizes import data_lengths
 
 
 def _check(store: Datastore, spec: MigrateSpec, shards: Sequence[int]) -> None:
-    """Refuse what cannot be done.
+    """Validate a spec against the catalog before the job is created.
 
     Raises:
-        InvalidInput: the dictionary is retired, or there is no replica to verify on.
-        CorruptBody: the dictionary cannot be had.
+        InvalidInput: the dictionary is retired, or a cluster has no replica to verify on.
+        CorruptBody: the dictionary is unknown or damaged.
     """
     internals = internals_of(store)
     if spec.dictionary is not None:
@@ -39,13 +39,13 @@ def _check(store: Datastore, spec: MigrateSpec, shards: Sequence[int]) -> None:
     alone = [name for name, cluster in sorted(clusters.items()) if not cluster.replicas]
     if spec.verify_after == "replica" and alone:
         raise InvalidInput(
-            f"the catalog names no replica of {', '.join(alone)} to verify on; add it with "
+            f"cannot verify on replicas: the catalog lists no replica of {', '.join(alone)}; add one with "
             "'schemaless topology add-replica', or verify on the primary"
         )
 
 
 def weights_of(store: Datastore, shards: Iterable[int]) -> dict[int, int]:
-    """Return what each shard's table takes, as InnoDB estimates, in bytes: to weigh shards against each other."""
+    """Return InnoDB's size estimate of each shard's table in bytes, as the shard's share of the progress."""
     internals = internals_of(store)
     return {
         shard: lengths.get(database, 1)
@@ -56,7 +56,7 @@ def weights_of(store: Datastore, shards: Iterable[int]) -> dict[int, int]:
 
 
 def _measure(store: Datastore, job: Job, when: str) -> None:
-    """Note how far each cluster's binary log is, and how it will be written, and what the shards' files take."""
+    """Record binary log positions and settings of each cluster, and file sizes of the shards, before or after a run."""
     internals = internals_of(store)
     full_images = MigrateSpec.of(job).full_row_images
     job_store = JobStore(store)
@@ -90,32 +90,32 @@ def run(
     bounds: BlockBounds = BLOCK_BOUNDS,
     **how: Unpack[HowToRun],
 ) -> MigrateOutcome:
-    """Re-encode bodies, as a job in the catalog: begin one, or go on with the unfinished one that is the same.
+    """Re-encode bodies as a job in the catalog: start a job, or continue an unfinished one with the same spec.
 
-    Each new body is decoded again and compared with what the old one meant, before it replaces it; the replacement
-    happens only where the stored bytes are still the ones that were read.
+    Each new body is decoded and compared with the document of the old one before it is written, and it replaces only
+    the exact bytes that were read.
 
     Args:
-        store: the datastore; its account has the role ``migrate``.
-        spec: what to do; by default, everything to MessagePack + zlib.
-        shards: numbers of the shards; all unless given.
-        bounds: how shards are cut into blocks.
+        store: the datastore; its account needs the role ``migrate``.
+        spec: parameters of the migration. The default re-encodes everything to MessagePack + zlib.
+        shards: shard numbers, all by default.
+        bounds: limits on the blocks that a shard is divided into.
         how: see ``HowToRun``.
 
     Returns:
-        What the whole job has done, by all its runs.
+        The result of the whole job, including its earlier runs.
 
     Raises:
         SchemalessError: as ``JobKind.run``.
-        InvalidInput: the dictionary is retired, or there is no replica to verify on.
-        CorruptBody: the dictionary cannot be had.
+        InvalidInput: the dictionary is retired, or a cluster has no replica to verify on.
+        CorruptBody: the dictionary is unknown or damaged.
     """
     kind = replace(MIGRATE, work=partial(work, bounds=bounds))
     return outcome_of(store, kind.run(store, spec or MigrateSpec(), shards, **how))
 
 
 def outcome_of(store: Datastore, job: Job) -> MigrateOutcome:
-    """Return what a job has done so far."""
+    """Return the result of a job so far."""
     job_store = JobStore(store)
     outcome = MigrateOutcome(job.job_id, MigrateSpec.of(job).target)
     for state in job_store.shards(job.job_id):

@@ -1,4 +1,4 @@
-"""What a migration is to do; stands in its job."""
+"""The parameters of a migration."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ VerifyAfter = Literal["primary", "replica"]
 
 @dataclass(frozen=True, slots=True)
 class MigrateSpec(JobSpec):
-    """What a migration is to do; stands in the job.
+    """The parameters of a migration, stored with its job.
 
     Attributes:
-        to: the codec to re-encode to.
-        sources: only bodies in these codecs, as stored; everything that is not in ``to`` unless given.
-        columns: only these columns; all unless given.
-        archive: a folder for the originals, or None.
-        verify_after: read every new body again from there, and compare digests; None does not.
-        follow: go over a shard again until no body is left to re-encode.
-        full_row_images: leave the binary log's row images as the server has them, for readers that need whole rows.
-        chunk_ms: how long a statement should take, in milliseconds.
-        level: the compressor's, for what is re-encoded; None for its own. It does not show in a body, so a body in
-            ``to`` at another level is left.
-        dictionary: the id of the one that zstd compresses with; None for none. A body in ``to`` with another one, or
-            without, is re-encoded.
+        to: name of the target codec.
+        sources: re-encode only bodies stored in these codecs; empty for every body that is not in ``to``.
+        columns: re-encode only these columns; empty for all.
+        archive: folder that receives the original bodies, or None to keep no originals.
+        verify_after: server to read each new body back from, comparing digests; None to skip the read.
+        follow: repeat passes over a shard until no body is left to re-encode.
+        full_row_images: keep the server's binary log row images, for consumers that need whole rows.
+        chunk_ms: target duration of one statement, in milliseconds.
+        level: compression level for re-encoded bodies; None for the compressor's default. A body does not record its
+            level, so bodies already in ``to`` are skipped whatever level they were written with.
+        dictionary: id of the dictionary that zstd compresses with, or None. A body in ``to`` with another dictionary,
+            or without one, is re-encoded.
     """
 
     to: str = DEFAULT.name
@@ -56,28 +56,28 @@ class MigrateSpec(JobSpec):
         for name in self.sources:
             codec_named(name)
         if self.sources and set(self.sources) == {self.to} and not to.compressor.takes_dictionary:
-            raise InvalidInput(f"from {self.to} to {self.to} there is nothing to do; name another codec")
+            raise InvalidInput(f"source and target codec are both {self.to}; name another codec")
         for name in self.columns:
             check_column_name(name)
         if type(self.chunk_ms) is not int or not 1 <= self.chunk_ms <= MOST_CHUNK_MS:
-            raise InvalidInput(f"chunk_ms must be milliseconds from 1 to {MOST_CHUNK_MS:,}, got {self.chunk_ms!r}")
+            raise InvalidInput(f"chunk_ms must be from 1 to {MOST_CHUNK_MS:,} milliseconds, got {self.chunk_ms!r}")
 
     @property
     def target(self) -> str:
-        """The codec to re-encode to, with its dictionary, in words."""
+        """Display name of the target codec, with its dictionary."""
         return self.to if self.dictionary is None else f"{self.to} with dictionary {self.dictionary}"
 
     def codec(self, dictionaries: Dictionaries) -> Codec:
-        """Return the codec to re-encode to.
+        """Return the target codec.
 
         Raises:
-            CorruptBody: the dictionary cannot be had.
+            CorruptBody: the dictionary is unknown or damaged.
         """
         return codec_with(self.to, self.level, self.dictionary, dictionaries)
 
     @property
     def wanted(self) -> bytes:
-        """A test in SQL for bodies that may have to be re-encoded."""
+        """SQL condition for rows whose bodies may need re-encoding."""
         sources = [codec_named(name).format_byte for name in self.sources]
         target = codec_named(self.to).format_byte
         return wanted_bodies(target, sources, self.columns, dictionary_id=self.dictionary)

@@ -1,4 +1,4 @@
-"""Statements that look through bodies where they are, and replace them: re-encoding, restoring, proving."""
+"""Statements of migrations: scan a shard for bodies to replace, compare digests, replace bodies, rebuild tables."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _NAMES_NONE: Final = b"SUBSTRING(body,3,4)=x'28B52FFD' AND %b&3=0" % _DESCRIPTOR
 def wanted_bodies(
     target: int | None, sources: Sequence[int | None], columns: Sequence[str], *, dictionary_id: int | None = None
 ) -> bytes:
-    """Return a test for bodies that may have to be re-encoded; those in the target's own format never do.
+    """Return a condition for rows whose bodies may need re-encoding; it excludes bodies already in the target format.
 
     Args:
-        target: the format byte of the codec that they shall be in; None for legacy.
-        dictionary_id: the dictionary that they shall name, where ``target`` is zstd's; None for none.
-        sources: only bodies in these formats; all unless given.
-        columns: only these columns; all unless given.
+        target: format byte of the target codec; None for legacy.
+        sources: match only bodies with these format bytes; empty for all.
+        columns: match only these columns; empty for all.
+        dictionary_id: dictionary of the target codec, if that is zstd; None for no dictionary.
     """
     head = b"SUBSTRING(body,1,%d)%b"
 
@@ -43,10 +43,10 @@ def wanted_bodies(
 
 
 def select_block(database: str, after: int, rows: int, max_body_bytes: int, wanted: bytes) -> bytes:
-    """Select the next ``rows`` rows, with a body only where it is ``wanted``, and no longer than this.
+    """Select the next ``rows`` rows after an added_id.
 
-    Returns:
-        A statement whose rows are whole cells, with the body's length behind, NULL where it is not wanted.
+    Each row is a whole cell followed by the length of its body. The length is NULL where the body is not ``wanted``;
+    the body is NULL where it is not wanted or longer than ``max_body_bytes``.
     """
     return (
         b"SELECT added_id, row_key, column_name, ref_key, IF((%b) AND LENGTH(body)<=%d,body,NULL), %b, "
@@ -56,31 +56,32 @@ def select_block(database: str, after: int, rows: int, max_body_bytes: int, want
 
 
 def select_digests(database: str, ids: Iterable[int]) -> bytes:
-    """Select added_id and SHA-256, in hexadecimal, of the bodies with these added_ids."""
+    """Select the added_id and the body's SHA-256, in hexadecimal, of the cells with these added_ids."""
     return b"SELECT added_id, SHA2(body,256) FROM %b WHERE added_id IN (%b)" % (by_id(database), numbers(ids))
 
 
 def select_stored_digests(database: str, ids: Iterable[int]) -> bytes:
-    """Select, for the cells with these added_ids, what ``_DIGESTS`` lists: their bodies stay where they are."""
+    """Select the keys and body digests of the cells with these added_ids, without transferring the bodies."""
     return b"SELECT %b FROM %b WHERE added_id IN (%b)" % (_DIGESTS, by_id(database), numbers(ids))
 
 
 def select_block_digests(database: str, after: int, up_to: int) -> bytes:
-    """Select as ``select_stored_digests`` does, for the cells with ``after < added_id <= up_to``."""
+    """Select the same columns as ``select_stored_digests``, for the cells with ``after < added_id <= up_to``."""
     return b"SELECT %b FROM %b WHERE %b ORDER BY added_id" % (_DIGESTS, by_id(database), id_range(after, up_to))
 
 
 def update_bodies(database: str, changes: Iterable[tuple[int, bytes, bytes]]) -> bytes:
-    """Replace bodies that are still what was read: rows of ``(added_id, body read, new body)``.
+    """Replace bodies that have not changed since they were read: rows of ``(added_id, body read, new body)``.
 
-    The guard is a digest, since sending the old body would double the binary log; it is an UPDATE, since an upsert
-    would bring back a cell that was erased meanwhile. The number of rows matched says how many were still the same.
+    The guard is a digest, because sending the old bodies would double the size of the binary log. The statement is an
+    UPDATE, because an upsert would bring back a cell that was erased in between. The number of matched rows is the
+    number of bodies that were still unchanged.
     """
     return replace_bodies(database, ((added_id, hashlib.sha256(old).digest(), new) for added_id, old, new in changes))
 
 
 def replace_bodies(database: str, changes: Iterable[tuple[int, bytes, bytes]]) -> bytes:
-    """Replace bodies as ``update_bodies`` does: rows of ``(added_id, SHA-256 of the body there, new body)``."""
+    """Replace bodies like ``update_bodies``, given ``(added_id, SHA-256 of the stored body, new body)``."""
     parts = [b"UPDATE ("]
     for position, (added_id, digest, new) in enumerate(changes):
         if position:
@@ -101,8 +102,8 @@ SHOW_BINARY_LOG_SETTINGS: Final = (
 )
 
 
-def select_table_made(database: str) -> bytes:
-    """Select when the ``cell`` table was made or last rebuilt, as text, and whether that was in this second."""
+def select_table_created(database: str) -> bytes:
+    """Select when the ``cell`` table was created or last rebuilt, as text, and whether that was within this second."""
     return (
         b"SELECT CONCAT(CREATE_TIME,''), CREATE_TIME>=NOW() FROM information_schema.TABLES "
         b"WHERE TABLE_SCHEMA='%b' AND TABLE_NAME='cell'" % database.encode()
@@ -110,5 +111,5 @@ def select_table_made(database: str) -> bytes:
 
 
 def rebuild_table(database: str) -> bytes:
-    """Rebuild the ``cell`` table while it is read and written."""
+    """Rebuild the ``cell`` table online."""
     return b"ALTER TABLE %b FORCE, ALGORITHM=INPLACE, LOCK=NONE" % cell_table(database)

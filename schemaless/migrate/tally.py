@@ -1,4 +1,4 @@
-"""What a migration counts: cells and bytes by shard and column, and what it left or kept as text."""
+"""Counters of a migration: cells and bytes by shard and column, bodies left unchanged or kept as text."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from schemaless.jobs.job import Failure, ShardState
 
 @dataclass(slots=True)
 class Counts:
-    """Figures that add up: the base of what is counted shard by shard."""
+    """Base of counters that are kept by shard and can be added up."""
 
     def add(self, other: Self) -> None:
-        """Add another's numbers and counters to these; a dict takes the other's entries, and None adds nothing."""
-        for figure in fields(self):
-            mine, more = getattr(self, figure.name), getattr(other, figure.name)
-            if isinstance(mine, dict):
-                mine.update(more)
-            elif more is not None:
-                setattr(self, figure.name, mine + more)
+        """Add the values of ``other``: numbers and ``Counter`` are summed, a dict is updated, None is ignored."""
+        for item in fields(self):
+            value, increment = getattr(self, item.name), getattr(other, item.name)
+            if isinstance(value, dict):
+                value.update(increment)
+            elif increment is not None:
+                setattr(self, item.name, value + increment)
 
     def as_json(self) -> dict[str, Any]:
-        """Return them as JSON values."""
+        """Return the counters as JSON values."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: dict(value) if isinstance(value, dict) else value for name, value in values.items()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Return what ``as_json`` gave, by this version or an earlier one."""
+        """Restore counters from ``as_json`` of this version or an earlier one; missing fields keep their defaults."""
         return cls(
             **{
                 field.name: Counter(values[field.name]) if field.default_factory is Counter else values[field.name]
@@ -42,16 +42,16 @@ class Counts:
 
 @dataclass(slots=True)
 class Tally(Counts):
-    """Cells and their body bytes, of one shard and column.
+    """Counters of one shard and column.
 
     Attributes:
-        cells: bodies replaced.
-        bytes_before: what those took.
-        bytes_after: what they take now.
-        kept_as_text: of those, how many stayed JSON text under an envelope, by reason.
-        left: bodies that were not replaced, by reason.
-        left_bytes: what those take.
-        erased: cells that were erased while the job had them in hand; nothing is left of them.
+        cells: replaced bodies.
+        bytes_before: size of the replaced bodies before.
+        bytes_after: size of the replaced bodies after.
+        kept_as_text: replaced bodies that remain JSON text in an envelope, by reason.
+        left: bodies left unchanged, by reason.
+        left_bytes: size of the bodies left unchanged.
+        erased: cells that were erased between the read and the replacement.
     """
 
     cells: int = 0
@@ -64,12 +64,12 @@ class Tally(Counts):
 
     @property
     def reclaimed_bytes(self) -> int:
-        """Body bytes that are no longer needed."""
+        """Body bytes saved."""
         return self.bytes_before - self.bytes_after
 
 
 def total_of(tallies: Iterable[Tally]) -> Tally:
-    """Return the sum."""
+    """Return the sum of tallies."""
     total = Tally()
     for tally in tallies:
         total.add(tally)
@@ -78,15 +78,15 @@ def total_of(tallies: Iterable[Tally]) -> Tally:
 
 @dataclass(slots=True)
 class ShardTally:
-    """What a job has counted on one shard; stands in ``ShardState.counters``.
+    """Counters of a migration on one shard, stored in ``ShardState.counters``.
 
     Attributes:
-        columns: by column_name.
-        rows: rows looked at in this pass.
-        outdated: bodies of this pass that were not in the codec asked for.
-        interruptions: how often a runner ended without a word: what it had done since its last checkpoint, a second
-            or so, is done but in no count.
-        archived: how many originals are on the disk in each file of the archive, by its name.
+        columns: tallies by column_name.
+        rows: rows scanned in this pass.
+        outdated: bodies found in this pass that were not in the target codec.
+        interruptions: runners that died without releasing the shard. The work after their last checkpoint (about a
+            second) is done but not counted.
+        archived: originals written to each file of the archive and synced, by file name.
     """
 
     columns: dict[str, Tally] = field(default_factory=dict)
@@ -96,22 +96,22 @@ class ShardTally:
     archived: dict[str, int] = field(default_factory=dict)
 
     def column(self, name: str) -> Tally:
-        """Return a column's tally, a new one if need be."""
+        """Return the tally of a column, adding one if needed."""
         return self.columns.setdefault(name, Tally())
 
     def total(self) -> Tally:
-        """Return the sum over columns."""
+        """Return the sum over all columns."""
         return total_of(self.columns.values())
 
     def begin_pass(self) -> None:
-        """Forget what the last pass left: this one looks at all of it again."""
+        """Reset the counters of scanned rows and of bodies left unchanged; each pass counts them from zero."""
         self.rows = self.outdated = 0
         for tally in self.columns.values():
             tally.left.clear()
             tally.left_bytes = 0
 
     def store(self, state: ShardState) -> None:
-        """Write it into a shard's state."""
+        """Write the counters into the state of the shard."""
         total = self.total()
         state.cells = total.cells
         state.bytes_before = total.bytes_before
@@ -127,7 +127,7 @@ class ShardTally:
 
     @classmethod
     def of(cls, state: ShardState) -> ShardTally:
-        """Return what stands in a shard's state."""
+        """Read the counters from the state of a shard."""
         counters = state.counters
         if not counters:
             return cls()
@@ -139,12 +139,12 @@ class ShardTally:
 
 @dataclass(slots=True)
 class MigrateOutcome:
-    """What a migration did.
+    """Result of a migration.
 
     Attributes:
-        codec: what it re-encoded to.
-        tallies: by shard and column_name.
-        failures: cells left as they are, the first thousand of them; ``Tally.left`` counts all.
+        codec: target codec.
+        tallies: counters by shard and column_name.
+        failures: cells left unchanged, at most 1,000; ``Tally.left`` counts all of them.
         interruptions: see ``ShardTally``.
     """
 
@@ -155,11 +155,11 @@ class MigrateOutcome:
     interruptions: int = 0
 
     def total(self) -> Tally:
-        """Return the sum over shards and columns."""
+        """Return the sum over all shards and columns."""
         return total_of(self.tallies.values())
 
     def by_column(self) -> dict[str, Tally]:
-        """Return the sums by column_name."""
+        """Return the sum of each column."""
         return {
             name: total_of(tally for (_, column), tally in self.tallies.items() if column == name)
             for name in sorted({column for _, column in self.tallies})

@@ -1,6 +1,6 @@
-"""Proves what a migration left behind: bodies, replicas and the archive; all of it, or blocks of neighbouring cells.
+"""Verify the result of a migration, read-only: bodies on the primary, copies on replicas, originals in the archive.
 
-Changes nothing.
+A verification covers every cell or a sample of blocks.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from schemaless.migrate.originals import (
     same_meaning,
     stored_digests,
 )
-from schemaless.migrate.reencode import LEAVES
+from schemaless.migrate.reencode import PER_CELL_ERRORS
 from schemaless.migrate.replicas import ReplicaLags, differing, top_beyond
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import Counts
@@ -60,34 +60,36 @@ from schemaless.wire.node import Node
 
 LAG_TIMEOUT_S: Final = 30.0
 ERASED: Final = "Erased"
-"""This is the kind of fault of an archived cell that is not in the store any more."""
+"""Kind of fault for an archived cell that is no longer in the store."""
 
-FAULTS_TOLD: Final = 1_000
-"""So many are told of each kind; all are counted."""
+FAULTS_REPORTED: Final = 1_000
+"""Maximum number of faults of a kind that the listener receives; all are counted."""
 
 _MOST_FAULTS: Final = 10_000
-"""A worker tells so many of a shard; all are counted."""
+"""Maximum number of faults that a worker returns for a shard; all are counted."""
 
 _CHUNK_CELLS: Final = 500
 _CHUNK_BYTES: Final = 4 << 20
 
 
 @dataclass(slots=True)
-class Proof(Counts):
-    """What a proof looked at, and found.
+class VerifyReport(Counts):
+    """Result of a verification.
 
     Attributes:
-        cells: cells that were decoded.
-        by_codec: the same, as stored.
-        left: cells that the job had left and named, by reason; no faults.
-        blocks: blocks of cells that were looked at.
-        blocks_of: blocks that there are.
-        seed: what the sample was drawn with; None where all was looked at.
-        compared: cells that were compared with a replica, by the replica's address.
-        archived: cells of the archive that were looked up.
-        records: cells in each of the archive's files, those that stand there twice counted twice.
-        torn: files of the archive whose last frame is not whole, with its bytes.
-        faults: how many of each kind.
+        shards: number of shards.
+        cells: cells decoded.
+        body_bytes: total size of their bodies.
+        by_codec: cells decoded, by stored codec.
+        left: cells that the job left unchanged and recorded, by reason; they are not faults.
+        blocks: blocks of cells read.
+        blocks_of: blocks in all.
+        seed: seed of the sample; None if every block was read.
+        compared: cells compared with a replica, by the replica's address.
+        archived: archived cells looked up.
+        records: cells in each archive file, duplicates included.
+        torn: archive files with an incomplete last frame, and its size in bytes.
+        faults: number of faults by kind.
     """
 
     shards: int = 0
@@ -106,20 +108,20 @@ class Proof(Counts):
 
 
 @dataclass(frozen=True, slots=True)
-class Depth:
-    """How deep a proof goes: cells by themselves, and what else is named here.
+class VerifyOptions:
+    """What a verification checks besides each cell by itself.
 
     Attributes:
-        wanted: the migration whose work this is; None for bodies in whatever codec.
-        named: cells that the job left and named: that they are as they were is no fault.
-        sample: the share of blocks to look at, over 0 and below 1; at least one for each shard. None for all.
-        seed: for the sample; drawn unless given.
-        archive: the originals; None to do without.
-        replicas: whether to compare with them.
-        lag_timeout_s: how long a replica may take to catch up where it differs.
-        told: of each kind of fault that many are told, None for no limit; all are counted.
-        block_rows: how many neighbouring cells are looked at, and compared, at a time; None looks at all cells of a
-            shard in one go, and compares nothing.
+        wanted: parameters of the migration to verify; None accepts every codec.
+        named: cells that the job left unchanged and recorded; they are not faults.
+        sample: share of blocks to read, between 0 and 1 exclusive, at least one block per shard; None for all.
+        seed: seed of the sample; random by default.
+        archive: originals to compare with; None to skip the archive.
+        replicas: whether to compare with replicas.
+        lag_timeout_s: time for a replica that differs to catch up, in seconds.
+        reported_per_kind: maximum number of faults of a kind that the listener receives, None for no limit. All are
+            counted.
+        block_rows: cells per block; None scans a shard without blocks and compares nothing with replicas.
     """
 
     wanted: MigrateSpec | None = None
@@ -129,29 +131,33 @@ class Depth:
     archive: Originals | None = None
     replicas: bool = True
     lag_timeout_s: float = LAG_TIMEOUT_S
-    told: int | None = FAULTS_TOLD
+    reported_per_kind: int | None = FAULTS_REPORTED
     block_rows: int | None = 500
 
-    def of(self, shard: int, seed: int | None) -> Depth:
-        """Return the same for one shard alone: what a worker needs."""
-        named = [left for left in self.named if left.shard == shard]
+    def of(self, shard: int, seed: int | None) -> VerifyOptions:
+        """Return the options for one shard, with the seed that was drawn; a worker needs no more."""
+        named = [failure for failure in self.named if failure.shard == shard]
         archive = None if self.archive is None else self.archive.only(shard)
         return replace(self, named=named, seed=seed, archive=archive)
 
 
-CELLS: Final = Depth(told=None, block_rows=None)
-"""This depth looks at each cell by itself, and at the identity of its shard."""
+CELLS: Final = VerifyOptions(reported_per_kind=None, block_rows=None)
+"""Options of ``check``: each cell by itself, and the identity of its shard."""
 
 
 def check(
-    store: Datastore, shards: Iterable[int] | None = None, *, hands: Workers | None = None, listener: Listener = nobody
-) -> Proof:
-    """Decode every cell, prove that its payload is canonical, and verify its place and its shard's identity.
+    store: Datastore,
+    shards: Iterable[int] | None = None,
+    *,
+    workers: Workers | None = None,
+    listener: Listener = nobody,
+) -> VerifyReport:
+    """Verify each cell by itself, the identity of each shard, and the dictionaries.
 
-    It is ``verify`` to the depth ``CELLS``, with its arguments, and a look at the dictionaries: in the catalog and on
-    each cluster they have to be the bytes that were written.
+    A cell must decode to a canonical payload and be in the shard of its key. The dictionaries in the catalog and on
+    each cluster must hold the bytes that were written. Arguments and errors are those of ``verify``.
     """
-    report = verify(store, shards, CELLS, hands=hands, listener=listener)
+    report = verify(store, shards, CELLS, workers=workers, listener=listener)
     for message in differences(internals_of(store).dictionary_replicas):
         report.faults[DictionaryDamaged.__name__] += 1
         listener(Fault(DictionaryDamaged.__name__, None, None, None, message))
@@ -161,68 +167,76 @@ def check(
 def verify(
     store: Datastore,
     shards: Iterable[int] | None = None,
-    depth: Depth | None = None,
+    options: VerifyOptions | None = None,
     *,
-    hands: Workers | None = None,
+    workers: Workers | None = None,
     listener: Listener = nobody,
-) -> Proof:
-    """Look at cells on the primary, on each replica that the topology names, and in the archive.
+) -> VerifyReport:
+    """Compare cells on the primary, on every replica in the topology, and in the archive.
 
-    On the primary each is decoded and has to be what a writer of this store would write, in its place, and in the codec
-    that was wanted. On a replica it has to be the same bytes. Each original has to be there still, under its key,
-    added_id and created_at, as the body that took its place, or as another body of the same document.
+    On the primary, each cell must decode to a canonical payload, be in the shard of its key, and be stored in the codec
+    of the migration. A replica must hold the same bytes. Each archived cell must still exist with the same key,
+    added_id and created_at, and its stored body must be the one that the migration wrote or the same document.
 
     Args:
-        shards: numbers of the shards; all unless given.
-        depth: how deep it goes; cells and replicas unless given.
-        hands: who works, a shard at a time each; they need the archive's files where this process has them. This
-            process alone unless given.
-        listener: told each ``Fault`` as it is found, and each advance, in added_ids as ``Datastore.id_span`` counts;
-            with workers, a shard's faults when it is through, and each advance in shards.
+        store: the datastore.
+        shards: shard numbers, all by default.
+        options: what to check; cells and replicas by default.
+        workers: workers that verify a shard at a time; they need the archive files under the same paths as this
+            process. By default this process verifies the shards itself.
+        listener: receives each ``Fault`` as it is found and the progress in added_ids, as counted by
+            ``Datastore.id_span``. With workers, it receives the faults of a shard when the shard is finished, and the
+            progress in shards.
+
+    Returns:
+        The counts of cells and faults.
 
     Raises:
-        InvalidInput: there is no such shard, or no such sample.
+        InvalidInput: a shard does not exist, or the sample is out of range.
         CorruptArchive: a file of the archive is damaged.
-        ServerError: a primary cannot be reached: that is no finding about its cells.
+        ServerError: a primary cannot be reached. An unreachable replica is reported as a fault instead.
     """
-    depth = depth or Depth()
-    if depth.sample is not None and not 0 < depth.sample < 1:
-        raise InvalidInput(f"a sample is a share of the cells, over 0 and below 1, got {depth.sample!r}")
+    options = options or VerifyOptions()
+    if options.sample is not None and not 0 < options.sample < 1:
+        raise InvalidInput(f"the sample must be a share of the cells over 0 and below 1, got {options.sample!r}")
     numbers = internals_of(store).chosen_shards(shards)
-    total = Proof()
-    if depth.archive is not None:
-        total.torn.update(depth.archive.torn)
-    if depth.sample is not None:
-        total.seed = secrets.randbits(32) if depth.seed is None else depth.seed
-    told: Counter[str] = Counter()
+    total = VerifyReport()
+    if options.archive is not None:
+        total.torn.update(options.archive.torn)
+    if options.sample is not None:
+        total.seed = secrets.randbits(32) if options.seed is None else options.seed
+    found: Counter[str] = Counter()
 
-    def tell(event: Event) -> None:
+    def report_limited(event: Event) -> None:
         if isinstance(event, Fault):
-            told[event.kind] += 1
-            if depth.told is not None and told[event.kind] > depth.told:
+            found[event.kind] += 1
+            if options.reported_per_kind is not None and found[event.kind] > options.reported_per_kind:
                 return
         listener(event)
 
-    if hands is None:
-        gone: set[Node] = set()
+    if workers is None:
+        unreachable: set[Node] = set()
         for shard in numbers:
-            total.add(_ShardProof(store, shard, depth.of(shard, total.seed), tell, gone).proof())
+            work = _ShardVerification(store, shard, options.of(shard, total.seed), report_limited, unreachable)
+            total.add(work.run())
         return total
     opening = opening_of(store)
     for result in run_shards(
-        hands, _verify_one, ((opening, number, depth.of(number, total.seed)) for number in numbers)
+        workers, _verify_one, ((opening, number, options.of(number, total.seed)) for number in numbers)
     ):
         if isinstance(result, SchemalessError):
             raise result
         report, faults = result
         total.add(report)
         for fault in faults:
-            tell(fault)
+            report_limited(fault)
         listener(Advanced())
     return total
 
 
-def _verify_one(opening: Opening, shard: int, depth: Depth) -> tuple[Proof, list[Fault]] | SchemalessError:
+def _verify_one(
+    opening: Opening, shard: int, options: VerifyOptions
+) -> tuple[VerifyReport, list[Fault]] | SchemalessError:
     """Verify one shard; runs in a worker."""
     faults: list[Fault] = []
 
@@ -231,39 +245,42 @@ def _verify_one(opening: Opening, shard: int, depth: Depth) -> tuple[Proof, list
             faults.append(fault)
 
     try:
-        return _ShardProof(store_for(opening), shard, depth, only(Fault, keep), set()).proof(), faults
+        return _ShardVerification(store_for(opening), shard, options, only(Fault, keep), set()).run(), faults
     except SchemalessError as error:
         return error
 
 
-class _ShardProof:
-    """The proof of one shard, on its way.
+class _ShardVerification:
+    """Verification of one shard.
 
     Args:
-        depth: how deep it goes; what it names is of this shard alone.
-        listener: told each fault, and each advance in added_ids.
-        gone: replicas that do not answer, and are not asked any more.
+        store: the datastore.
+        shard: shard number.
+        options: options of this shard.
+        listener: receives each fault, and the progress in added_ids.
+        unreachable: replicas that did not answer and are not asked again; shared between shards.
     """
 
-    def __init__(self, store: Datastore, shard: int, depth: Depth, listener: Listener, gone: set[Node]) -> None:
-        self._report = Proof(shards=1)
+    def __init__(
+        self, store: Datastore, shard: int, options: VerifyOptions, listener: Listener, unreachable: set[Node]
+    ) -> None:
+        self._report = VerifyReport(shards=1)
         self._store = store
         self._internals = internals_of(store)
         self._shard = shard
-        self._depth = depth
-        self._named = {left.added_id: left for left in depth.named}
+        self._options = options
+        self._named = {left.added_id: left for left in options.named}
         self._listener = listener
-        self._gone = gone
-        self._behind: set[Node] = set()
+        self._unreachable = unreachable
+        self._skipped: set[Node] = set()
         self._last_id = 0
 
-    def proof(self) -> Proof:
-        """Look at all of it, and return what was found."""
-        store, shard, archive = self._store, self._shard, self._depth.archive
+    def run(self) -> VerifyReport:
+        shard, archive = self._shard, self._options.archive
         try:
-            # Also where this process has done so before: a proof trusts no earlier answer.
-            internals_of(store).shards.verify(shard, internals_of(store).shards.node_of(shard))
-            self._walk(internals_of(store).topology.cluster_of(shard).replicas if self._depth.replicas else ())
+            # Checked even if this process has checked it before: a verification relies on no cached answer.
+            self._internals.shards.verify(shard, self._internals.shards.node_of(shard))
+            self._verify_cells(self._internals.topology.cluster_of(shard).replicas if self._options.replicas else ())
         except (ShardIdentityMismatch, ShardMoving, DatabaseMissing) as error:
             self._fault(type(error).__name__, None, None, str(error))
         if archive is not None:
@@ -271,33 +288,33 @@ class _ShardProof:
             self._report.torn.update(archive.torn)
         return self._report
 
-    def _walk(self, nodes: Sequence[Node]) -> None:
-        depth = self._depth
-        if depth.block_rows is None:
-            self._look(0, None, digests=False)
+    def _verify_cells(self, replicas: Sequence[Node]) -> None:
+        options = self._options
+        if options.block_rows is None:
+            self._verify_block(0, None, digests=False)
             return
-        looked_at: list[tuple[int, int]] = []
-        for after, up_to in self._blocks(depth.block_rows):
-            seen = self._look(after, up_to, digests=bool(nodes))
-            for node in nodes:
-                self._compare(node, after, up_to, seen)
-            if depth.sample is not None:
-                looked_at.append((after, up_to))
-        for node in nodes:
+        sampled: list[tuple[int, int]] = []
+        for after, up_to in self._blocks(options.block_rows):
+            on_primary = self._verify_block(after, up_to, digests=bool(replicas))
+            for node in replicas:
+                self._compare(node, after, up_to, on_primary)
+            if options.sample is not None:
+                sampled.append((after, up_to))
+        for node in replicas:
             self._compare_ends(node)
-        if depth.archive is not None:
-            cells = depth.archive.of_shard(self._shard)
-            self._look_up(cells if depth.sample is None else _within(cells, looked_at))
+        if options.archive is not None:
+            cells = options.archive.of_shard(self._shard)
+            self._look_up(cells if options.sample is None else _within(cells, sampled))
 
     def _blocks(self, rows: int) -> Iterator[tuple[int, int]]:
-        """Yield the blocks to look at, by the added_id before and the last one."""
-        report, sample = self._report, self._depth.sample
+        """Yield the blocks to verify as ``(after, up_to)``."""
+        report, sample = self._report, self._options.sample
         blocks: Iterable[tuple[int, int, int]] = self._internals.id_blocks(self._shard, rows)
         if sample is not None:
             every = list(blocks)
             report.blocks_of = len(every)
-            # Of each shard its own, so that the same seed gives the same blocks whichever shards are looked at.
-            draw = random.Random(f"{self._depth.seed} {self._shard}")  # noqa: S311 - no secret
+            # One generator per shard, so that a seed selects the same blocks whichever shards are verified.
+            draw = random.Random(f"{self._options.seed} {self._shard}")  # noqa: S311 - no secret
             count = min(len(every), max(1, round(sample * len(every))))
             blocks = sorted(draw.sample(every, count))
         for after, up_to, _ in blocks:
@@ -306,18 +323,22 @@ class _ShardProof:
                 report.blocks_of += 1
             yield after, up_to
 
-    def _look(self, after: int, up_to: int | None, *, digests: bool) -> dict[int, StoredDigest]:
-        """Decode a block's cells, to the shard's end where none is given; return their digests where wanted."""
-        seen: dict[int, StoredDigest] = {}
-        report, wanted = self._report, self._depth.wanted
+    def _verify_block(self, after: int, up_to: int | None, *, digests: bool) -> dict[int, StoredDigest]:
+        """Verify the cells of a block on the primary, or with ``up_to`` None the rest of the shard.
+
+        Returns:
+            The cells' digests by added_id if ``digests``, else nothing.
+        """
+        on_primary: dict[int, StoredDigest] = {}
+        report, wanted = self._report, self._options.wanted
         for cell in self._store.scan_shard(self._shard, after=after, up_to=up_to):
             report.cells += 1
             report.body_bytes += len(cell.body)
             if digests:
-                seen[cell.added_id] = digested(cell)
+                on_primary[cell.added_id] = digested(cell)
             self._listener(Advanced(cell.added_id - self._last_id if self._last_id else 1))
             self._last_id = cell.added_id
-            left = self._named.get(cell.added_id)
+            recorded = self._named.get(cell.added_id)
             try:
                 report.by_codec[describe_body(cell.body).name] += 1
                 due = wanted is not None and _is_due(wanted, cell, self._internals.dictionaries)
@@ -325,7 +346,7 @@ class _ShardProof:
                 due = False
             faults = list(faults_of(self._store, cell))
             if due or faults:
-                reason = left.reason if left is not None else self._left_too(cell)
+                reason = recorded.reason if recorded is not None else self._unrecorded_reason(cell)
                 if reason is not None:
                     report.left[reason] += 1
                     continue
@@ -336,14 +357,17 @@ class _ShardProof:
                     "NotReencoded",
                     cell.key,
                     cell.added_id,
-                    f"it is {describe_body(cell.body).name}, not {wanted.target}; was it written after the "
-                    "last pass? Run the migration again",
+                    f"it is stored as {describe_body(cell.body).name}, not as {wanted.target}; it was probably written "
+                    "after the migration's last pass: run the migration again",
                 )
-        return seen
+        return on_primary
 
-    def _left_too(self, cell: StoredCell) -> str | None:
-        """Why the job has left a cell that it did not name, since there were too many; None where it has not."""
-        wanted = self._depth.wanted
+    def _unrecorded_reason(self, cell: StoredCell) -> str | None:
+        """Return why the job must have left a cell unchanged without recording it, or None.
+
+        A job records a limited number of such cells; beyond that limit the cell is re-encoded here to find out.
+        """
+        wanted = self._options.wanted
         if wanted is None or len(self._named) < FAILURES_KEPT:
             return None
         try:
@@ -353,63 +377,67 @@ class _ShardProof:
                 dictionaries=self._internals.dictionaries,
                 limits=self._internals.limits,
             )
-        except LEAVES as error:
+        except PER_CELL_ERRORS as error:
             return type(error).__name__
         return None
 
-    def _compare(self, node: Node, after: int, up_to: int, seen: Mapping[int, StoredDigest]) -> None:
-        """Compare a block with a replica; one that lags is given up for its shard, one that does not answer for all."""
-        with self._asking(node) as asked:
-            if not asked:
+    def _compare(self, node: Node, after: int, up_to: int, on_primary: Mapping[int, StoredDigest]) -> None:
+        """Compare a block with a replica."""
+        with self._replica_faults(node) as usable:
+            if not usable:
                 return
-            lag_timeout_s = self._depth.lag_timeout_s
-            for added_id, ours, theirs in differing(self._store, self._shard, node, after, up_to, seen, lag_timeout_s):
-                cell = ours or theirs
+            for added_id, primary, replica in differing(
+                self._store, self._shard, node, after, up_to, on_primary, self._options.lag_timeout_s
+            ):
+                cell = primary or replica
                 assert cell is not None
-                what = (
-                    "is not there"
-                    if theirs is None
-                    else "is there, but not on the primary"
-                    if ours is None
-                    else "has another body"
-                    if ours._replace(digest=theirs.digest, body_bytes=theirs.body_bytes) == theirs
-                    else "has another key or created_at"
+                message = (
+                    f"it is missing on replica {node}"
+                    if replica is None
+                    else f"it exists on replica {node}, but not on the primary"
+                    if primary is None
+                    else f"it has another body on replica {node}"
+                    if primary._replace(digest=replica.digest, body_bytes=replica.body_bytes) == replica
+                    else f"it has another key or created_at on replica {node}"
                 )
-                self._fault("ReplicaDiffers", cell.key, added_id, f"on replica {node} it {what}")
-            self._report.compared[str(node)] += len(seen)
+                self._fault("ReplicaDiffers", cell.key, added_id, message)
+            self._report.compared[str(node)] += len(on_primary)
 
     def _compare_ends(self, node: Node) -> None:
-        """Find cells on a replica behind the primary's last one, which are in no block."""
-        with self._asking(node) as asked:
-            if asked and (top := top_beyond(self._store, self._shard, node)) is not None:
-                message = f"on replica {node} it is there, but the primary has no cell with such an added_id"
+        """Report cells on a replica beyond the primary's highest added_id, which no block includes."""
+        with self._replica_faults(node) as usable:
+            if usable and (top := top_beyond(self._store, self._shard, node)) is not None:
+                message = f"it exists on replica {node}, but the primary has no cell with such a high added_id"
                 self._fault("ReplicaDiffers", None, top, message)
 
     @contextmanager
-    def _asking(self, node: Node) -> Iterator[bool]:
-        """Make what a replica raises a fault; gives False where it was given up before."""
-        if node in self._behind or node in self._gone:
+    def _replica_faults(self, node: Node) -> Iterator[bool]:
+        """Turn errors of a replica into faults, and yield whether the replica is still usable.
+
+        A replica that lags is skipped for the rest of the shard, one that does not answer for the rest of the run.
+        """
+        if node in self._skipped or node in self._unreachable:
             yield False
             return
         try:
             yield True
         except ReplicaLags:
-            self._behind.add(node)
+            self._skipped.add(node)
             message = (
-                f"replica {node} had not caught up after {self._depth.lag_timeout_s:g} s; verify again once it has"
+                f"replica {node} did not catch up within {self._options.lag_timeout_s:g} s; verify again once it has"
             )
             self._fault("ReplicaLags", None, None, message)
         except (ShardIdentityMismatch, ShardMoving, DatabaseMissing) as error:
-            self._behind.add(node)
+            self._skipped.add(node)
             self._fault(type(error).__name__, None, None, f"replica {node}: {error}")
         except ServerError as error:
             if error.node != str(node):
                 raise
-            self._gone.add(node)
-            self._fault(type(error).__name__, None, None, f"replica {error}; it was not compared from here on")
+            self._unreachable.add(node)
+            self._fault(type(error).__name__, None, None, f"replica {error}; the rest was not compared with it")
 
     def _look_up(self, cells: Iterable[ArchivedCell]) -> None:
-        """Find what has become of archived cells."""
+        """Compare archived cells with the stored ones."""
         for chunk in in_chunks(cells, _CHUNK_CELLS, _CHUNK_BYTES):
             self._report.archived += len(chunk)
             by_id = stored_digests(self._store, self._shard, (cell.added_id for cell in chunk))
@@ -417,12 +445,14 @@ class _ShardProof:
             for cell in chunk:
                 stored = by_id.get(cell.added_id)
                 if stored is None:
-                    self._archived_fault(ERASED, cell, "it is not in the store any more")
+                    self._archived_fault(ERASED, cell, "it is archived, but no longer in the store")
                 elif stored.key != cell.key:
-                    self._archived_fault("ArchivedElsewhere", cell, f"its added_id is that of {stored.key} now")
+                    self._archived_fault("ArchivedElsewhere", cell, f"its added_id now belongs to cell {stored.key}")
                 elif datetime.fromisoformat(stored.created_at) != datetime.fromisoformat(cell.created_at):
                     self._archived_fault(
-                        "ArchivedElsewhere", cell, f"created_at was {cell.created_at}, is {stored.created_at}"
+                        "ArchivedElsewhere",
+                        cell,
+                        f"its created_at was {cell.created_at}, now it is {stored.created_at}",
                     )
                 elif stored.digest not in (cell.new_digest, digest_of(cell.body)):
                     others[cell.added_id] = cell
@@ -430,7 +460,7 @@ class _ShardProof:
             for added_id, body in bodies_of(self._store, self._shard, wanted, _CHUNK_BYTES):
                 cell = others[added_id]
                 if not same_meaning(self._store, cell.body, body):
-                    self._archived_fault("ArchivedChanged", cell, "its body is another document than the original")
+                    self._archived_fault("ArchivedChanged", cell, "its stored body is not the document of the original")
 
     def _archived_fault(self, kind: str, cell: ArchivedCell, message: str) -> None:
         self._fault(kind, cell.key, cell.added_id, message)
@@ -441,10 +471,10 @@ class _ShardProof:
 
 
 def _is_due(spec: MigrateSpec, cell: StoredCell, dictionaries: Dictionaries) -> bool:
-    """Whether a migration would have to replace a cell's body.
+    """Whether a migration would replace the body of a cell.
 
     Raises:
-        CorruptBody: it cannot be told.
+        CorruptBody: the body's codec cannot be determined.
     """
     if spec.columns and cell.column_name not in spec.columns:
         return False
@@ -454,7 +484,7 @@ def _is_due(spec: MigrateSpec, cell: StoredCell, dictionaries: Dictionaries) -> 
 
 
 def _within(cells: Iterable[ArchivedCell], blocks: Sequence[tuple[int, int]]) -> Iterator[ArchivedCell]:
-    """Yield the cells of ascending blocks ``(after, up_to)``."""
+    """Yield the cells that are in one of the ascending blocks ``(after, up_to)``."""
     ends = [up_to for _, up_to in blocks]
     for cell in cells:
         position = bisect.bisect_left(ends, cell.added_id)

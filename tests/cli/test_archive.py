@@ -104,8 +104,8 @@ def test_verify_of_an_archive_that_is_not_whole_is_exit_1(invoke, migrate_url, b
     part = invoke("migrate", "verify", "--archive", elsewhere, url=migrate_url)
 
     assert (gone.code, part.code) == (2, 1)
-    assert "which is not here; name the folder by --archive" in gone.err
-    assert "originals are missing in the archive, of shards 2 (0 of " in part.out
+    assert "which does not exist on this machine; name the archive folder with --archive" in gone.err
+    assert "originals are missing from the archive for shards 2 (0 of " in part.out
 
 
 def test_verify_asks_of_shards_what_their_job_promised(invoke, migrate_url, fresh_store, new_row):
@@ -226,7 +226,7 @@ def test_an_archive_that_is_not_whole_is_exit_1_everywhere(invoke, migrate_url, 
 
     assert [(plain.code, data.code) for plain, data in said] == [(1, 1)] * 3
     for plain, data in said:
-        assert f"originals are missing in the archive, of shards 2 (0 of {cells}); is all of it named?" in plain.out
+        assert f"originals are missing from the archive for shards 2 (0 of {cells}); name every folder of the archive with --archive" in plain.out
         assert f"  job 1, shard 2: {file.name} " in plain.out
         assert "were never replaced" not in plain.err
         assert data.json["missing_originals"] == [

@@ -388,7 +388,7 @@ def test_rebuild_killed_and_run_again_finds_what_the_server_went_on_with(own_ser
 
     [shard] = again["shards"]
     assert (shard["state"], shard["attempts"]) == ("done", 1)
-    assert shard["message"] == "its runner ended while the server rebuilt it"
+    assert shard["message"] == "its runner died, but the server completed the rebuild"
     assert len(tables_in_shards(url)) == 1
 
 

@@ -80,7 +80,7 @@ def test_dask_gives_what_one_thread_gives(fresh_store, legacy, migrate_store):
             others.listen()
         report = migrate.run(migrate_store, count=2, dask="local")
         with workers(2, "local") as hands:
-            checked = check(fresh_store, hands=hands)
+            checked = check(fresh_store, workers=hands)
 
     assert bodies(fresh_store) == legacy
     assert (report.total().cells, report.interruptions) == (CELLS, 0)
@@ -93,7 +93,7 @@ def test_check_by_processes_names_each_fault(fresh_store, legacy, by_hand):
     by_hand(fresh_store).execute(2, b"UPDATE `%b`.cell SET body=x'C111FF' LIMIT 3" % database)
     found, expected = [], []
     with workers(2) as hands:
-        report = check(fresh_store, hands=hands, listener=only(Fault, found.append))
+        report = check(fresh_store, workers=hands, listener=only(Fault, found.append))
     plain = check(fresh_store, listener=only(Fault, expected.append))
 
     assert report == plain

@@ -79,8 +79,11 @@ def test_a_file_that_may_not_grow_is_cut_back_to_its_last_frame(tmp_path):
     (file,) = archive_files(tmp_path)
     reader = read_archive(file)
 
-    assert f"6 {file.path}: File too large; no cell was updated whose original is not archived; raise the" in failed
-    assert "was given up after an error" in again
+    assert (
+        f"6 cannot write {file.path}: File too large; every updated cell has its original in the archive; raise the"
+        in failed
+    )
+    assert "is closed or failed earlier" in again
     assert [each.added_id for each in reader] == [1, 2, 3, 4, 5, 6]
     assert (reader.torn_bytes, reader.closed) == (0, False)
     assert file.size_bytes < 20_000
@@ -97,7 +100,7 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path, monkeypat
     made = writer(tmp_path)
 
     with pytest.raises(
-        ArchiveFailed, match=r"No space left on device; no cell was updated .*; make room there, then go on"
+        ArchiveFailed, match=r"No space left on device; every updated cell .*; free disk space there, then"
     ):
         made.append([cell(1)])
     assert archive_files(tmp_path) == []
@@ -113,9 +116,9 @@ def test_a_sync_that_fails_ends_the_writer(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(archive.os, "fdatasync", fails)
-        with pytest.raises(ArchiveFailed, match=r"Input/output error; .*; look at that disk"):
+        with pytest.raises(ArchiveFailed, match=r"Input/output error; .*; check that disk"):
             made.append([cell(2)])
-    with pytest.raises(ArchiveFailed, match="make another one"):
+    with pytest.raises(ArchiveFailed, match="create another one"):
         made.append([cell(3)])
 
     assert [each.added_id for each in read_archive(made.path)] == [1]
@@ -145,5 +148,5 @@ def test_a_folder_that_cannot_be_made_is_told_at_once(tmp_path):
     """Before the first cell is read."""
     (tmp_path / "file").write_bytes(b"")
 
-    with pytest.raises(ArchiveFailed, match="no cell was updated"):
+    with pytest.raises(ArchiveFailed, match=r"cannot write .*; every updated cell has its original"):
         writer(tmp_path / "file" / "archive")

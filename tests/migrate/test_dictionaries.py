@@ -24,7 +24,7 @@ from schemaless.keys import row_key_bytes
 from schemaless.migrate import run as migrate
 from schemaless.migrate.plan import plan_migration
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.migrate.verify import Depth, check, verify
+from schemaless.migrate.verify import VerifyOptions, check, verify
 from tests.dictionaries import COLUMN, cells, everywhere, kept, set_to, training
 from tests.migrate.originals import restore
 
@@ -82,8 +82,8 @@ def test_migration_tells_dictionaries_apart(
         assert plan_migration(migrate_store, codec).total.cells.mid == 0
         assert read(migrate_store) == documents
         assert check(migrate_store).faults == {}
-        assert verify(migrate_store, depth=Depth(spec)).faults == {}
-    found = verify(migrate_store, depth=Depth(MigrateSpec("json+zstd", dictionary=first.id))).faults
+        assert verify(migrate_store, options=VerifyOptions(spec)).faults == {}
+    found = verify(migrate_store, options=VerifyOptions(MigrateSpec("json+zstd", dictionary=first.id))).faults
     assert found == {"NotReencoded": COUNT}
 
 
@@ -118,7 +118,7 @@ def test_cells_without_their_dictionary_are_faults_and_are_left(
     everywhere(admin, "DELETE FROM {table}")
     with schemaless.connect(migrate_url) as store:
         assert check(store).faults == {"UnknownDictionary": COUNT}
-        assert verify(store, depth=Depth(MigrateSpec())).faults["UnknownDictionary"] == COUNT
+        assert verify(store, options=VerifyOptions(MigrateSpec())).faults["UnknownDictionary"] == COUNT
         report = migrate.run(store, MigrateSpec("msgpack+zlib"))
         assert report.total().left == {"UnknownDictionary": COUNT}
         assert bodies(store) == before

@@ -70,7 +70,9 @@ def test_finalise_with_cells_left_needs_to_be_told(migrate_store, fresh_store, n
     refused = finalise(migrate_store, job)
     accepted = finalise(migrate_store, job, accept_left=True)
 
-    assert refused.refused == ["2 cells that the job left and named (2 UnreadableLegacy); --accept-left is for these"]
+    assert refused.refused == [
+        "2 cells that the job left as they are (2 UnreadableLegacy); accept them with --accept-left"
+    ]
     assert (accepted.refused, accepted.job.state) == ([], "finalised")
     assert accepted.verified.left == {"UnreadableLegacy": 2}
     assert accepted.job.message.endswith("2 left as they are")
@@ -104,11 +106,11 @@ def test_finalise_refuses_a_job_that_is_not_done(migrate_store):
     job_store = JobStore(migrate_store)
     clusters = {cluster.name for cluster in internals_of(migrate_store).topology.clusters}
     job = job_store.create("migrate", MigrateSpec().as_json(), {0: 1}, clusters, {})
-    with pytest.raises(JobConflict, match="is running; let it come to its end first"):
+    with pytest.raises(JobConflict, match=r"cannot finalise job .* is running; complete it first with"):
         finalise(migrate_store, job)
 
     job_store.change_state(job.job_id, ["running"], "aborted")
-    with pytest.raises(JobConflict, match="is aborted; run another to its end"):
+    with pytest.raises(JobConflict, match="is aborted; complete another migration"):
         finalise(migrate_store, job_store.job(job.job_id))
     rebuild = job_store.create("rebuild", {}, {1: 1}, clusters, {})
     with pytest.raises(InvalidInput, match="is a rebuild, not a migration"):
@@ -124,11 +126,14 @@ def test_finalise_misses_files_of_the_archive(migrate_store, job, tmp_path):
 
     (refused,) = finalise(migrate_store, job).refused
     assert re.fullmatch(
-        r"originals are missing in the archive, of shards 2 \(0 of \d+\); is all of it named\?", refused
+        r"originals are missing from the archive for shards 2 \(0 of \d+\); name every folder .* with --archive",
+        refused,
     )
     assert finalise(migrate_store, job, [tmp_path, elsewhere]).refused == []
     tmp_path.rename(f"{tmp_path} gone")
-    with pytest.raises(InvalidInput, match="which is not here; name the folder by --archive"):
+    with pytest.raises(
+        InvalidInput, match=r"which does not exist on this machine; name the archive folder with --archive"
+    ):
         finalise(migrate_store, job)
     assert finalise(migrate_store, job, [Path(f"{tmp_path} gone"), elsewhere]).refused == []
 

@@ -118,7 +118,7 @@ def test_an_archive_on_a_full_disk_stops_the_job_cleanly(fresh_store, new_row, m
 
     assert done.returncode == 1
     assert re.search(
-        r"^schemaless: \S+\.zst: File too large; no cell was updated whose original is not archived; raise the limit",
+        r"^schemaless: cannot write \S+\.zst: File too large; every updated cell has its original .*; raise the",
         done.stderr,
         re.MULTILINE,
     )
@@ -183,7 +183,7 @@ KILLED = """
 import os, signal, sys
 
 import schemaless
-from schemaless.migrate import put_back, restore
+from schemaless.migrate import restore, restore_shard
 from schemaless.migrate import run as migrate
 from schemaless.migrate import archive
 from schemaless.migrate.blocks import BlockBounds
@@ -219,7 +219,7 @@ elif where == "after the UPDATE":
     run, write = Shards.run, dies(Shards.run, after=True)
     Shards.run = lambda *arguments, **options: (write if options.get("writes") else run)(*arguments, **options)
 elif where == "restore":
-    restore.put_back = lambda *arguments, send, **options: put_back.put_back(
+    restore.restore_shard = lambda *arguments, send, **options: restore_shard.restore_shard(
         *arguments, send=dies(send, after=True), **options
     )
 with schemaless.connect(url) as store:

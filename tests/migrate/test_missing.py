@@ -93,9 +93,10 @@ def test_job_that_noted_no_files_is_held_against_its_count(migrate_store, job):
     missing = missing_of(job.job_id, [state], {})
 
     assert missing == [Missing(job.job_id, 2, "", 0, state.cells)]
-    assert str(missing[0]) == f"job 1, shard 2: the archive has 0 of at least {state.cells} originals"
+    assert str(missing[0]) == f"job 1, shard 2: the archive holds 0 of at least {state.cells} originals"
     assert missing_text(missing) == (
-        f"originals are missing in the archive, of shards 2 (0 of {state.cells}); is all of it named?"
+        f"originals are missing from the archive for shards 2 (0 of {state.cells}); "
+        "name every folder of the archive with --archive"
     )
     assert missing_text([]) is None
 
@@ -119,7 +120,7 @@ def test_restore_where_nothing_has_a_header_is_refused_with_the_file(migrate_sto
     for file in archive_files(tmp_path):
         file.path.write_bytes(b"")
 
-    with pytest.raises(InvalidInput, match=r"no originals of datastore .*; .*/shard-0000\..* ends before its header"):
+    with pytest.raises(InvalidInput, match=r"no originals of datastore .*; .*/shard-0000\..* ends within its header"):
         restore(migrate_store, [tmp_path])
 
 
@@ -142,5 +143,5 @@ def test_what_is_no_regular_file_is_refused_and_not_waited_for(migrate_store, jo
     os.mkfifo(pipe)
 
     for call in (lambda: restore(migrate_store, [tmp_path]), lambda: finalise(migrate_store, job)):
-        with pytest.raises(InvalidInput, match="is no regular file; move it away"):
+        with pytest.raises(InvalidInput, match="is not a regular file; move it away"):
             call()

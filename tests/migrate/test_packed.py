@@ -22,7 +22,7 @@ from schemaless.internals import internals_of
 from schemaless.migrate import run as migrate
 from schemaless.migrate.plan import plan_migration
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.migrate.verify import Depth, check, verify
+from schemaless.migrate.verify import VerifyOptions, check, verify
 from tests.migrate.originals import restore
 
 COUNT = 40
@@ -93,7 +93,7 @@ def test_migration_to_packed_and_back_gives_the_first_bytes(
     assert plan_migration(migrate_store, codec).total.cells.mid == 0
     assert read(fresh_store) == documents
     assert check(migrate_store).faults == {}
-    assert verify(migrate_store, depth=Depth(MigrateSpec(name))).faults == {}
+    assert verify(migrate_store, options=VerifyOptions(MigrateSpec(name))).faults == {}
     migrate.run(migrate_store, MigrateSpec("msgpack+zlib", archive=str(tmp_path / "second")))
     assert read(fresh_store) == documents
     assert check(migrate_store).faults == {}

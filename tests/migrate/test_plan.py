@@ -173,5 +173,5 @@ def test_plan_says_what_the_binary_log_will_get(fresh_store, migrate_store, new_
 
 def test_plan_from_a_codec_that_does_not_exist_is_refused(migrate_store):
     """Before anything is read."""
-    with pytest.raises(InvalidInput, match="no codec is called 'pickle'"):
+    with pytest.raises(InvalidInput, match="unknown codec 'pickle'"):
         plan_migration(migrate_store, sources=["pickle"])

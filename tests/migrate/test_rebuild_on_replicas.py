@@ -76,4 +76,4 @@ def test_plan_says_how_long_replicas_would_lag_and_refuses_above_the_limit(accou
         strict = rebuild.plan_rebuild(store, RebuildSpec(max_rebuild_lag_s=1e-6))
 
     assert [(each.replicas, each.refusal) for each in usual] == [(1, None), (1, None)]
-    assert all("raise it with --max-rebuild-lag" in each.refusal for each in strict)
+    assert all("raise the limit with --max-rebuild-lag" in each.refusal for each in strict)

@@ -85,8 +85,8 @@ def test_report_holds_predictions_against_what_came(fresh_store, legacy, migrate
     off = {each.what: each.off for each in found.predictions}
 
     assert off["cells re-encoded"] == off["body bytes before"] == off["body bytes after"] == 0
-    assert abs(off["files after a rebuild, before the run"]) < 0.1
-    assert abs(off["files after a rebuild, just before it"]) < 0.1
+    assert abs(off["files after a rebuild, predicted before the run"]) < 0.1
+    assert abs(off["files after a rebuild, predicted just before it"]) < 0.1
     assert {"binary log", "growth of the files"} <= set(off) | {"growth of the files"}
 
 

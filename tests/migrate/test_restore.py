@@ -18,8 +18,8 @@ from schemaless.internals import internals_of
 from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import Thresholds
-from schemaless.migrate import put_back as put_back_job
 from schemaless.migrate import restore as restore_job
+from schemaless.migrate import restore_shard
 from schemaless.migrate import run as migration
 from schemaless.migrate.archive import ArchivedCell, ArchiveWriter
 from schemaless.migrate.archive_files import archive_files
@@ -182,7 +182,7 @@ def test_restore_does_not_overwrite_a_body_changed_under_it(
             set_body(by_hand(fresh_store), fresh_store, *changed[0], b'{"changed": true}')
         return replace_bodies(database, changes)
 
-    monkeypatch.setattr(put_back_job, "replace_bodies", replace)
+    monkeypatch.setattr(restore_shard, "replace_bodies", replace)
     report = restore(migrate_store, [tmp_path])
     added_id, shard = changed[0]
 
@@ -193,7 +193,7 @@ def test_restore_does_not_overwrite_a_body_changed_under_it(
 def test_restore_that_was_stopped_goes_on(fresh_store, before, migrate_store, tmp_path, monkeypatch):
     """Stopped at any statement, the same call goes on with its job, and counts what all its runs did."""
     migrate(migrate_store, tmp_path)
-    original = put_back_job.replace_bodies
+    original = restore_shard.replace_bodies
     for _ in range(3):
         statements = []
 
@@ -203,11 +203,11 @@ def test_restore_that_was_stopped_goes_on(fresh_store, before, migrate_store, tm
                 raise KeyboardInterrupt
             return original(database, changes)
 
-        monkeypatch.setattr(put_back_job, "replace_bodies", stop)
+        monkeypatch.setattr(restore_shard, "replace_bodies", stop)
         with pytest.raises(KeyboardInterrupt):
             run_restore(migrate_store, RestoreSpec((str(tmp_path),)), chunk_cells=7)
     partly = everything(fresh_store)
-    monkeypatch.setattr(put_back_job, "replace_bodies", original)
+    monkeypatch.setattr(restore_shard, "replace_bodies", original)
     report = run_restore(migrate_store, RestoreSpec((str(tmp_path),)), chunk_cells=7)
     jobs = JobStore(migrate_store).jobs()
 
@@ -260,11 +260,11 @@ def test_restore_of_what_is_not_this_datastores_is_refused(fresh_store, before, 
         with ArchiveWriter(tmp_path / folder, datastore=datastore, shard_count=shard_count, **key) as writer:
             writer.append([cell])
 
-    with pytest.raises(InvalidInput, match=r"no originals of datastore .* in .*/a; name the folder"):
+    with pytest.raises(InvalidInput, match=r"no originals of datastore .* in .*/a; name the archive folder"):
         restore(migrate_store, [tmp_path / "a"])
-    with pytest.raises(InvalidInput, match="with 8 shards, this one has 4"):
+    with pytest.raises(InvalidInput, match="with 8 shards, but this datastore has 4"):
         restore(migrate_store, [tmp_path / "b"])
-    with pytest.raises(InvalidInput, match="no folder"):
+    with pytest.raises(InvalidInput, match=r"folder .* does not exist"):
         restore(migrate_store, [tmp_path / "c"])
 
 
@@ -313,9 +313,9 @@ def watch(monkeypatch, on_sent):
             send(sql, body_bytes)
             on_sent(store, shard, sql)
 
-        return put_back_job.put_back(store, shard, *arguments, send=sending, **options)
+        return restore_shard.restore_shard(store, shard, *arguments, send=sending, **options)
 
-    monkeypatch.setattr(restore_job, "put_back", watched)
+    monkeypatch.setattr(restore_job, "restore_shard", watched)
 
 
 def test_restore_waits_while_a_threshold_says_so(fresh_store, before, migrate_store, tmp_path, eventually):
@@ -495,7 +495,7 @@ def test_restore_that_is_gone_on_with_where_its_files_are_not_is_refused(
     job, _ = RESTORE.begin_or_join(migrate_store, RestoreSpec((str(tmp_path),)))
     for file in archive_files(tmp_path, shards=[0, 1, 2]):
         file.path.unlink()
-    with pytest.raises(InvalidInput, match="has no originals of shard 0 where this worker runs"):
+    with pytest.raises(InvalidInput, match=r"no originals of shard 0 in .* on the machine of this worker"):
         run_restore(migrate_store, RestoreSpec.of(job), job=job)
     after = everything(fresh_store)
 

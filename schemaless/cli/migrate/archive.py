@@ -13,7 +13,7 @@ import click
 from schemaless.cli.jobs import workers_options
 from schemaless.cli.quantities import FiniteRange
 from schemaless.migrate.originals import Missing, missing_text
-from schemaless.migrate.verify import LAG_TIMEOUT_S, Proof
+from schemaless.migrate.verify import LAG_TIMEOUT_S, VerifyReport
 from schemaless.terminal.output import facts, note, out
 
 SHOWN = 20
@@ -81,7 +81,7 @@ def show_left(left: Counter[str]) -> None:
         out().print(f"{cells:,} left by the job, and named: {reason}")
 
 
-def verify_json(report: Proof, missing: list[Missing], faults: list[dict[str, Any]]) -> dict[str, Any]:
+def verify_json(report: VerifyReport, missing: list[Missing], faults: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what a proof found, for ``--json``."""
     return {
         **facts(report, "shards", "cells", "body_bytes", "by_codec", "left", "blocks", "blocks_of", "seed", "compared"),

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
+from schemaless.cli.faults import FaultOutput, verify_workers
 from schemaless.cli.jobs import chosen_job, job_option
 from schemaless.cli.migrate.archive import SHOWN, archive_option, note_torn, proof_options, show_left, verify_json
 from schemaless.cli.options import open_store, url_option
-from schemaless.cli.proof import ShownFaults, proving_hands
 from schemaless.jobs.job import Job
 from schemaless.jobs.job_store import JobStore
 from schemaless.migrate.archive_files import ArchiveFile
@@ -56,12 +56,12 @@ def finalise(
 
     Exit status: 0 finalised, 1 refused.
     """
-    faults = ShownFaults(as_json)
+    faults = FaultOutput(as_json)
     with open_store(url) as store:
         job_store = JobStore(store)
         job = chosen_job(job_store, job_id)
         shards = job_store.numbers(job.job_id)
-        with proving_hands("verifying", store, shards, workers, dask, faults) as (hands, listener):
+        with verify_workers("verifying", store, shards, workers, dask, faults) as (hands, listener):
             result = finalise_job(
                 store,
                 job,
@@ -69,7 +69,7 @@ def finalise(
                 accept_left=accept_left,
                 replicas=replicas,
                 lag_timeout_s=lag_timeout_s,
-                hands=hands,
+                workers=hands,
                 listener=listener,
             )
         _note_others(job_store, job)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from schemaless.cli.faults import FaultOutput, verify_workers
 from schemaless.cli.jobs import job_option
 from schemaless.cli.migrate.archive import (
     archive_option,
@@ -16,7 +17,6 @@ from schemaless.cli.migrate.archive import (
     verify_json,
 )
 from schemaless.cli.options import open_store, shards_of, url_option
-from schemaless.cli.proof import ShownFaults, proving_hands
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
 from schemaless.jobs.job import Job
@@ -24,7 +24,7 @@ from schemaless.jobs.job_store import JobStore
 from schemaless.migrate.finalise import archive_of, named_failures
 from schemaless.migrate.originals import Originals, missing_of
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.migrate.verify import Depth, Proof
+from schemaless.migrate.verify import VerifyOptions, VerifyReport
 from schemaless.migrate.verify import verify as verify_cells
 from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json
 
@@ -83,7 +83,7 @@ def verify(
     if no_archive and folders:
         raise InvalidInput("--archive and --no-archive contradict each other; give one of them")
     share = None if sample is None else _share(sample)
-    faults = ShownFaults(as_json)
+    faults = FaultOutput(as_json)
     with open_store(url) as store:
         job_store = JobStore(store)
         job = job_store.latest("migrate") if job_id is None else job_store.job(job_id)
@@ -95,7 +95,7 @@ def verify(
             wanted = MigrateSpec.of(job)
         states = [] if job is None else [state for state in job_store.shards(job.job_id) if state.shard in set(shards)]
         archive = None if no_archive else _archive(store, job, folders)
-        depth = Depth(
+        options = VerifyOptions(
             wanted,
             [] if job is None else named_failures(job_store, job.job_id, states),
             share,
@@ -104,8 +104,8 @@ def verify(
             replicas,
             lag_timeout_s,
         )
-        with proving_hands("verifying", store, shards, workers, dask, faults) as (hands, listener):
-            report = verify_cells(store, shards, depth, hands=hands, listener=listener)
+        with verify_workers("verifying", store, shards, workers, dask, faults) as (hands, listener):
+            report = verify_cells(store, shards, options, workers=hands, listener=listener)
     # After it was finalised, its files may be deleted.
     compared = archive is not None and job is not None and job.state != "finalised"
     missing = missing_of(job.job_id, states, report.records) if compared and job is not None else []
@@ -151,7 +151,7 @@ def _share(text: str) -> float:
     return share
 
 
-def _verdict(report: Proof, archive: Originals | None) -> str:
+def _verdict(report: VerifyReport, archive: Originals | None) -> str:
     verdict = f"{report.faults.total():,} faults" if report.faults else "sound"
     parts = [
         f"{verdict}: {report.cells:,} cells in {report.shards:,} shards, {bytes_text(report.body_bytes)} of bodies"

@@ -20,8 +20,8 @@ from schemaless.wire.errors import DatabaseMissing
 
 
 @contextmanager
-def proving_hands(
-    what: str, store: Datastore, shards: list[int], count: int, dask: str | None, faults: ShownFaults
+def verify_workers(
+    what: str, store: Datastore, shards: list[int], count: int, dask: str | None, faults: FaultOutput
 ) -> Iterator[tuple[Workers | None, Listener]]:
     """Give workers, or None for this process alone, and what shows how far they are with ``what``, and faults."""
     told = only(Fault, faults.add)
@@ -42,7 +42,7 @@ def _id_total(store: Datastore, shards: list[int]) -> int:
     return total
 
 
-class ShownFaults:
+class FaultOutput:
     """Prints faults as they are found, or keeps them for JSON."""
 
     def __init__(self, as_json: bool) -> None:

@@ -1,8 +1,8 @@
-"""One shard's originals, put back or only counted: each where the stored body is still what took its place.
+"""Restore the originals of one shard, or count what a restore would do.
 
-A cell gets its original where its stored body is the one that the migration put there, or is the same document in some
-other codec. Anything else is left and named. What is done shows in the bytes, so a shard is begun again from its first
-original where its runner ended.
+A cell gets its original back if its stored body is the one that the migration wrote, or the same document in another
+codec. Every other cell is left unchanged and reported. The stored bytes show which cells are restored, so there is no
+checkpoint: after a crash the shard starts again at its first original.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from schemaless.migrate.tally import Counts
 from schemaless.wire.connection import in_packets
 
 CHUNK_CELLS: Final = 200
-"""So many originals are put back together, at most."""
+"""Maximum number of originals in one UPDATE."""
 
 _CHUNK_BYTES: Final = 1 << 20
 _ROUNDS: Final = 10
 
 Send = Callable[[bytes, int], None]
-"""This is a function that sends an UPDATE, which puts that many bytes of originals back."""
+"""Sends an UPDATE; the second argument is the total size of its originals in bytes."""
 
 Fail = Callable[[Failure], None]
-"""This is a function that takes a cell that is left as it is."""
+"""Receives each cell that is left unchanged."""
 
 
 @dataclass(slots=True)
-class ShardRestored(Counts):
-    """What was counted on one shard; stands in ``ShardState.counters``.
+class RestoreTally(Counts):
+    """Counters of a restore on one shard, stored in ``ShardState.counters``.
 
     Attributes:
-        archived: cells that the archive has, once for each job.
-        restored: bodies that were replaced by originals; where nothing is changed, that would be.
-        bytes_before: what those took.
-        bytes_after: what they take now.
-        already: cells whose body was the original when this began.
-        left: cells that were left as they are, by reason.
-        records: cells in each file, by its name, those that stand there twice counted twice.
-        torn: files whose last frame is not whole, by their names, with its bytes.
+        archived: cells in the archive, each counted once per job.
+        restored: bodies replaced by their originals, or in a dry run, bodies that would be.
+        bytes_before: size of those bodies before.
+        bytes_after: size of those bodies after.
+        already: cells that had their original body when the restore started.
+        left: cells left unchanged, by reason.
+        records: cells in each file by file name, duplicates included.
+        torn: size of the incomplete last frame by file name.
     """
 
     archived: int = 0
@@ -68,26 +68,26 @@ class ShardRestored(Counts):
     records: dict[str, int] = field(default_factory=dict)
     torn: dict[str, int] = field(default_factory=dict)
 
-    def again(self) -> ShardRestored:
-        """Return what counts where the shard is begun again: what was replaced stays so, all else is counted again."""
-        return ShardRestored(
+    def restarted(self) -> RestoreTally:
+        """Return the counters to restart the shard with: only restored cells stay counted."""
+        return RestoreTally(
             restored=self.restored, bytes_before=self.bytes_before, bytes_after=self.bytes_after, already=-self.restored
         )
 
     def store(self, state: ShardState) -> None:
-        """Write it into a shard's state."""
+        """Write the counters into the state of the shard."""
         state.cells = self.restored
         state.bytes_before = self.bytes_before
         state.bytes_after = self.bytes_after
         state.left_cells = self.left.total()
         state.first_id, state.checkpoint = 1, self.archived
         state.top_id = max(1, sum(self.records.values()))
-        # Of several jobs' originals, one that was put back may be replaced again on the way.
+        # With originals of several jobs, a restored body may be replaced again by that of an older job.
         state.counters = {**self.as_json(), "already": max(0, self.already)}
 
     @classmethod
-    def of(cls, state: ShardState) -> ShardRestored:
-        """Return what stands in a shard's state."""
+    def of(cls, state: ShardState) -> RestoreTally:
+        """Read the counters from the state of a shard."""
         return cls.from_json(state.counters)
 
 
@@ -96,61 +96,61 @@ class _Change(NamedTuple):
     stored: StoredDigest
 
 
-def put_back(
+def restore_shard(
     store: Datastore,
     shard: int,
     originals: Originals,
-    tally: ShardRestored,
+    tally: RestoreTally,
     *,
     send: Send | None,
     fail: Fail,
     chunk_cells: int = CHUNK_CELLS,
 ) -> Iterator[int]:
-    """Go over a shard's originals: all its files are read, and so checked, before the first cell is changed.
+    """Restore the originals of a shard. Every file is read and checked before the first cell is changed.
 
     Args:
-        originals: its files.
-        tally: takes what is counted.
-        send: sends an UPDATE; None changes nothing, and counts what would be done.
-        fail: takes each cell that is left as it is.
-        chunk_cells: how many are put back together, at most.
+        store: the datastore.
+        shard: shard number.
+        originals: archive files of the shard.
+        tally: counters to update.
+        send: sends an UPDATE; None for a dry run, which only counts.
+        fail: receives each cell that is left unchanged.
+        chunk_cells: maximum number of originals in one UPDATE.
 
     Yields:
-        How many archived cells it has come further; ``tally`` has them.
+        Number of archived cells in each finished chunk; ``tally`` includes them.
 
     Raises:
         CorruptArchive: a file is damaged. Nothing was changed.
-        ServerError: a server cannot be reached, or refuses; what was done is kept.
+        ServerError: a server cannot be reached, or refuses a statement. Restored cells stay restored.
     """
-    work = _PutBack(store, shard, tally, send, fail)
+    work = _ShardRestore(store, shard, tally, send, fail)
     for chunk in in_chunks(originals.of_shard(shard), chunk_cells, _CHUNK_BYTES):
-        # All files are read by now.
+        # of_shard reads every file before it yields a cell, so the counts are complete here.
         tally.records = {file.path.name: count for file, count in originals.records.items()}
         work.restore(chunk)
         tally.archived += len(chunk)
         yield len(chunk)
-    # Also where no file has a cell.
+    # Repeated for a shard whose files hold no cell.
     tally.records = {file.path.name: count for file, count in originals.records.items()}
     tally.torn = {path.name: size for path, size in originals.torn.items()}
 
 
-class _PutBack:
-    """One shard's cells, a chunk at a time."""
-
-    def __init__(self, store: Datastore, shard: int, tally: ShardRestored, send: Send | None, fail: Fail) -> None:
+class _ShardRestore:
+    def __init__(self, store: Datastore, shard: int, tally: RestoreTally, send: Send | None, fail: Fail) -> None:
         self._store = store
         self._internals = internals_of(store)
         self._shard = shard
         self._tally = tally
         self._send = send
         self._fail = fail
-        self._first: dict[int, int] = {}
+        self._size_before: dict[int, int] = {}
         self._sent: set[int] = set()
 
     def restore(self, cells: list[ArchivedCell]) -> None:
-        """Give cells their originals; those that changed meanwhile are looked at again."""
+        """Restore a chunk of cells; cells that change at the same time are tried again."""
         pending = cells
-        self._first, self._sent = {}, set()
+        self._size_before, self._sent = {}, set()
         for _ in range(_ROUNDS):
             changes = []
             for change in self._classified(pending):
@@ -166,18 +166,18 @@ class _PutBack:
             if not pending:
                 return
         for cell in pending:
-            self._leave(cell, "Contended", f"it changed under each of {_ROUNDS} attempts; run the restore again")
+            self._leave(cell, "Contended", f"it changed during each of {_ROUNDS} attempts; run the restore again")
 
     def _classified(self, cells: Sequence[ArchivedCell]) -> Iterator[_Change]:
-        """Count the cells that have their original, or cannot have it; yield the others with what is stored."""
+        """Yield the cells to restore with their stored digests; count or report the others."""
         by_id = stored_digests(self._store, self._shard, (cell.added_id for cell in cells))
         others: list[_Change] = []
         for cell in cells:
             stored = by_id.get(cell.added_id)
             if stored is None:
-                self._leave(cell, "Erased", "it is not there any more")
+                self._leave(cell, "Erased", "it was erased")
                 continue
-            self._first.setdefault(cell.added_id, stored.body_bytes)
+            self._size_before.setdefault(cell.added_id, stored.body_bytes)
             if stored.key != cell.key:
                 self._leave(cell, "OtherCell", f"added_id {cell.added_id} is cell {stored.key} in this datastore")
             elif stored.digest == digest_of(cell.body):
@@ -194,7 +194,7 @@ class _PutBack:
         yield from self._same_documents(others)
 
     def _lacks_dictionary(self, cell: ArchivedCell) -> CorruptBody | None:
-        """Return why an original could not be read, were it put back: its dictionary is not in the catalog any more."""
+        """Return the error that reading the original would raise because its dictionary is missing from the catalog."""
         try:
             number = dictionary_of(cell.body)
             if number is not None:
@@ -206,7 +206,7 @@ class _PutBack:
         return None
 
     def _same_documents(self, others: Sequence[_Change]) -> Iterator[_Change]:
-        """Yield those whose stored body means what the original does."""
+        """Yield the changes whose stored body is the same document as the original; report the others."""
         unread = {change.cell.added_id: change for change in others}
         stored = (change.stored for change in others)
         for added_id, body in bodies_of(self._store, self._shard, stored, _CHUNK_BYTES):
@@ -217,13 +217,13 @@ class _PutBack:
                 self._leave(
                     change.cell,
                     "Changed",
-                    "its stored body is neither the one that took the original's place nor the same document",
+                    "its stored body is neither the one that the migration wrote nor the same document",
                 )
         for change in unread.values():
-            self._leave(change.cell, "Erased", "it is not there any more")
+            self._leave(change.cell, "Erased", "it was erased")
 
     def _statements(self, changes: Sequence[_Change]) -> Iterator[tuple[bytes, Sequence[_Change]]]:
-        """Cut changes into UPDATE statements that the server takes; an original that is too long alone is left."""
+        """Yield UPDATE statements that fit the server's packet limit; report an original that fits in none."""
         database = self._internals.shards.database(self._shard)
 
         def update(part: Sequence[_Change]) -> bytes:
@@ -235,8 +235,8 @@ class _PutBack:
             self._leave(
                 change.cell,
                 "BodyTooLarge",
-                f"its original has {len(change.cell.body):,} bytes, and its UPDATE {sql_bytes:,}; raise the server's "
-                "max_allowed_packet",
+                f"its original has {len(change.cell.body):,} bytes, which makes an UPDATE of {sql_bytes:,} bytes; "
+                "raise the server's max_allowed_packet",
             )
 
         most_bytes = self._internals.shards.run(self._shard, lambda connection: connection.max_statement_bytes)
@@ -244,7 +244,7 @@ class _PutBack:
 
     def _count(self, cell: ArchivedCell) -> None:
         self._tally.restored += 1
-        self._tally.bytes_before += self._first[cell.added_id]
+        self._tally.bytes_before += self._size_before[cell.added_id]
         self._tally.bytes_after += len(cell.body)
 
     def _leave(self, cell: ArchivedCell, reason: str, message: str) -> None:
