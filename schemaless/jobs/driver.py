@@ -1,7 +1,7 @@
-"""The driver of a job: it hands out shards to workers until none is left.
+"""The driver of a job, which dispatches shards to workers until none is left.
 
-Each shard is one call, claimed by the runner that makes it, so it does not matter how many drivers there are, or where.
-A runner that dies takes nothing along but the second since its last checkpoint.
+Each shard is one call, and the runner that executes it first claims the shard, so any number of drivers on any machines
+can share a job. A runner that dies loses only the work since its last checkpoint, about a second.
 """
 
 from __future__ import annotations
@@ -27,24 +27,27 @@ from schemaless.runner_names import is_dead_here, runner_name
 
 _log = logging.getLogger("schemaless")
 
-_TURN_S: Final = 0.5
-_STOP_S: Final = 30.0
-_MOST_PAUSE_S: Final = 30.0
+_POLL_S: Final = 0.5
+_STOP_TIMEOUT_S: Final = 30.0
+_LONGEST_PAUSE_S: Final = 30.0
 _MOST_DEATHS: Final = 5
 
 GIVE_UP_S: Final = 600.0
-"""A server may be unreachable so long before a run ends."""
+"""Time after which a run ends if a server stays unreachable, in seconds."""
 
 
 class Driver:
-    """Hands out the shards of a job to workers until none is left.
+    """Dispatches the shards of a job to workers until none is left.
 
     Args:
-        make_watch: makes the watch over a cluster's servers; None for none.
-        give_up_s: how long a server may be unreachable before the run ends.
-        listener: told ``RunGoesOn`` at each turn.
-        turn_s: how long a turn is.
-        most_deaths: workers that may die in a row without a shard getting through in between.
+        store: the datastore.
+        job: the job.
+        work: does the work on a shard.
+        make_watch: creates the watch over a cluster's servers; None to run without throttling.
+        give_up_s: time after which the run ends if a server stays unreachable, in seconds.
+        listener: receives ``RunGoesOn`` at each poll of the job.
+        poll_s: interval between polls of the job, in seconds.
+        most_deaths: maximum number of workers that may die without a shard being completed in between.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class Driver:
         *,
         give_up_s: float = GIVE_UP_S,
         listener: Listener = nobody,
-        turn_s: float = _TURN_S,
+        poll_s: float = _POLL_S,
         most_deaths: int = _MOST_DEATHS,
     ) -> None:
         self._store = store
@@ -67,58 +70,61 @@ class Driver:
         self._make_watch = make_watch
         self._give_up_s = give_up_s
         self._listener = listener
-        self._turn_s = turn_s
+        self._poll_s = poll_s
         self._most_deaths = most_deaths
         self._name = runner_name()
-        self._ledger = JobStore(store)
+        self._job_store = JobStore(store)
         self._calls: dict[Future[Outcome], int] = {}
-        # By cluster: shards to hand out, the next one last, and how many others have in hand, both as of the last look.
+        # As of the last poll, by cluster: shards to dispatch (the next one last), and shards of other drivers' runners.
         self._free: dict[str, list[int]] = {}
         self._held: Counter[str] = Counter()
-        self._looked_s = -math.inf
+        self._polled_s = -math.inf
         self._deaths = 0
-        # By cluster; "" is the catalog.
+        # Keyed by cluster name; "" is the catalog.
         self._failing_since_s: dict[str, float] = {}
         self._not_before_s: dict[str, float] = {}
 
-    def run(self, hands: Workers) -> Job:
-        """Work until the job has ended, and return it.
+    def run(self, workers: Workers) -> Job:
+        """Work until the job has ended.
+
+        Returns:
+            The job in its final state.
 
         Raises:
-            SchemalessError: what repeating does not mend, or did not for too long; the job can be continued.
+            SchemalessError: an error that a retry cannot fix, or that persisted for too long; the job can be continued.
         """
         job_id = self._job.job_id
         try:
             while True:
                 try:
-                    looks = not self._calls or time.monotonic() - self._looked_s >= self._turn_s
-                    if looks:
-                        self._look()
+                    polls = not self._calls or time.monotonic() - self._polled_s >= self._poll_s
+                    if polls:
+                        self._poll()
                     if self._job.unfinished:
-                        self._hand_out(hands)
-                    through = not self._calls and (not self._job.unfinished or self._ledger.complete(job_id))
-                    if looks:
+                        self._dispatch(workers)
+                    ended = not self._calls and (not self._job.unfinished or self._job_store.complete(job_id))
+                    if polls:
                         self._listener(RunGoesOn(self._job))
-                        self._works("")
+                        self._recovered("")
                 except ServerError as error:
-                    self._fails("", error)
-                    through = False
-                if through:
-                    return self._ledger.job(job_id)
-                self._collect(hands)
+                    self._back_off("", error)
+                    ended = False
+                if ended:
+                    return self._job_store.job(job_id)
+                self._collect(workers)
         except BaseException:
             self._stop()
             raise
 
-    def _look(self) -> None:
-        """See where the job is. What others do meanwhile shows when a shard is claimed."""
+    def _poll(self) -> None:
+        """Read the state of the job. Changes made by other drivers after this show when a shard is claimed."""
         job_id = self._job.job_id
-        self._job = self._ledger.job(job_id)
-        waiting = [state for state in self._ledger.shards(job_id, counters=False) if state.state == "waiting"]
+        self._job = self._job_store.job(job_id)
+        waiting = [state for state in self._job_store.shards(job_id, counters=False) if state.state == "waiting"]
         calls = set(self._calls.values())
         for runner in {state.runner for state in waiting if state.held and state.runner is not None}:
             if not runner.startswith(self._name) and is_dead_here(runner):
-                self._ledger.release_dead(job_id, runner)
+                self._job_store.release_dead(job_id, runner)
         self._free = {}
         self._held = Counter()
         for state in reversed(waiting):
@@ -127,12 +133,12 @@ class Driver:
                 self._held[cluster] += 1
             elif state.shard not in calls:
                 self._free.setdefault(cluster, []).append(state.shard)
-        self._looked_s = time.monotonic()
+        self._polled_s = time.monotonic()
 
-    def _hand_out(self, hands: Workers) -> None:
-        # One more than there are workers each: the next shard is at hand when one is through.
-        most = 2 * hands.size
-        if len(self._calls) > hands.size:
+    def _dispatch(self, workers: Workers) -> None:
+        # Queue one more shard per worker, so that a worker never waits for the next one.
+        most = 2 * workers.size
+        if len(self._calls) > workers.size:
             return
         topology = self._internals.topology
         load = self._held + Counter(topology.cluster_of(shard).name for shard in self._calls.values())
@@ -144,17 +150,17 @@ class Driver:
             cluster = min(ready, key=lambda name: (load[name], name))
             shard = self._free[cluster].pop()
             load[cluster] += 1
-            call = hands.submit(
+            call = workers.submit(
                 work_on, self._opening, self._job.job_id, shard, self._name, self._work, self._make_watch
             )
             self._calls[call] = shard
 
-    def _collect(self, hands: Workers) -> None:
-        """Wait for a moment, and see what became of calls."""
+    def _collect(self, workers: Workers) -> None:
+        """Wait for a call to finish, up to the poll interval, and process the results."""
         if not self._calls:
-            time.sleep(self._turn_s)
+            time.sleep(self._poll_s)
             return
-        done, _ = wait(self._calls, timeout=self._turn_s, return_when=FIRST_COMPLETED)
+        done, _ = wait(self._calls, timeout=self._poll_s, return_when=FIRST_COMPLETED)
         for call in done:
             shard = self._calls.pop(call)
             cluster = self._internals.topology.cluster_of(shard).name
@@ -163,51 +169,51 @@ class Driver:
             except Exception as error:
                 if not _is_death(error):
                     raise
-                self._mourn(hands, error)
+                self._replace_workers(workers, error)
                 return
             if outcome.error is None:
                 if outcome.kind == "through":
                     self._deaths = 0
-                    self._works(cluster)
+                    self._recovered(cluster)
                 elif outcome.kind == "busy":
-                    self._not_before_s[cluster] = time.monotonic() + self._turn_s
+                    self._not_before_s[cluster] = time.monotonic() + self._poll_s
             elif outcome.error.retryable:
-                self._fails(cluster, outcome.error)
+                self._back_off(cluster, outcome.error)
             else:
                 raise outcome.error
 
-    def _mourn(self, hands: Workers, error: Exception) -> None:
+    def _replace_workers(self, workers: Workers, error: Exception) -> None:
         self._deaths += 1
-        # All processes of a broken pool are gone.
-        self._ledger.release_dead(self._job.job_id, self._name)
+        # When one process of a pool dies, the pool terminates the others.
+        self._job_store.release_dead(self._job.job_id, self._name)
         if self._deaths > self._most_deaths:
             raise WorkersDied(
-                f"workers died {self._deaths} times before any shard was finished, the last with shards "
-                f"{sorted(self._calls.values())} ({error}); was there memory enough? Run the same command again, "
-                "perhaps with fewer workers"
+                f"workers died {self._deaths} times before any shard was completed, the last time with shards "
+                f"{sorted(self._calls.values())} ({error}); check whether they ran out of memory, then run the same "
+                "command again, perhaps with fewer workers"
             ) from error
-        _log.warning("a worker died (%s); its shards are taken over", error)
+        _log.warning("a worker died (%s); new workers take over its shards", error)
         self._calls.clear()
-        hands.restart()
+        workers.restart()
 
-    def _works(self, what: str) -> None:
-        self._failing_since_s.pop(what, None)
-        self._not_before_s.pop(what, None)
+    def _recovered(self, cluster: str) -> None:
+        self._failing_since_s.pop(cluster, None)
+        self._not_before_s.pop(cluster, None)
 
-    def _fails(self, what: str, error: SchemalessError) -> None:
-        """Leave a cluster alone for a while that fails for now.
+    def _back_off(self, cluster: str, error: SchemalessError) -> None:
+        """Pause work on a failing cluster.
 
         Raises:
-            SchemalessError: it has failed for too long.
+            SchemalessError: the error is not retryable, or the cluster has failed for too long.
         """
         now_s = time.monotonic()
-        since_s = self._failing_since_s.setdefault(what, now_s)
+        since_s = self._failing_since_s.setdefault(cluster, now_s)
         if not error.retryable or now_s - since_s > self._give_up_s:
             raise error
-        pause_s = min(_MOST_PAUSE_S, max(self._turn_s, (now_s - since_s) / 2))
-        self._not_before_s[what] = now_s + pause_s
+        pause_s = min(_LONGEST_PAUSE_S, max(self._poll_s, (now_s - since_s) / 2))
+        self._not_before_s[cluster] = now_s + pause_s
         _log.warning("%s; trying again in %.0f s", error, pause_s)
-        if not what:
+        if not cluster:
             time.sleep(pause_s)
 
     def _stop(self) -> None:
@@ -215,29 +221,30 @@ class Driver:
         for call in self._calls:
             call.cancel()
         running = {call for call in self._calls if not call.cancelled()}
-        give_up_s = time.monotonic() + _STOP_S
-        told = False
-        while time.monotonic() < give_up_s:
-            # Also what no call is known of: an interrupt can strike between handing a shard out and noting that.
+        deadline_s = time.monotonic() + _STOP_TIMEOUT_S
+        logged = False
+        while time.monotonic() < deadline_s:
+            # The leases count, too: an interrupt between submitting a call and recording it leaves an unknown runner.
             held = False
             with suppress(SchemalessError):
-                # Again and again: one that is about to claim its shard has not heard it yet.
-                self._ledger.ask_to_stop(self._job.job_id, self._name)
-                states = self._ledger.shards(self._job.job_id, counters=False)
+                # Repeated, since a runner that is about to claim its shard has missed earlier requests.
+                self._job_store.ask_to_stop(self._job.job_id, self._name)
+                states = self._job_store.shards(self._job.job_id, counters=False)
                 held = any(state.held and (state.runner or "").startswith(self._name) for state in states)
             if not running and not held:
                 return
-            if not told:
-                told = True
+            if not logged:
+                logged = True
                 _log.warning(
-                    "stopping: runners finish their step and store how far they are; Ctrl-C again ends them at once"
+                    "stopping: waiting for runners to finish their step and save a checkpoint; press Ctrl-C again to "
+                    "kill them at once"
                 )
             if running:
-                running = wait(running, timeout=self._turn_s).not_done
+                running = wait(running, timeout=self._poll_s).not_done
             else:
-                time.sleep(self._turn_s)
+                time.sleep(self._poll_s)
 
 
 def _is_death(error: BaseException) -> bool:
-    """Whether a worker died under a call."""
+    """Whether the exception of a call means that its worker died."""
     return isinstance(error, BrokenExecutor) or type(error).__name__ in ("KilledWorker", "CancelledError")

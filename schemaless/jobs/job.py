@@ -1,7 +1,4 @@
-"""Jobs: what they are to do, where they are on each shard and cluster, and what they met. Values only.
-
-``job_store`` keeps them in the catalog.
-"""
+"""Values of jobs: the job, its state on each shard and cluster, and its failures. ``job_store`` stores them."""
 
 from __future__ import annotations
 
@@ -32,14 +29,15 @@ class Job:
     """A job.
 
     Attributes:
-        job_id: 1, 2, ...
-        state: "running" (with or without a runner), "paused", "done", "aborted" or "finalised".
-        spec: what was asked for.
-        versions: of the libraries that it was begun with.
+        job_id: number of the job, from 1.
+        kind: kind of the job.
+        state: "running" (whether or not a runner works on it), "paused", "done", "aborted" or "finalised".
+        spec: parameters of the job as JSON values.
+        versions: versions of the libraries and servers when the job was created.
         created_by: user and machine.
-        created_at: UTC.
-        ended_at: UTC, or None.
-        message: why it is in its state, where somebody said so.
+        created_at: creation time, UTC.
+        ended_at: end time, UTC; None while unfinished.
+        message: reason for the state, if one was given.
     """
 
     job_id: int
@@ -54,28 +52,28 @@ class Job:
 
     @property
     def thresholds(self) -> Thresholds:
-        """When it waits; as this was read, since they may be changed at any moment."""
+        """The thresholds when the job was read; they may change at any time."""
         return thresholds_of(self.spec)
 
     @property
     def unfinished(self) -> bool:
-        """Whether there may be work left."""
+        """Whether the job is running or paused."""
         return self.state in ("running", "paused")
 
     def check_kind(self, kind: Kind) -> None:
-        """Refuse a job of another kind.
+        """Check that the job is of this kind.
 
         Raises:
-            InvalidInput: it is one; the message has the command that works on it, while there is work.
+            InvalidInput: the job is of another kind. For an unfinished job, the message has the command to continue it.
         """
         if self.kind != kind:
-            goes_on = f"; '{go_on_command(self.kind, self.job_id)}' continues it" if self.unfinished else ""
-            raise InvalidInput(f"job {self.job_id} is a {_NAMES[self.kind]}, not a {_NAMES[kind]}{goes_on}")
+            next_step = f"; '{go_on_command(self.kind, self.job_id)}' continues it" if self.unfinished else ""
+            raise InvalidInput(f"job {self.job_id} is a {_NAMES[self.kind]}, not a {_NAMES[kind]}{next_step}")
 
 
 @dataclass(frozen=True, slots=True)
 class RunBegan(Event):
-    """A run of a job begins: the first one, where the job is new, or one that goes on with it."""
+    """A run of a job starts. ``new`` is True for the run that created the job."""
 
     job: Job
     new: bool
@@ -83,82 +81,87 @@ class RunBegan(Event):
 
 @dataclass(frozen=True, slots=True)
 class RunGoesOn(Event):
-    """A run goes on; told about twice a second, with the job as it was last seen.
+    """A run is in progress; sent about twice a second with the job as last read.
 
-    A listener may ask the catalog then: a ``ServerError`` that it raises is taken for one that the run itself has met.
+    The listener may query the catalog. A ``ServerError`` that it raises is handled like one of the run itself.
     """
 
     job: Job
 
 
 def thresholds_of(spec: Mapping[str, Any]) -> Thresholds:
-    """Return the thresholds that stand in the spec of a job of any kind."""
+    """Return the thresholds in the spec of a job of any kind."""
     return Thresholds.of(spec.get("thresholds", {}))
 
 
 def check_goes_on(job: Job, kind: Kind) -> None:
-    """Refuse a job that a run of this kind cannot go on with.
+    """Check that a run of this kind can continue a job.
 
     Raises:
-        InvalidInput: it is of another kind.
-        JobConflict: it has ended.
+        InvalidInput: the job is of another kind.
+        JobConflict: the job has ended.
     """
     job.check_kind(kind)
     if not job.unfinished:
         raise JobConflict(
-            f"job {job.job_id} is {job.state}; run 'schemaless {_COMMANDS[kind]} --execute' for a new one", job.job_id
+            f"cannot continue job {job.job_id}: it is {job.state}; start a new job with "
+            f"'schemaless {_COMMANDS[kind]} --execute'",
+            job.job_id,
         )
 
 
 def job_name(kind: Kind) -> str:
-    """Return what a job of a kind is called."""
+    """Return the display name of a kind of job."""
     return _NAMES[kind]
 
 
 def begin_command(kind: Kind) -> str:
-    """Return the command that begins a job of a kind."""
+    """Return the command that starts a job of a kind."""
     return f"schemaless {_COMMANDS[kind]} --execute"
 
 
 def go_on_command(kind: str, job_id: int) -> str:
-    """Return the command that works on a job."""
+    """Return the command that continues a job."""
     return f"schemaless {_COMMANDS[kind]} --execute --job {job_id}"
 
 
 def abort_command(kind: str, job_id: int) -> str:
-    """Return the command that ends a job for good."""
+    """Return the command that aborts a job."""
     return steer_command("abort", kind, job_id)
 
 
 def steer_command(verb: str, kind: str, job_id: int) -> str:
-    """Return the command that does something to a job, such as ``throttle``."""
+    """Return a command that controls a job, such as ``throttle``."""
     return f"schemaless {'shards' if kind == 'move' else 'migrate'} {verb} --job {job_id}"
 
 
 @dataclass(slots=True)
 class ShardState:
-    """Where a job is on one shard.
+    """State of a job on one shard.
 
     Attributes:
-        state: "waiting" (not through yet, whether somebody works on it or not) or "done".
-        pass_number: from 1; how often it has begun at the shard's first cell.
-        first_id: the lowest added_id at the pass's beginning.
-        top_id: the highest one.
-        checkpoint: this pass is through up to and with this added_id.
+        shard: shard number.
+        state: "waiting" (unfinished, whether or not a runner works on it), "done" or "failed".
+        pass_number: number of the current pass over the shard, from 1.
+        first_id: lowest added_id at the start of the pass.
+        top_id: highest added_id at the start of the pass, or the checkpoint if that is higher.
+        checkpoint: the pass has completed the cells up to and including this added_id.
         cells: bodies replaced.
-        bytes_before: what those took.
-        bytes_after: what they take now.
-        left_cells: bodies that were left as they are, in this pass.
-        counters: the same in detail; the job's own business.
-        busy_s: how long runners have had it: waits for servers and for the budget count, since they will go on; being
-            paused, and the time between passes, do not.
-        data_bytes: what its table took when the job was made, as InnoDB estimates: a weight.
-        runner: who has it, or had it last.
-        epoch: how often it was taken.
-        lease_left_s: how long it is the runner's, by the server's clock; negative when that is over, None without one.
-        stop: whether its runner was asked to stop.
-        message: what went wrong.
-        measures: sizes before and after; the job's own business.
+        bytes_before: size of those bodies before.
+        bytes_after: size of those bodies after.
+        left_cells: bodies left unchanged in this pass.
+        counters: detailed counters, defined by the kind of job.
+        busy_s: time that runners have worked on the shard. Waiting for servers and for the rate limit counts, since it
+            will be needed for the rest, too; being paused and the time between passes do not.
+        data_bytes: InnoDB's estimate of the table's size when the job was created, used as a weight.
+        runner: the runner that holds the shard, or held it last.
+        epoch: number of times the shard was claimed.
+        lease_left_s: seconds left of the lease by the server's clock; negative if it has expired, None without a lease.
+        stop: whether the runner was asked to stop.
+        message: error or remark.
+        started_at: time of the first claim, UTC.
+        ended_at: time of completion, UTC.
+        measures: measurements such as file sizes, defined by the kind of job.
     """
 
     shard: int
@@ -185,12 +188,12 @@ class ShardState:
 
     @property
     def held(self) -> bool:
-        """Whether a runner has it now."""
+        """Whether a runner holds a valid lease."""
         return self.state == "waiting" and self.lease_left_s is not None and self.lease_left_s > 0
 
     @property
     def fraction(self) -> float:
-        """How much of the pass is through, by added_ids: 0 to 1."""
+        """Completed share of the pass by added_ids, 0 to 1."""
         if self.state != "waiting":
             return 1.0
         if not self.top_id:
@@ -201,16 +204,17 @@ class ShardState:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """What the runner that watches a cluster for the others has seen.
+    """State of a job on a cluster, as stored by the runner that watches the cluster.
 
     Attributes:
-        runner: who watches.
-        lease_left_s: as in ``ShardState``.
-        looked_ago_s: how long ago it looked, or None where nobody did.
+        cluster: name of the cluster.
+        runner: the runner that watches.
+        lease_left_s: seconds left of the watch's lease; as in ``ShardState``.
+        looked_ago_s: age of the last poll in seconds; None if there was none.
         reason: why work on this cluster waits, or None.
-        figures: what it saw.
+        figures: measurements of the last poll.
         waits: seconds waited, by kind of reason.
-        measures: binary log and the like; the job's own business.
+        measures: measurements such as binary log positions, defined by the kind of job.
     """
 
     cluster: str
@@ -225,7 +229,7 @@ class ClusterState:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A cell that was left as it is."""
+    """A cell that a job left unchanged, and why."""
 
     shard: int
     added_id: int
@@ -243,16 +247,16 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """What a runner hears when it renews its lease.
+    """What a runner receives when it renews its lease.
 
     Attributes:
-        state: the job's.
-        stop: whether this runner is to stop.
-        reason: why work on its cluster waits, or None.
-        looked_ago_s: how old that is; None where nobody has looked yet.
-        watches: whether it is this runner that looks.
-        yields: whether to take small steps, since applications use the cluster's primary.
-        spec: what the job is to do, as JSON text: thresholds may have been changed.
+        state: state of the job.
+        stop: whether the runner has to stop.
+        reason: why work on the cluster waits, or None.
+        looked_ago_s: age of the last poll of the cluster in seconds; None if there was none.
+        watches: whether this runner holds the watch of the cluster.
+        yields: whether to take small steps because applications use the cluster's primary.
+        spec: parameters of the job as JSON text; thresholds may have changed.
     """
 
     state: JobState

@@ -1,8 +1,8 @@
-"""Jobs in the catalog: who works on which shard, how far it is, and who may change that.
+"""Store of jobs in the catalog: jobs, leases on shards, checkpoints and counters.
 
-A shard belongs to one runner at a time, by a lease on the catalog server's clock; every note about a shard is guarded
-by the runner and the epoch of its lease, so one that was thought dead cannot overwrite its successor's notes. What a
-runner did to bodies is safe without any of this: each replacement is guarded by what was read.
+A shard belongs to one runner at a time, by a lease on the catalog server's clock. Every update of a shard's state is
+guarded by the runner and the epoch of its lease, so a runner presumed dead cannot overwrite its successor's state. The
+bodies do not depend on leases: each replacement is guarded by a digest of the body that was read.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ from schemaless.wire.sql.sessions import release_lock, take_lock
 T = TypeVar("T")
 
 LEASE_S: Final = 30
-"""A shard stays a runner's so long without a sign of life."""
+"""Duration of a lease on a shard, in seconds."""
 
 FAILURES_KEPT: Final = 1_000
-"""So many are kept of each shard; counters count all."""
+"""Maximum number of failures stored per shard; counters count all."""
 
 RENEWED_WITHIN_S: Final = 5
-"""A runner that hears from the catalog has never less than the rest of its lease before it."""
+"""Age from which a lease is renewed, in seconds. A runner in contact with the catalog has at least the rest left."""
 
 INTERRUPTED: Final = "interrupted"
-"""This is a shard's message where its last runner ended without a word."""
+"""Message of a shard whose last runner died without releasing it."""
 
 _PROGRESS: Final = (
     *("pass_number", "first_id", "top_id", "checkpoint", "cells", "bytes_before", "bytes_after", "left_cells"),
 )
 _TURN_WAIT_S: Final = 10
 _WATCH_LEASE_S: Final = 5
-"""A watch is kept by looking: where its runner is through, another has it soon."""
+"""Duration of a lease on a watch, in seconds. Each poll renews it; another runner takes over soon after the last."""
 
 
 class JobStore:
-    """A datastore's jobs.
+    """The jobs of a datastore.
 
     Attributes:
-        reads: how many SELECTs it has sent, about.
+        reads: approximate number of SELECTs sent.
     """
 
     def __init__(self, store: Datastore) -> None:
@@ -77,17 +77,21 @@ class JobStore:
         clusters: Iterable[str],
         versions: Mapping[str, Any],
     ) -> Job:
-        """Write down a new job.
+        """Create a job.
 
         Args:
-            spec: what is asked for; JSON.
-            shards: the shards that it is about, each with a weight in bytes.
-            clusters: the clusters that they are on.
-            versions: of libraries and servers; JSON.
+            kind: kind of the job.
+            spec: parameters as JSON values.
+            shards: weight in bytes by shard number.
+            clusters: clusters of the shards.
+            versions: versions of libraries and servers as JSON values.
+
+        Returns:
+            The job.
 
         Raises:
-            JobConflict: an unfinished job is about one of these shards.
-            InvalidInput: no shard.
+            JobConflict: an unfinished job includes one of these shards.
+            InvalidInput: there is no shard.
         """
         if not shards:
             raise InvalidInput("a job needs at least one shard")
@@ -107,12 +111,12 @@ class JobStore:
         def operation(connection: Connection) -> int:
             with connection.whole():
                 if connection.rows(take_lock(lock, _TURN_WAIT_S))[0][0] != 1:
-                    raise JobConflict(f"somebody else is creating a job of {self._name!r} at this moment; try again")
-                # Where anything here raises, the lock goes with the connection.
-                # One there is already where an earlier attempt made it, whose reply was lost.
-                made = connection.rows(sql.select_made_with(self._name, token))
-                if made:
-                    job_id = int(made[0][0])
+                    raise JobConflict(f"another process is creating a job of {self._name!r}; try again")
+                # If an exception is raised before the release, closing the connection releases the lock.
+                # The job exists already if this operation is repeated after its reply was lost.
+                created = connection.rows(sql.select_by_token(self._name, token))
+                if created:
+                    job_id = int(created[0][0])
                 else:
                     self._refuse_conflict(connection, shards)
                     with connection.transaction():
@@ -127,30 +131,30 @@ class JobStore:
             if shard in shards:
                 raise JobConflict(
                     f"{kind} job {job_id} is {state} and has not finished shard {shard}; join it with "
-                    f"'{go_on_command(kind, job_id)}', or end it with '{abort_command(kind, job_id)}'",
+                    f"'{go_on_command(kind, job_id)}', or abort it with '{abort_command(kind, job_id)}'",
                     job_id,
                 )
 
     def jobs(self, kind: Kind | None = None) -> list[Job]:
-        """Return all jobs, the newest last."""
+        """Return all jobs, or those of a kind, newest last."""
         return [_job(row) for row in self._rows(sql.select_jobs(self._name, kind=kind))]
 
     def job(self, job_id: int) -> Job:
         """Return one job.
 
         Raises:
-            InvalidInput: there is none of that number.
+            InvalidInput: the job does not exist.
         """
         rows = self._rows(sql.select_jobs(self._name, job_id=job_id))
         if not rows:
-            raise InvalidInput(f"{self._name!r} has no job {job_id}; 'schemaless migrate status --all' lists them")
+            raise InvalidInput(f"{self._name!r} has no job {job_id}; 'schemaless migrate status --all' lists its jobs")
         return _job(rows[0])
 
     def latest(self, kind: Kind) -> Job | None:
-        """Return the job of a kind that is meant where none is named; None where there is none.
+        """Return the default job of a kind, or None if there is no job.
 
-        The newest unfinished one; else the newest that replaced a body, since a run that finds nothing to do is a job,
-        too; else the newest.
+        That is the newest unfinished job; else the newest that replaced a body, since a run that finds nothing to do
+        is a job, too; else the newest.
         """
         jobs = self.jobs(kind)
         unfinished = [job for job in jobs if job.unfinished]
@@ -160,12 +164,12 @@ class JobStore:
         return next((job for job in reversed(jobs) if job.job_id in replaced), jobs[-1])
 
     def that_replaced(self) -> set[int]:
-        """Return the numbers of the jobs that replaced a body."""
+        """Return the ids of the jobs that replaced at least one body."""
         rows = self._rows(sql.select_that_replaced(self._name))
         return {int(job_id) for (job_id,) in rows}
 
     def change_state(self, job_id: int, before: Sequence[JobState], after: JobState, why: str | None = None) -> bool:
-        """Take a job from one of some states to another; False where it is in none of them."""
+        """Change the state of a job that is in one of the states ``before``; return False if it is in none of them."""
         ended = after in ("done", "aborted", "finalised")
         changed = self._execute(sql.update_state(self._name, job_id, before, after, why, ended=ended))
         if changed:
@@ -173,10 +177,10 @@ class JobStore:
         return bool(changed)
 
     def change_thresholds(self, job_id: int, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Change thresholds of a job, those that are named; its runners hear of it with their next sign of life.
+        """Change some thresholds of a job; its runners receive the change when they renew their leases.
 
         Returns:
-            All of them as they are now.
+            All thresholds of the job.
         """
 
         def operation(connection: Connection) -> dict[str, Any]:
@@ -192,92 +196,91 @@ class JobStore:
         return thresholds
 
     def complete(self, job_id: int) -> bool:
-        """Call a job done where none of its shards waits any more; False where one does, or it has ended otherwise."""
+        """Mark an unfinished job as done if no shard is waiting; return whether it was."""
         changed = self._execute(sql.complete(self._name, job_id))
         if changed:
             self.note_event(job_id, "done")
         return bool(changed)
 
     def note_event(self, job_id: int, what: str) -> None:
-        """Write down that something happened, and by whom."""
+        """Add an event to the job, with the current user and machine."""
         self._execute(sql.insert_event(self._name, job_id, who(), what))
 
     def events(self, job_id: int) -> list[tuple[datetime, str, str]]:
-        """Return what happened to a job: when, by whom, what."""
+        """Return the events of a job: time, actor, description."""
         rows = self._rows(sql.select_events(self._name, job_id))
         return [(_time(at), str(name), str(what)) for at, name, what in rows]
 
     # Shards
 
     def shards(self, job_id: int, *, counters: bool = True) -> list[ShardState]:
-        """Return where a job is on each of its shards, in their order."""
+        """Return the state of each shard of a job, in shard order."""
         return [_shard(row) for row in self._rows(sql.select_shards(self._name, job_id, counters=counters))]
 
     def numbers(self, job_id: int) -> list[int]:
-        """Return the numbers of the shards that a job is about, in their order."""
+        """Return the shard numbers of a job in order."""
         return [state.shard for state in self.shards(job_id, counters=False)]
 
     def claim(self, job_id: int, shard: int, runner: str) -> ShardState | None:
-        """Take a shard for a runner.
+        """Claim a shard for a runner.
 
         Returns:
-            Where the job is on it, with ``INTERRUPTED`` as its message where the runner before ended without a word;
-            None where somebody else has it, or it is through, or the job has ended.
+            State of the shard, with ``INTERRUPTED`` as its message if the previous runner died without releasing it;
+            None if another runner holds the shard, it is done, or the job has ended.
         """
-        before = self._rows(sql.select_broken_off(self._name, job_id, shard, runner, INTERRUPTED))
+        interrupted = self._rows(sql.select_interrupted(self._name, job_id, shard, runner, INTERRUPTED))
         if not self._execute(sql.claim_shard(self._name, job_id, shard, runner, LEASE_S)):
             return None
         rows = self._rows(sql.select_shards(self._name, job_id, shard=shard, runner=runner))
         if not rows:
             return None
         state = _shard(rows[0])
-        state.message = INTERRUPTED if before and before[0][0] else None
+        state.message = INTERRUPTED if interrupted and interrupted[0][0] else None
         return state
 
     def renew(self, job_id: int, state: ShardState, cluster: str) -> Signal:
-        """Keep a shard for another while, and hear what its runner should know.
+        """Renew the lease on a shard if due, and return the signal for its runner.
 
         Raises:
-            LeaseLost: it belongs to somebody else by now.
+            LeaseLost: another runner has taken over the shard.
         """
         runner = state.runner or ""
         rows = self._rows(sql.select_signal(self._name, job_id, state.shard, runner, state.epoch, cluster))
         if not rows:
             raise self._lost(job_id, state)
         job_state, stop, reason, ago, watches, unwatched, left, spec, yields = rows[0]
-        # Every commit may wait for the catalog's disk, so leases are renewed when it is time, not each time.
+        # Each commit may cost a disk sync of the catalog server, so the lease is renewed only when due.
         if left is None or int(left) < LEASE_S - RENEWED_WITHIN_S:
             self._guarded(job_id, state, {}, LEASE_S)
         if unwatched:
-            # Whoever finds the watch free takes it.
             watches = self._execute(sql.claim_watch(self._name, job_id, cluster, runner, _WATCH_LEASE_S))
         ago_s = None if ago is None else float(ago)
         return Signal(job_state, bool(stop), reason, ago_s, bool(watches), str(yields) == "true", str(spec))
 
     def runners(self, job_id: int) -> int:
-        """Return how many runners have a shard of a job in their hands."""
+        """Return the number of runners that hold a lease on a shard of a job."""
         return int(self._rows(sql.count_runners(self._name, job_id))[0][0])
 
     def checkpoint(self, job_id: int, state: ShardState) -> None:
-        """Write down how far a shard is.
+        """Store the state of a shard and renew the lease.
 
         Raises:
-            LeaseLost: it belongs to somebody else by now.
+            LeaseLost: another runner has taken over the shard.
         """
         self._guarded(job_id, state, self._progress(state), LEASE_S)
 
     def release(self, job_id: int, state: ShardState, *, after: str = "waiting", message: str | None = None) -> None:
-        """Give a shard back, with how far it is; ``after`` is "waiting" or "done".
+        """Store the state of a shard and release it; ``after`` is its new state, "waiting", "done" or "failed".
 
         Raises:
-            LeaseLost: it belongs to somebody else by now.
+            LeaseLost: another runner has taken over the shard.
         """
         changes = {**self._progress(state), "state": after, "message": message, "stop": 0}
         self._guarded(job_id, state, changes, None, ended=after != "waiting")
         state.state = after
 
     def release_dead(self, job_id: int, runner_prefix: str) -> int:
-        """Give back what runners had that are known to be dead; return how many shards."""
+        """Release the watches and shards of dead runners; return the number of shards."""
         self._execute(sql.free_watches(self._name, job_id, runner_prefix))
         return self._execute(sql.free_shards(self._name, job_id, runner_prefix, INTERRUPTED))
 
@@ -286,7 +289,7 @@ class JobStore:
         self._execute(sql.ask_to_stop(self._name, job_id, runner_prefix))
 
     def note_on_shards(self, job_id: int, measures: Mapping[int, Mapping[str, Any]], at_once: int = 500) -> None:
-        """Add to what was measured of shards, by their numbers; same names are replaced."""
+        """Merge values into the measures of shards, by shard number."""
         numbers = sorted(measures)
 
         def operation(connection: Connection, part: Sequence[int]) -> None:
@@ -315,8 +318,8 @@ class JobStore:
     @staticmethod
     def _lost(job_id: int, state: ShardState) -> LeaseLost:
         return LeaseLost(
-            f"shard {state.shard} of job {job_id} was taken over by another runner: this one gave no sign of life "
-            f"for {LEASE_S} s. Nothing is lost, and the other continues"
+            f"another runner took over shard {state.shard} of job {job_id}, because this one did not renew its lease "
+            f"for {LEASE_S} s; nothing is lost, the other runner continues"
         )
 
     @staticmethod
@@ -327,7 +330,7 @@ class JobStore:
     # Clusters
 
     def clusters(self, job_id: int) -> list[ClusterState]:
-        """Return what was seen of each cluster."""
+        """Return the state of each cluster of a job."""
         rows = self._rows(sql.select_clusters(self._name, job_id))
         return [
             ClusterState(
@@ -352,7 +355,7 @@ class JobStore:
         figures: Mapping[str, Any],
         waits: Mapping[str, float],
     ) -> None:
-        """Write down what was seen of a cluster, if the watch is still this runner's."""
+        """Store the result of polling a cluster, provided the runner still holds the watch."""
         self._execute(
             sql.update_look(
                 self._name, job_id, cluster, runner, reason, json.dumps(figures), json.dumps(waits), _WATCH_LEASE_S
@@ -360,7 +363,7 @@ class JobStore:
         )
 
     def note_on_cluster(self, job_id: int, cluster: str, measures: Mapping[str, Any]) -> None:
-        """Add to what was measured of a cluster; same names are replaced."""
+        """Merge values into the measures of a cluster."""
 
         def operation(connection: Connection) -> None:
             with connection.transaction():
@@ -374,7 +377,7 @@ class JobStore:
     # Budget and failures
 
     def spend(self, job_id: int, amount: int, per_s: float) -> float:
-        """Take bytes from the budget that all of a job's runners share; return how many seconds to wait first."""
+        """Take bytes from the rate limit shared by a job's runners; return the seconds to wait before using them."""
         cost_us = int(amount / per_s * 1e6)
 
         def operation(connection: Connection) -> float:
@@ -385,7 +388,7 @@ class JobStore:
         return self._run(operation, writes=False)
 
     def note_failures(self, job_id: int, failures: Sequence[Failure]) -> None:
-        """Write down cells that were left as they are; one that is there already gets its newest reason."""
+        """Store cells left unchanged; a cell that is stored already gets the new reason."""
         for start in range(0, len(failures), 100):
             rows = [
                 (
@@ -402,7 +405,7 @@ class JobStore:
             self._execute(sql.insert_failures(self._name, job_id, rows))
 
     def failures(self, job_id: int, limit: int = FAILURES_KEPT, shards: Iterable[int] | None = None) -> list[Failure]:
-        """Return cells that were left as they are, the first ``limit`` of them."""
+        """Return the first ``limit`` cells left unchanged, optionally only of some shards."""
         rows = self._rows(sql.select_failures(self._name, job_id, limit, shards))
         return [
             Failure(int(shard), int(added_id), bytes(row_key), str(column), int(ref_key), str(reason), str(message))
@@ -420,7 +423,7 @@ class JobStore:
         try:
             return self._internals.catalog.run(operation, writes=writes)
         except ServerError:
-            # Jobs go on where the catalog is by now: whoever tries again asks the server that has it.
+            # Refresh the routing, so that a retry reaches the catalog's current server after a failover.
             self._internals.shards.again(self._internals.shards.routing)
             raise
 

@@ -1,4 +1,4 @@
-"""A kind of job: what is asked for, what is done on a shard, and what around it; begun or joined and run in one way."""
+"""Kinds of jobs: parameters, work on a shard and hooks, with one way to start, join and run jobs of every kind."""
 
 from __future__ import annotations
 
@@ -26,46 +26,46 @@ _LONGEST_LIST: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What a job is to do, as it stands in the catalog: the base of each kind's.
+    """Parameters of a job as stored in the catalog: base class of each kind's spec.
 
     Attributes:
-        thresholds: when to wait; they are the job's own once it is begun, and may be changed.
+        thresholds: thresholds for throttling. They may be changed while the job runs.
     """
 
     thresholds: Thresholds = field(default_factory=Thresholds, kw_only=True)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the parameters as JSON values."""
         return asdict(self)
 
     @classmethod
     def of(cls, job: Job) -> Self:
-        """Return what a job is to do."""
+        """Return the parameters of a job."""
         return cls.from_json(job.spec)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Return what ``as_json`` gave, by this version or an earlier one."""
+        """Restore parameters from ``as_json`` of this version or an earlier one; missing ones get their defaults."""
         known = {field.name: value[field.name] for field in fields(cls) if field.name in value}
-        told: dict[str, Any] = {
-            name: tuple(given) if isinstance(given, list) else given for name, given in known.items()
+        arguments: dict[str, Any] = {
+            name: tuple(item) if isinstance(item, list) else item for name, item in known.items()
         }
-        return cls(**{**told, "thresholds": thresholds_of(value)})
+        return cls(**{**arguments, "thresholds": thresholds_of(value)})
 
 
 S = TypeVar("S", bound=JobSpec)
 
 
 class HowToRun(TypedDict, total=False):
-    """How a job is run, whatever its kind.
+    """Options of a run, for every kind of job.
 
     Attributes:
-        job: go on with this one, whatever else is asked for.
-        new: whether that one was begun just now, for this run.
-        count: workers: 1, unless given, is a thread of this process, more are processes.
-        dask: the address of a Dask scheduler, or "local".
-        give_up_s: how long a server may be unreachable before the run ends.
-        listener: told ``RunBegan`` before the work, and ``RunGoesOn`` meanwhile.
+        job: continue this job; its own parameters apply.
+        new: whether ``job`` was created for this run.
+        count: number of workers: 1 (the default) is a thread of this process, more are processes.
+        dask: address of a Dask scheduler, or "local".
+        give_up_s: time after which the run ends if a server stays unreachable, in seconds.
+        listener: receives ``RunBegan`` before the work and ``RunGoesOn`` during it.
     """
 
     job: Job | None
@@ -96,17 +96,17 @@ class JobKind(Generic[S]):
     """A kind of job.
 
     Attributes:
-        name: as the catalog has it.
-        spec: the class of what is asked for.
-        weigh: returns what each of some shards weighs against the others, in bytes.
-        work: does the work on a shard. A function of a module.
-        check: raises where a new job cannot do what is asked for on these shards. Runs before the job is created, and
-            not for a job that is joined: that one passed it.
-        covers: whether an unfinished job, given by its spec, is the one that a command asks for, whichever shards the
-            command finds now. The shards of a drain are fewer with each one that has moved.
-        reaches: returns the clusters that it is about besides those that the shards are on.
-        before: called once a job is new, before its work.
-        after: called after each run that came to the job's end, or to its abortion.
+        name: name of the kind in the catalog.
+        spec: class of the parameters.
+        weigh: returns the weights of shards, in bytes.
+        work: does the work on a shard; a module-level function.
+        check: raises if a new job with these parameters is not possible on these shards. Called before the job is
+            created, and not for a job that is joined, which passed the check when it was created.
+        covers: whether an unfinished job, given by its parameters, is the one that a command asks for, whatever shards
+            the command finds now. A drain has fewer shards left with each one that has moved.
+        reaches: returns clusters involved besides those of the shards.
+        before: called once for a new job, before its work.
+        after: called after each run that ends with the job done or aborted.
     """
 
     name: Kind
@@ -120,15 +120,19 @@ class JobKind(Generic[S]):
     after: Callable[[Datastore, Job], None] = _nothing
 
     def begin_or_join(self, store: Datastore, spec: S, shards: Iterable[int] | None = None) -> tuple[Job, bool]:
-        """Return a job for this, and whether it is new: an unfinished one that is about just this is joined.
+        """Join an unfinished job with the same parameters and shards, or create a job.
 
         Args:
-            spec: what to do. With other thresholds it is the same all the same.
-            shards: numbers of the shards; all unless given.
+            store: the datastore.
+            spec: parameters. Thresholds are not compared.
+            shards: shard numbers, all by default.
+
+        Returns:
+            The job, and whether it is new.
 
         Raises:
-            InvalidInput: there is no such shard, no shard at all, or what ``check`` raises.
-            JobConflict: another unfinished job is about one of these shards; the message says how it differs.
+            InvalidInput: a shard does not exist, there is no shard, or an error of ``check``.
+            JobConflict: another unfinished job includes one of these shards; the message says how it differs.
         """
         chosen = internals_of(store).chosen_shards(shards)
         job_store = JobStore(store)
@@ -142,7 +146,7 @@ class JobKind(Generic[S]):
         try:
             job = job_store.create(self.name, spec.as_json(), self.weigh(store, chosen), clusters, versions(store))
         except JobConflict as conflict:
-            # The same command may have created the job at this moment.
+            # Another process may have created the same job at the same time.
             joined = self.same(job_store, spec, chosen)
             if joined is None:
                 raise self._explained(job_store, conflict, spec, chosen) from None
@@ -168,7 +172,7 @@ class JobKind(Generic[S]):
         return JobConflict(f"{conflict}; it differs from this command in {', '.join(parts)}", conflict.job_id)
 
     def same(self, job_store: JobStore, spec: S, shards: Sequence[int]) -> Job | None:
-        """Return the unfinished job that is about just this, whatever its thresholds; None where there is none."""
+        """Return the unfinished job with the same parameters (except thresholds) and shards, or None."""
         for job in job_store.jobs(self.name):
             if not job.unfinished:
                 continue
@@ -179,42 +183,45 @@ class JobKind(Generic[S]):
         return None
 
     def resumed(self, job_store: JobStore, job_id: int) -> tuple[Job, S, list[int]]:
-        """Return a job that a run is to go on with, what it is to do, and the shards that it is about.
+        """Return a job to continue, its parameters and its shards.
 
         Raises:
-            InvalidInput: there is no such job, or it is of another kind.
-            JobConflict: it has ended.
+            InvalidInput: the job does not exist, or is of another kind.
+            JobConflict: the job has ended.
         """
         job = job_store.job(job_id)
         check_goes_on(job, self.name)
         return job, self.spec.of(job), job_store.numbers(job_id)
 
     def run(self, store: Datastore, spec: S, shards: Iterable[int] | None = None, **how: Unpack[HowToRun]) -> Job:
-        """Begin a job, or go on with one, and work until it has ended; return it.
+        """Start or continue a job, and work until it has ended.
+
+        Returns:
+            The job in its final state.
 
         Raises:
-            InvalidInput: the job is of another kind, or what ``begin_or_join`` raises.
-            JobConflict: another unfinished job is about one of these shards, or the job has ended otherwise.
-            ServerError: a server cannot be reached; what was done is kept, and the same call goes on.
+            InvalidInput: the job is of another kind, or an error of ``begin_or_join``.
+            JobConflict: another unfinished job includes one of these shards, or the job was aborted or has ended.
+            ServerError: a server cannot be reached. The work done is kept, and the same call continues the job.
         """
         new = how.get("new", False)
         job = how.get("job")
         if job is not None:
             check_goes_on(job, self.name)
         listener = how.get("listener", nobody)
-        # Workers that cannot be had must not leave a job behind that stands in the way of others.
-        with workers(how.get("count", 1), how.get("dask")) as hands:
+        # If workers cannot be had, no job must be left behind that blocks others.
+        with workers(how.get("count", 1), how.get("dask")) as pool:
             if job is None:
                 job, new = self.begin_or_join(store, spec, shards)
             listener(RunBegan(job, new))
-            hands.prepare(opening_of(store))
+            pool.prepare(opening_of(store))
             if new:
                 self.before(store, job)
             ended = Driver(
                 store, job, self.work, make_watch, give_up_s=how.get("give_up_s", GIVE_UP_S), listener=listener
-            ).run(hands)
-            hands.let_go()
+            ).run(pool)
+            pool.begin_shutdown()
             self.after(store, ended)
         if ended.state == "aborted":
-            raise JobConflict(f"job {job.job_id} was aborted: {ended.message}; what it had done stays done", job.job_id)
+            raise JobConflict(f"job {job.job_id} was aborted: {ended.message}; its completed work is kept", job.job_id)
         return ended

@@ -1,7 +1,8 @@
-"""One shard of a job in the hands of one runner: its lease kept alive, and a gate that says when to go on.
+"""A runner's claim on a shard: renews the lease, and provides the gate that makes the work wait or stop.
 
-A thread renews the lease every second and hears what has changed: paused, aborted, asked to stop. One of the runners
-on a cluster also looks at its servers, for all of them, and writes down whether they may go on.
+A thread renews the lease twice a second and receives changes to the job: paused, aborted, asked to stop. One of the
+runners on a cluster also holds the cluster's watch: it polls the servers for all of them and stores in the catalog
+whether they have to wait.
 """
 
 from __future__ import annotations
@@ -27,55 +28,57 @@ from schemaless.topology.shards import Shards
 
 _log = logging.getLogger("schemaless")
 
-_BEAT_S: Final = 0.5
-_FIRST_BEAT_S: Final = 0.005
-"""Until somebody has looked at the servers, each beat is twice as long as the one before."""
+_HEARTBEAT_S: Final = 0.5
+_FIRST_HEARTBEAT_S: Final = 0.005
+"""First interval between heartbeats; it doubles until the servers have been polled, up to ``_HEARTBEAT_S``."""
 
 _CHECKPOINT_S: Final = 1.0
 _STALE_S: Final = 10.0
-"""A look at the servers that is older says nothing any more."""
+"""Age at which the result of a poll is no longer valid, in seconds."""
 
-_NOTE_S: Final = 2.0
-"""A look is written down so often where nothing has changed."""
+_STORE_S: Final = 2.0
+"""Interval at which an unchanged result of a poll is stored, in seconds."""
 
 _RUNNERS_S: Final = 10.0
-"""A number of runners is taken for the present one so long."""
+"""Time for which the number of runners is cached, in seconds."""
 
 _REST: Final = 4
-"""A step is followed by a rest of so many times its length."""
+"""Ratio of the pause after a step to the step's duration."""
 
 _MARGIN_S: Final = 10.0
-"""A runner that cannot renew its lease stands still so long before the end of it."""
+"""A runner that cannot renew its lease stops working this long before the lease expires, in seconds."""
 
 
 class Stopped(Exception):
-    """The runner is to end its work on the shard here: a checkpoint is written, others may go on."""
+    """The runner has to stop working on the shard; after a checkpoint, another runner can continue it."""
 
 
 class Watch(Protocol):
-    """Looks at a cluster's servers; ``throttle.ClusterWatch``."""
+    """Watch over the servers of a cluster, such as ``throttle.ClusterWatch``."""
 
     def look(self, reads: int = 0, runners: int = 1) -> Look:
-        """Return whether work may go on.
+        """Poll the servers.
 
         Args:
-            reads: how many SELECTs this runner has sent to the catalog; only grows.
-            runners: how many there are of the job, which do about the same.
+            reads: total number of SELECTs that this runner has sent to the catalog.
+            runners: number of runners of the job.
         """
 
     def close(self) -> None:
-        """Let its connections go."""
+        """Close the connections."""
 
 
 class ShardRun:
-    """A claimed shard. A context manager: the shard is given back at the end of its block.
+    """A claimed shard. A context manager that releases the shard at the end of the block.
 
     Args:
-        state: the shard as it was claimed; the work keeps it up to date.
-        cluster: the cluster that it is on.
-        watch: gives the watch over the cluster's servers under these thresholds, when it falls to this runner, and
-            keeps it for its next shard; None looks at nothing.
-        learned: what this runner has found out on other shards of the job, for the work to use and to add to.
+        job_store: jobs of the datastore.
+        job: the job.
+        state: state of the shard when it was claimed; the work updates it.
+        cluster: cluster of the shard.
+        watch: returns the watch over the cluster's servers for some thresholds; called when this runner takes over the
+            watch. None to run without throttling.
+        learned: values that the work keeps from one shard of the job to the next.
     """
 
     def __init__(
@@ -104,7 +107,9 @@ class ShardRun:
         self._error: BaseException | None = None
         self._changed = threading.Condition()
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name=f"job {job.job_id} shard {state.shard}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._heartbeats, name=f"job {job.job_id} shard {state.shard}", daemon=True
+        )
         self._saved_s = self._began_s = time.monotonic()
         self._paused_s = 0.0
         self._failures: list[Failure] = []
@@ -121,27 +126,27 @@ class ShardRun:
         self._thread.join()
         if self.state.state == "waiting" and not isinstance(error, LeaseLost):
             message = None if error is None or isinstance(error, Stopped) else f"{type(error).__name__}: {error}"
-            # The caller is to hear the error of the block, not one of these notes: without them the lease runs out.
+            # The error of the block takes precedence over one of these statements; without them the lease expires.
             with suppress(SchemalessError):
                 self._note_failures()
                 self.job_store.release(self.job.job_id, self.state, message=message)
 
     def gate(self) -> None:
-        """Return when work may go on; call it before every statement that costs the servers something.
+        """Block until work may continue; call it before every statement that puts load on a server.
 
         Raises:
-            Stopped: it is to end here.
-            LeaseLost: the shard is another runner's by now.
-            SchemalessError: what the watch over the servers raised.
+            Stopped: the runner has to stop.
+            LeaseLost: another runner has taken over the shard.
+            SchemalessError: the watch over the servers failed.
         """
         with self._changed:
-            while not self._may_go_on():
+            while not self._may_continue():
                 began_s = time.monotonic()
-                self._changed.wait(_BEAT_S)
+                self._changed.wait(_HEARTBEAT_S)
                 if self._signal is not None and self._signal.state == "paused":
                     self._paused_s += time.monotonic() - began_s
 
-    def _may_go_on(self) -> bool:
+    def _may_continue(self) -> bool:
         if self._error is not None:
             raise self._error
         signal = self._signal
@@ -156,67 +161,67 @@ class ShardRun:
         return self._make_watch is None or (signal.looked_ago_s is not None and signal.looked_ago_s < _STALE_S)
 
     def spend(self, amount: int) -> None:
-        """Wait until the job's budget allows that many bytes more; raises what ``gate`` raises."""
+        """Block until the job's rate limit allows that many more bytes; raises what ``gate`` raises."""
         mb_per_s = self._thresholds.max_mb_per_s
         if mb_per_s is None:
             return
         until_s = time.monotonic() + self.job_store.spend(self.job.job_id, amount, mb_per_s * 1e6)
         while (left_s := until_s - time.monotonic()) > 0:
             self.gate()
-            time.sleep(min(left_s, _BEAT_S))
+            time.sleep(min(left_s, _HEARTBEAT_S))
 
     @property
     def yields(self) -> bool:
-        """Whether to take small steps, since applications use the cluster's primary."""
+        """Whether to take small steps because applications use the cluster's primary."""
         signal = self._signal
         return signal is not None and signal.yields
 
     def rest(self, worked_s: float, share: float = 1.0, *, called: bool = False) -> None:
-        """Leave the servers to applications for a while after a step that took so long; not at all where none calls.
+        """Pause after a step if applications use the servers, in proportion to the step's duration.
 
         Args:
-            worked_s: how long the step took.
-            share: how much of the rest to take, up to 1.
-            called: whether they call another server that the step was about.
+            worked_s: duration of the step, in seconds.
+            share: share of the full pause to take, up to 1.
+            called: whether applications use another server involved in the step.
         """
         if called or self.yields:
-            time.sleep(min(_BEAT_S, _REST * worked_s) * share)
+            time.sleep(min(_HEARTBEAT_S, _REST * worked_s) * share)
 
     def pause(self, seconds: float) -> None:
-        """Wait, but hear a stop; raises what ``gate`` raises."""
+        """Wait for a time that does not count as work; raises what ``gate`` raises."""
         until_s = time.monotonic() + seconds
         while (left_s := until_s - time.monotonic()) > 0:
             self.gate()
-            time.sleep(min(left_s, _BEAT_S))
-            self._paused_s += min(left_s, _BEAT_S)
+            time.sleep(min(left_s, _HEARTBEAT_S))
+            self._paused_s += min(left_s, _HEARTBEAT_S)
 
     def due(self) -> bool:
-        """Whether it is time for a checkpoint."""
+        """Whether a checkpoint is due."""
         return time.monotonic() - self._saved_s >= _CHECKPOINT_S
 
     def checkpoint(self) -> None:
-        """Write ``state`` down.
+        """Store ``state`` in the catalog.
 
         Raises:
-            LeaseLost: the shard is another runner's by now.
+            LeaseLost: another runner has taken over the shard.
         """
-        self._account()
+        self._add_busy_time()
         self._note_failures()
         self.job_store.checkpoint(self.job.job_id, self.state)
 
-    def _account(self) -> None:
+    def _add_busy_time(self) -> None:
         now_s = time.monotonic()
         self.state.busy_s += max(0.0, now_s - self._saved_s - self._paused_s)
         self._saved_s, self._paused_s = now_s, 0.0
 
     def finish(self) -> None:
-        """Write down that the shard is through."""
-        self._account()
+        """Mark the shard as done and release it."""
+        self._add_busy_time()
         self._note_failures()
         self.job_store.release(self.job.job_id, self.state, after="done")
 
     def fail(self, failure: Failure) -> None:
-        """Remember a cell that was left as it is; written down with the next checkpoint."""
+        """Add a cell that was left unchanged; it is stored with the next checkpoint."""
         if self._failures_noted + len(self._failures) < FAILURES_KEPT:
             self._failures.append(failure)
 
@@ -226,10 +231,10 @@ class ShardRun:
             self._failures_noted += len(self._failures)
             self._failures = []
 
-    # The thread
+    # The heartbeat thread
 
-    def _beat(self) -> None:
-        first_s = _FIRST_BEAT_S
+    def _heartbeats(self) -> None:
+        interval_s = _FIRST_HEARTBEAT_S
         while True:
             try:
                 self._renew()
@@ -247,11 +252,11 @@ class ShardRun:
                     self._changed.notify_all()
                 return
             signal = self._signal
-            # At the beginning somebody else may be about to look.
-            unseen = self._make_watch is not None and (signal is None or signal.looked_ago_s is None)
-            if self._ending.wait(first_s if unseen else _BEAT_S):
+            # At the start of a job another runner may be about to finish the first poll.
+            unpolled = self._make_watch is not None and (signal is None or signal.looked_ago_s is None)
+            if self._ending.wait(interval_s if unpolled else _HEARTBEAT_S):
                 return
-            first_s = min(2 * first_s, _BEAT_S)
+            interval_s = min(2 * interval_s, _HEARTBEAT_S)
 
     def _renew(self) -> None:
         signal = self.job_store.renew(self.job.job_id, self.state, self.cluster)
@@ -268,8 +273,8 @@ class ShardRun:
             return
         if self._watch is None:
             self._watch = self._make_watch(self._thresholds)
-            noted = [state for state in self.job_store.clusters(self.job.job_id) if state.cluster == self.cluster]
-            self._waits = dict(noted[0].waits) if noted else {}
+            stored = [state for state in self.job_store.clusters(self.job.job_id) if state.cluster == self.cluster]
+            self._waits = dict(stored[0].waits) if stored else {}
         if self._runners is None or time.monotonic() - self._runners[1] >= _RUNNERS_S:
             self._runners = self.job_store.runners(self.job.job_id), time.monotonic()
         look = self._watch.look(self.job_store.reads, self._runners[0])
@@ -282,7 +287,7 @@ class ShardRun:
             self._waits[kind] = round(self._waits.get(kind, 0.0) + now_s - since_s, 3)
         self._waiting_for = None if look.kind is None else (look.kind, now_s)
         changed = (look.reason, look.yields) != (signal.reason, signal.yields)
-        if changed or signal.looked_ago_s is None or signal.looked_ago_s >= _NOTE_S:
+        if changed or signal.looked_ago_s is None or signal.looked_ago_s >= _STORE_S:
             self.job_store.note_look(
                 self.job.job_id, self.cluster, self.state.runner or "", look.reason, look.figures, self._waits
             )
@@ -298,18 +303,18 @@ class ShardRun:
 
 
 def make_watch(store: Datastore, job: Job, cluster: str, runner: str, thresholds: Thresholds) -> Watch:
-    """Make the watch over a cluster's servers, whichever they are at the time."""
+    """Create the watch over a cluster's servers, which follows changes of the topology."""
     internals = internals_of(store)
     job_store = JobStore(store)
 
     def make(servers: Cluster) -> Watch:
-        seen = next((state.figures for state in job_store.clusters(job.job_id) if state.cluster == cluster), {})
+        figures = next((state.figures for state in job_store.clusters(job.job_id) if state.cluster == cluster), {})
         return ClusterWatch(
             internals.shards,
             servers,
             thresholds,
             runner,
-            proven=seen.get("proven", ()),
+            proven=figures.get("proven", ()),
             catalog=internals.catalog,
         )
 
@@ -317,12 +322,12 @@ def make_watch(store: Datastore, job: Job, cluster: str, runner: str, thresholds
 
 
 class FollowingWatch:
-    """A watch that goes on with the servers that its cluster has now.
+    """A watch that follows its cluster: when the topology changes, it watches the new servers.
 
     Args:
-        shards: of the datastore.
-        cluster: its name.
-        make: makes the watch over a cluster as it is.
+        shards: access to the shards of the datastore.
+        cluster: name of the cluster.
+        make: creates a watch over the servers of a cluster.
     """
 
     def __init__(self, shards: Shards, cluster: str, make: Callable[[Cluster], Watch]) -> None:
@@ -333,7 +338,7 @@ class FollowingWatch:
         self._watch = make(self._cluster)
 
     def look(self, reads: int = 0, runners: int = 1) -> Look:
-        """Look, and again at the others where the servers that were looked at are not the cluster's any more."""
+        """Poll the servers; if that shows that the topology has changed, poll the new ones. See ``Watch``."""
         self._shards.look_now_and_then()
         self._take_servers()
         known = self._shards.routing
@@ -351,11 +356,11 @@ class FollowingWatch:
         return look
 
     def close(self) -> None:
-        """Let its connections go."""
+        """Close the connections."""
         self._watch.close()
 
     def _take_servers(self) -> bool:
-        """Take the servers that the cluster has now; return whether they are others."""
+        """Switch to the cluster's current servers; return whether they have changed."""
         servers = self._shards.topology.cluster(self._name)
         if servers == self._cluster:
             return False

@@ -1,4 +1,4 @@
-"""What a server says of its load."""
+"""Read a server's load from its status variables."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from schemaless.wire.sql.sessions import NOTHING
 
 @dataclass(frozen=True, slots=True)
 class ServerActivity:
-    """A server's load at a moment.
+    """Load of a server at one moment.
 
     Attributes:
-        threads_running: statements that are being executed, the one that asks included.
-        calls: reads and writes of applications since the server was started, about: SELECTs and INSERTs, less one
-            for each UPDATE of a join and each DO: a migration reads a block and replaces it by such an UPDATE, or says
-            by ``note_read`` that there was nothing to replace.
-        history_length: transactions whose old rows wait to be purged; None where it was not asked for, or not said.
+        threads_running: statements being executed, including the one that reads the status.
+        calls: approximate number of application reads and writes since the server started: SELECTs and INSERTs, minus
+            one for each multi-table UPDATE and each DO. A migration sends one of these for each SELECT of a block: the
+            UPDATE that replaces its bodies, or ``note_read`` if there is nothing to replace.
+        history_length: transactions waiting to be purged; None if not requested or not available.
     """
 
     threads_running: int
@@ -27,13 +27,17 @@ class ServerActivity:
 
 
 def server_activity(connection: Connection, *, history: bool = True) -> ServerActivity:
-    """Ask a server for its load.
+    """Read the load of a server.
 
     Args:
-        history: whether to ask for the history length too.
+        connection: a connection to the server.
+        history: read the history length, too.
+
+    Returns:
+        The load.
 
     Raises:
-        AccessDenied: with ``history``, on MySQL: the account lacks PROCESS, which InnoDB wants for this.
+        AccessDenied: the account lacks PROCESS, which MySQL requires for the history length.
     """
     status = {str(name).lower(): int(value) for name, value in connection.rows(SHOW_ACTIVITY)}
     length = status.get("innodb_history_list_length")
@@ -45,5 +49,5 @@ def server_activity(connection: Connection, *, history: bool = True) -> ServerAc
 
 
 def note_read(connection: Connection) -> None:
-    """Take a SELECT of one's own out of ``ServerActivity.calls``, for whoever looks at the server."""
+    """Offset one of the job's own SELECTs in ``ServerActivity.calls``, which would count as application load."""
     connection.execute(NOTHING)

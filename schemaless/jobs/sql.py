@@ -1,4 +1,4 @@
-"""Statements about jobs in the catalog. All times are its server's clock, UTC; JSON comes and goes as text."""
+"""Statements on the job tables of the catalog. Times are those of the catalog server's clock in UTC; JSON is text."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ _NOW_US: Final = b"CAST(UNIX_TIMESTAMP(NOW(6))*1000000 AS UNSIGNED)"
 _UNFINISHED: Final = b"('running','paused')"
 
 FailureRow = tuple[int, int, bytes, str, int, str, str]
-"""A cell that was left is its shard, added_id, row_key, column_name, ref_key, reason and message."""
+"""A cell left unchanged: shard, added_id, row_key, column_name, ref_key, reason, message."""
 
 
 def insert_job(catalog: str, kind: str, spec: str, versions: str, created_by: str) -> bytes:
-    """Insert a job that is running."""
+    """Insert a job in state "running"."""
     row = (kind, "running", spec, versions, created_by)
     return insert(table(catalog, b"job"), "kind, state, spec, versions, created_by", [row])
 
 
 def insert_shards(catalog: str, job_id: int, data_bytes: Iterable[tuple[int, int]]) -> bytes:
-    """Insert a job's shards, each with its weight, as waiting."""
+    """Insert the shards of a job with their weights, in state "waiting"."""
     rows = ((job_id, shard, "waiting", weight) for shard, weight in data_bytes)
     return insert(table(catalog, b"job_shard"), "job_id, shard, state, data_bytes", rows)
 
 
 def insert_clusters(catalog: str, job_id: int, clusters: Iterable[str]) -> bytes:
-    """Insert the clusters that a job is on."""
+    """Insert the clusters that a job works on."""
     return insert(table(catalog, b"job_cluster"), "job_id, cluster", ((job_id, cluster) for cluster in clusters))
 
 
 def insert_event(catalog: str, job_id: int, who: str, what: str) -> bytes:
-    """Insert what happened to a job, and by whom."""
+    """Insert an event of a job, and who caused it."""
     return insert(table(catalog, b"job_event"), "job_id, who, what", [(job_id, who, what)])
 
 
-def select_made_with(catalog: str, token: str) -> bytes:
-    """Select the job whose versions hold a token."""
+def select_by_token(catalog: str, token: str) -> bytes:
+    """Select the job that was created with a token, which is stored with its versions."""
     return b"SELECT job_id FROM %b WHERE versions LIKE '%%\"%b\"%%' ORDER BY job_id DESC LIMIT 1" % (
         table(catalog, b"job"),
         token.encode(),
@@ -58,7 +58,7 @@ def select_made_with(catalog: str, token: str) -> bytes:
 
 
 def select_waiting(catalog: str) -> bytes:
-    """Select job_id, kind, state and shard of every shard that an unfinished job is not through with."""
+    """Select job_id, kind, state and shard of every shard that an unfinished job has not completed."""
     return (
         b"SELECT j.job_id, j.kind, j.state, s.shard FROM %b AS j JOIN %b AS s ON s.job_id=j.job_id "
         b"WHERE j.state IN %b AND s.state='waiting'"
@@ -70,7 +70,7 @@ def select_waiting(catalog: str) -> bytes:
 
 
 def select_jobs(catalog: str, *, kind: str | None = None, job_id: int | None = None) -> bytes:
-    """Select whole jobs, the newest last: all, of one kind, or one."""
+    """Select jobs, newest last; optionally of one kind, or a single job."""
     return (
         b"SELECT job_id, kind, state, spec, versions, created_by, CONCAT(created_at,''), CONCAT(ended_at,''), "
         b"message FROM %b WHERE %b ORDER BY job_id" % (table(catalog, b"job"), matching(kind=kind, job_id=job_id))
@@ -78,20 +78,20 @@ def select_jobs(catalog: str, *, kind: str | None = None, job_id: int | None = N
 
 
 def select_that_replaced(catalog: str) -> bytes:
-    """Select the numbers of the jobs that replaced a body."""
+    """Select the ids of the jobs that replaced at least one body."""
     return b"SELECT DISTINCT job_id FROM %b WHERE cells>0" % table(catalog, b"job_shard")
 
 
 def update_state(
     catalog: str, job_id: int, before: Sequence[str], after: str, message: str | None, *, ended: bool
 ) -> bytes:
-    """Take a job from one of some states to another."""
+    """Change the state of a job if it is in one of the states ``before``."""
     changes: dict[str, Term] = {"state": after, "message": message, **({"ended_at": NOW} if ended else {})}
     return update(table(catalog, b"job"), changes, job_id=job_id) + b" AND state IN (%b)" % texts(before)
 
 
 def complete(catalog: str, job_id: int) -> bytes:
-    """Call an unfinished job done, where none of its shards waits any more."""
+    """Mark an unfinished job as done if none of its shards is waiting."""
     return (
         b"UPDATE %b SET state='done', ended_at=%b, message=NULL WHERE job_id=%d AND state IN %b "
         b"AND NOT EXISTS (SELECT * FROM %b WHERE job_id=%d AND state='waiting')"
@@ -100,17 +100,17 @@ def complete(catalog: str, job_id: int) -> bytes:
 
 
 def lock_spec(catalog: str, job_id: int) -> bytes:
-    """Select a job's spec, and hold others off it until the transaction ends."""
+    """Select the spec of a job and lock its row."""
     return b"SELECT spec FROM %b WHERE job_id=%d FOR UPDATE" % (table(catalog, b"job"), job_id)
 
 
 def update_spec(catalog: str, job_id: int, spec: str) -> bytes:
-    """Give a job another spec."""
+    """Replace the spec of a job."""
     return update(table(catalog, b"job"), {"spec": spec}, job_id=job_id)
 
 
 def select_events(catalog: str, job_id: int) -> bytes:
-    """Select what happened to a job: when, by whom, what."""
+    """Select the events of a job: time, actor, description."""
     return b"SELECT CONCAT(at,''), who, what FROM %b WHERE job_id=%d ORDER BY event_id" % (
         table(catalog, b"job_event"),
         job_id,
@@ -123,12 +123,12 @@ def select_events(catalog: str, job_id: int) -> bytes:
 def select_shards(
     catalog: str, job_id: int, *, counters: bool = True, shard: int | None = None, runner: str | None = None
 ) -> bytes:
-    """Select where a job is on its shards, in their order: all, or one, or only a runner's.
+    """Select the shard states of a job in shard order.
 
     Args:
-        counters: whether to fetch what may be long, counters and measures.
-        shard: only this one.
-        runner: only this runner's.
+        counters: fetch the columns that may be long, counters and measures.
+        shard: select only this shard.
+        runner: select only the shards whose last runner this is.
     """
     test = matching(job_id=job_id, shard=shard, runner=runner)
     long = (b"counters", b"measures") if counters else (b"NULL", b"NULL")
@@ -140,14 +140,14 @@ def select_shards(
     )
 
 
-def select_broken_off(catalog: str, job_id: int, shard: int, runner: str, message: str) -> bytes:
-    """Select whether another runner than this one left a shard without a word, or this message stands there."""
-    left = b"lease_until IS NOT NULL AND runner<>%b OR message=%b" % (text(runner), text(message))
-    return b"SELECT %b FROM %b WHERE %b" % (left, table(catalog, b"job_shard"), matching(job_id=job_id, shard=shard))
+def select_interrupted(catalog: str, job_id: int, shard: int, runner: str, message: str) -> bytes:
+    """Select whether another runner died without releasing the shard, or the shard has this message."""
+    died = b"lease_until IS NOT NULL AND runner<>%b OR message=%b" % (text(runner), text(message))
+    return b"SELECT %b FROM %b WHERE %b" % (died, table(catalog, b"job_shard"), matching(job_id=job_id, shard=shard))
 
 
 def claim_shard(catalog: str, job_id: int, shard: int, runner: str, lease_s: int) -> bytes:
-    """Take a waiting shard of an unfinished job for a runner, unless it is another's."""
+    """Lease a waiting shard of an unfinished job to a runner, unless another runner's lease on it is valid."""
     return (
         b"UPDATE %b AS s JOIN %b AS j ON j.job_id=s.job_id SET s.runner=%b, s.epoch=s.epoch+1, "
         b"s.lease_until=%b, s.stop=0, s.message=NULL, s.started_at=COALESCE(s.started_at, %b) "
@@ -169,12 +169,11 @@ def claim_shard(catalog: str, job_id: int, shard: int, runner: str, lease_s: int
 
 
 def select_signal(catalog: str, job_id: int, shard: int, runner: str, epoch: int, cluster: str) -> bytes:
-    """Select what the runner of a shard should know, if the shard is still its in that epoch.
+    """Select the ``Signal`` for the runner of a shard, provided it still holds the lease of that epoch.
 
-    Returns:
-        A statement whose one row is the job's state, whether it was asked to stop, why it has to wait, how long ago
-        that was seen in seconds, whether it keeps the watch of the cluster, whether nobody does, how many seconds are
-        left of its lease, the job's spec, and whether the job yields there.
+    The row: state of the job, whether the runner was asked to stop, the reason to wait, the age of the last poll in
+    seconds, whether this runner holds the watch of the cluster, whether the watch is free, the seconds left of the
+    shard's lease, the job's spec, and whether the job yields on the cluster.
     """
     return (
         b"SELECT j.state, s.stop, c.reason, TIMESTAMPDIFF(MICROSECOND, c.looked_at, %b)/1e6, c.runner=%b, "
@@ -211,13 +210,13 @@ def update_shard(
     lease_s: int | None,
     ended: bool = False,
 ) -> bytes:
-    """Change what is noted of a shard, if it is still this runner's in that epoch.
+    """Update the state of a shard, provided the runner still holds the lease of that epoch.
 
     Args:
-        epoch: of which lease.
+        epoch: epoch of the lease.
         changes: new values by column.
-        lease_s: how long it stays the runner's from now on; None gives it back.
-        ended: whether the job is through with it now.
+        lease_s: new duration of the lease from now, in seconds; None releases it.
+        ended: whether the shard is completed.
     """
     all_changes: dict[str, Term] = {**changes, "lease_until": None if lease_s is None else later(lease_s)}
     if ended:
@@ -226,7 +225,7 @@ def update_shard(
 
 
 def count_runners(catalog: str, job_id: int) -> bytes:
-    """Count the runners that have a shard of a job in their hands."""
+    """Count the runners that hold a lease on a shard of a job."""
     return b"SELECT COUNT(DISTINCT runner) FROM %b WHERE job_id=%d AND lease_until>%b" % (
         table(catalog, b"job_shard"),
         job_id,
@@ -235,7 +234,7 @@ def count_runners(catalog: str, job_id: int) -> bytes:
 
 
 def free_shards(catalog: str, job_id: int, runner_prefix: str, message: str) -> bytes:
-    """Give back the shards of all runners whose names begin so."""
+    """Release the shards of all runners with this name prefix."""
     return b"UPDATE %b SET lease_until=NULL, message=%b WHERE %b" % (
         table(catalog, b"job_shard"),
         text(message),
@@ -244,18 +243,21 @@ def free_shards(catalog: str, job_id: int, runner_prefix: str, message: str) -> 
 
 
 def ask_to_stop(catalog: str, job_id: int, runner_prefix: str) -> bytes:
-    """Ask all runners whose names begin so to stop at their next checkpoint."""
+    """Ask all runners with this name prefix to stop at their next checkpoint."""
     return b"UPDATE %b SET stop=1 WHERE %b" % (table(catalog, b"job_shard"), _held_by(job_id, runner_prefix))
 
 
 def lock_shard_measures(catalog: str, job_id: int, shards: Iterable[int]) -> bytes:
-    """Select shard and measures of some shards, and hold others off them until the transaction ends."""
-    some = (table(catalog, b"job_shard"), job_id, numbers(shards))
-    return b"SELECT shard, measures FROM %b WHERE job_id=%d AND shard IN (%b) FOR UPDATE" % some
+    """Select shard and measures of some shards, and lock their rows."""
+    return b"SELECT shard, measures FROM %b WHERE job_id=%d AND shard IN (%b) FOR UPDATE" % (
+        table(catalog, b"job_shard"),
+        job_id,
+        numbers(shards),
+    )
 
 
 def update_shard_measures(catalog: str, job_id: int, measures: Mapping[int, str]) -> bytes:
-    """Write the measures of some shards, by their numbers."""
+    """Replace the measures of shards."""
     return b"UPDATE %b SET measures=CASE shard %b ELSE measures END WHERE job_id=%d AND shard IN (%b)" % (
         table(catalog, b"job_shard"),
         b" ".join(b"WHEN %d THEN %b" % (shard, text(measure)) for shard, measure in measures.items()),
@@ -268,7 +270,7 @@ def update_shard_measures(catalog: str, job_id: int, measures: Mapping[int, str]
 
 
 def select_clusters(catalog: str, job_id: int) -> bytes:
-    """Select what was seen of each cluster."""
+    """Select the cluster states of a job."""
     return (
         b"SELECT cluster, runner, TIMESTAMPDIFF(MICROSECOND, %b, lease_until)/1e6, "
         b"TIMESTAMPDIFF(MICROSECOND, looked_at, %b)/1e6, reason, figures, waits, measures "
@@ -277,7 +279,7 @@ def select_clusters(catalog: str, job_id: int) -> bytes:
 
 
 def claim_watch(catalog: str, job_id: int, cluster: str, runner: str, lease_s: int) -> bytes:
-    """Take the watch of a cluster for a runner, unless somebody keeps it."""
+    """Lease the watch of a cluster to a runner, unless another lease on it is valid."""
     return (
         b"UPDATE %b SET runner=%b, lease_until=%b WHERE job_id=%d AND cluster=%b "
         b"AND (lease_until IS NULL OR lease_until<%b)"
@@ -286,28 +288,31 @@ def claim_watch(catalog: str, job_id: int, cluster: str, runner: str, lease_s: i
 
 
 def free_watches(catalog: str, job_id: int, runner_prefix: str) -> bytes:
-    """Give back the watches of all runners whose names begin so."""
-    theirs = (table(catalog, b"job_cluster"), job_id, _beginning(runner_prefix))
-    return b"UPDATE %b SET lease_until=NULL WHERE job_id=%d AND runner LIKE %b" % theirs
+    """Release the watches of all runners with this name prefix."""
+    return b"UPDATE %b SET lease_until=NULL WHERE job_id=%d AND runner LIKE %b" % (
+        table(catalog, b"job_cluster"),
+        job_id,
+        _prefix_pattern(runner_prefix),
+    )
 
 
 def update_look(
     catalog: str, job_id: int, cluster: str, runner: str, reason: str | None, figures: str, waits: str, lease_s: int
 ) -> bytes:
-    """Write down what was seen of a cluster, if the watch is still this runner's."""
-    seen: dict[str, Term] = {"reason": reason, "figures": figures, "waits": waits}
-    changes = {"looked_at": NOW, "lease_until": later(lease_s), **seen}
+    """Store the result of polling a cluster and extend the watch, provided the runner still holds it."""
+    result: dict[str, Term] = {"reason": reason, "figures": figures, "waits": waits}
+    changes = {"looked_at": NOW, "lease_until": later(lease_s), **result}
     return update(table(catalog, b"job_cluster"), changes, job_id=job_id, cluster=cluster, runner=runner)
 
 
 def lock_cluster_measures(catalog: str, job_id: int, cluster: str) -> bytes:
-    """Select the measures of a cluster, and hold others off them until the transaction ends."""
+    """Select the measures of a cluster, and lock its row."""
     where = matching(job_id=job_id, cluster=cluster)
     return b"SELECT measures FROM %b WHERE %b FOR UPDATE" % (table(catalog, b"job_cluster"), where)
 
 
 def update_cluster_measures(catalog: str, job_id: int, cluster: str, measures: str) -> bytes:
-    """Write the measures of a cluster."""
+    """Replace the measures of a cluster."""
     return update(table(catalog, b"job_cluster"), {"measures": measures}, job_id=job_id, cluster=cluster)
 
 
@@ -315,17 +320,17 @@ def update_cluster_measures(catalog: str, job_id: int, cluster: str, measures: s
 
 
 def spend(catalog: str, job_id: int, cost_us: int) -> bytes:
-    """Move the end of a job's budget; GREATEST, since what was not used is not saved up."""
+    """Advance the time up to which a job's budget is spent; GREATEST, because unused budget does not accumulate."""
     end = b"LAST_INSERT_ID(GREATEST(budget_us, %b) + %d)" % (_NOW_US, cost_us)
     return update(table(catalog, b"job"), {"budget_us": end}, job_id=job_id)
 
 
 SELECT_SPENT: Final = b"SELECT LAST_INSERT_ID(), " + _NOW_US
-"""Its row is the end of the budget as this connection has just moved it, and the time, in microseconds."""
+"""Selects the time that ``spend`` on this connection has advanced the budget to, and the current time, in µs."""
 
 
 def insert_failures(catalog: str, job_id: int, failures: Iterable[FailureRow]) -> bytes:
-    """Insert cells that were left as they are; one that is there already gets its newest reason."""
+    """Insert cells left unchanged; a cell that is recorded already gets the new reason."""
     names = "job_id, shard, added_id, row_key, column_name, ref_key, reason, message"
     rows = (
         (job_id, shard, added_id, blob_hex(row_key), column, ref_key, reason, message)
@@ -336,7 +341,7 @@ def insert_failures(catalog: str, job_id: int, failures: Iterable[FailureRow]) -
 
 
 def select_failures(catalog: str, job_id: int, limit: int, shards: Iterable[int] | None = None) -> bytes:
-    """Select the first ``limit`` of the cells that were left as they are; only of some shards where they are given."""
+    """Select the first ``limit`` cells left unchanged, optionally only of some shards."""
     where = b"" if shards is None else b" AND shard IN (%b)" % numbers([-1, *shards])
     return (
         b"SELECT shard, added_id, row_key, column_name, ref_key, reason, message FROM %b "
@@ -347,12 +352,12 @@ def select_failures(catalog: str, job_id: int, limit: int, shards: Iterable[int]
 def _held_by(job_id: int, runner_prefix: str) -> bytes:
     return b"job_id=%d AND state='waiting' AND lease_until IS NOT NULL AND runner LIKE %b" % (
         job_id,
-        _beginning(runner_prefix),
+        _prefix_pattern(runner_prefix),
     )
 
 
-def _beginning(prefix: str) -> bytes:
-    """Return a pattern for LIKE."""
+def _prefix_pattern(prefix: str) -> bytes:
+    """Return a LIKE pattern."""
     return text(prefix.replace("\\", "\\\\").replace("%", r"\%").replace("_", r"\_") + "%")
 
 

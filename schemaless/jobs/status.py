@@ -1,4 +1,4 @@
-"""How far a job is, how fast it is, when it may be through, and what it waits for."""
+"""Status of a job: progress, speed, estimated time to completion, and what it waits for."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Final
 from schemaless.jobs.job import ClusterState, Job, ShardState
 from schemaless.jobs.job_store import JobStore
 
-_MOST_LIKELY: Final = 1.96
-"""So many standard deviations on either side hold 95 % of a normal distribution."""
+_Z_95: Final = 1.96
+"""Standard deviations either side of the mean that cover 95 % of a normal distribution."""
 
 
 @dataclass(frozen=True, slots=True)
 class Eta:
-    """Seconds until a job is through, with its spread: 95 %, as far as shards differ in speed.
+    """Estimated seconds until a job is done: mean and 95 % interval, from how much shards differ in speed.
 
-    What is left is weighed by bytes, and taken to go on with as many runners as there are now.
+    The remaining work is weighed in bytes. The estimate assumes that the number of runners stays the same.
     """
 
     low_s: float
@@ -28,16 +28,17 @@ class Eta:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """A job at a glance.
+    """Status of a job.
 
     Attributes:
-        shards: where it is on each.
-        clusters: what was seen of each cluster.
-        bytes_total: the tables' bytes, as InnoDB estimated them when the job was made.
-        bytes_through: of those, what is through.
-        runners: how many shards somebody works on now.
-        mb_per_s: table bytes a second that these runners get through, in megabytes; None before anything is known.
-        eta: None before anything is known, or without a runner.
+        job: the job.
+        shards: state of each shard.
+        clusters: state of each cluster.
+        bytes_total: size of the tables, as InnoDB estimated it when the job was created.
+        bytes_through: the part of ``bytes_total`` that is done.
+        runners: shards that a runner works on now.
+        mb_per_s: table bytes processed by these runners, in megabytes per second; None if not known yet.
+        eta: estimated time to completion; None if not known yet, or without a runner.
     """
 
     job: Job
@@ -51,17 +52,17 @@ class JobStatus:
 
     @property
     def fraction(self) -> float:
-        """How much is through, by bytes: 0 to 1."""
+        """Completed share by bytes, 0 to 1."""
         return self.bytes_through / self.bytes_total if self.bytes_total else 1.0
 
     @property
     def done(self) -> int:
-        """Shards that are through."""
+        """Number of completed shards."""
         return sum(state.state == "done" for state in self.shards)
 
     @property
     def waits(self) -> list[tuple[str, str]]:
-        """What is waited for now, by cluster."""
+        """Current reasons to wait, as pairs of cluster and reason."""
         if not self.job.unfinished:
             return []
         if self.job.state == "paused":
@@ -71,14 +72,18 @@ class JobStatus:
 
 
 def status_of(job_store: JobStore, job_id: int, *, counters: bool = False) -> JobStatus:
-    """Return how far a job is.
+    """Return the status of a job.
 
     Args:
-        job_id: which one.
-        counters: with the detailed counters of each shard.
+        job_store: jobs of the datastore.
+        job_id: the job.
+        counters: include the detailed counters of each shard.
+
+    Returns:
+        The status.
 
     Raises:
-        InvalidInput: there is no such job.
+        InvalidInput: the job does not exist.
     """
     job = job_store.job(job_id)
     shards = job_store.shards(job_id, counters=counters)
@@ -92,29 +97,29 @@ def status_of(job_store: JobStore, job_id: int, *, counters: bool = False) -> Jo
 def _speed(
     shards: Sequence[ShardState], runners: int, budget_mb_per_s: float | None
 ) -> tuple[float | None, Eta | None]:
-    begun = [state for state in shards if state.busy_s > 0 and state.fraction > 0 and state.data_bytes]
-    if not begun or not runners:
+    started = [state for state in shards if state.busy_s > 0 and state.fraction > 0 and state.data_bytes]
+    if not started or not runners:
         return None, None
-    through = sum(state.data_bytes * state.fraction for state in begun)
-    busy_s = sum(state.busy_s for state in begun)
-    mean = busy_s / through  # seconds a byte, of one runner
-    left = [state.data_bytes * (1 - state.fraction) for state in shards]
+    done_bytes = sum(state.data_bytes * state.fraction for state in started)
+    busy_s = sum(state.busy_s for state in started)
+    mean = busy_s / done_bytes  # seconds per byte of one runner
+    remaining = [state.data_bytes * (1 - state.fraction) for state in shards]
     per_s = runners / mean
-    replaced = sum(state.bytes_before for state in begun)
+    replaced = sum(state.bytes_before for state in started)
     if budget_mb_per_s is not None and replaced:
-        # One for all: runners that came since do not make it more.
-        per_s = min(per_s, budget_mb_per_s * 1e6 * through / replaced)
-    mid_s = sum(left) / per_s
-    if len(begun) > 1:
-        # Shards differ: each byte counts as one observation of its shard's speed.
+        # All runners share one budget, so additional runners do not raise this limit.
+        per_s = min(per_s, budget_mb_per_s * 1e6 * done_bytes / replaced)
+    mid_s = sum(remaining) / per_s
+    if len(started) > 1:
+        # Variance between shards; each byte counts as one observation of its shard's speed.
         variance = sum(
             state.data_bytes * state.fraction * (state.busy_s / (state.data_bytes * state.fraction) - mean) ** 2
-            for state in begun
-        ) / (through * (1 - 1 / len(begun)))
+            for state in started
+        ) / (done_bytes * (1 - 1 / len(started)))
     else:
-        # One shard says nothing of how they differ.
+        # A single shard gives no variance between shards; assume a standard deviation of half the mean.
         variance = mean**2 / 4
-    parts = sum(left_bytes * left_bytes for left_bytes in left)
-    own = sum(left) ** 2 / len(begun)
-    spread_s = _MOST_LIKELY * math.sqrt(variance * (parts + own)) / runners
+    of_shards = sum(shard_bytes * shard_bytes for shard_bytes in remaining)
+    of_mean = sum(remaining) ** 2 / len(started)
+    spread_s = _Z_95 * math.sqrt(variance * (of_shards + of_mean)) / runners
     return per_s / 1e6, Eta(max(0.0, mid_s - spread_s), mid_s, mid_s + spread_s)

@@ -1,8 +1,8 @@
-"""When a job has to wait: what the servers of a cluster say, held against thresholds.
+"""Throttling: poll the servers of a cluster, and compare their load and lag with a job's thresholds.
 
-Lag is measured by tokens that are written on the primary and read on each replica, so it is that of what is committed
-there, on MySQL and MariaDB alike, and no privilege is needed to see it. The same token proves a replica: one that never
-shows any does not replicate from this primary, and a job that looked at it would be throttled by nothing.
+Lag is measured with tokens that are written on the primary and read on each replica, so it is the lag of committed
+transactions, works alike on MySQL and MariaDB, and requires no privilege. The tokens also prove that a replica belongs
+to the primary: one that never shows a token does not replicate from it and cannot throttle the job.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ MOST: Final = 10**12
 """Upper limit of every threshold that is a number. It keeps out what no clock or table can hold."""
 
 PROOF_S: Final = 60.0
-"""A replica that answers may show none of the tokens so long before it is refused."""
+"""Time after which a replica that answers but shows no token is refused, in seconds."""
 
 _OPTIONS: Final = PoolOptions(
     connect_timeout_s=0.8, read_timeout_s=0.8, write_timeout_s=0.8, pool_size=2, pool_timeout_s=0.8
 )
 _NO_LONG_LOCKS: Final = set_session({"lock_wait_timeout": 1, "innodb_lock_wait_timeout": 1})
-"""Where a lock, such as a backup's, keeps a token from being written, its statement must not wait there for ever."""
+"""Bounds the wait for a lock, such as a backup's, that blocks the write of a token."""
 
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 30.0
@@ -66,18 +66,19 @@ _TOKEN: Final = struct.Struct(">8sQ")
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What makes a job wait; None switches one off.
+    """Conditions that make a job wait or slow down; None disables a condition.
 
     Attributes:
-        max_lag_s: seconds that a replica may lag; None asks no replica anything.
-        max_threads_running: statements that a primary may be executing at a moment, the job's own included.
-        max_history_length: transactions whose old rows a primary has not purged yet. While a reader holds purge up,
-            each body that is replaced stays in the files too.
-        max_mb_per_s: legacy bytes for the whole job, in 1,000,000 a second. Whoever runs the job sees to it.
-        yield_above_per_s: reads and writes of applications a second on a primary; above that, a job takes small steps
-            there with pauses in between. It does not wait for them.
-        flag_file: an absolute path; while it is there, the job waits. Looked for by the runner that watches a cluster,
-            on its own machine.
+        max_lag_s: maximum lag of a replica, in seconds; None polls no replica.
+        max_threads_running: maximum number of statements that a primary executes at a time, including the job's own.
+        max_history_length: maximum number of transactions that a primary has not purged. While a long reader blocks
+            the purge, the old copy of every replaced body stays in the files.
+        max_mb_per_s: rate limit for the whole job, in megabytes (1,000,000 bytes) of old bodies per second. It is
+            enforced by the runners, not by the watch.
+        flag_file: absolute path of a file; the job waits while it exists. It is checked by the runner that watches a
+            cluster, on its machine.
+        yield_above_per_s: application reads and writes per second on a primary above which the job takes small steps
+            with pauses in between. The job does not stop for this condition.
     """
 
     max_lag_s: float | None = 5.0
@@ -101,35 +102,35 @@ class Thresholds:
             raise InvalidInput(f"flag_file must be an absolute path, the same for every runner, got {flag!r}")
 
     def asdict(self) -> dict[str, Any]:
-        """Return them as a JSON object."""
+        """Return the thresholds as a JSON object."""
         return asdict(self)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Thresholds:
-        """Return what ``asdict`` gave.
+        """Restore thresholds from ``asdict``; missing ones get their defaults.
 
         Raises:
-            InvalidInput: a name or a value is none of a threshold.
+            InvalidInput: a name is unknown, or a value is invalid.
         """
         names = [field.name for field in fields(cls)]
         unknown = sorted(set(values) - set(names))
         if unknown:
-            raise InvalidInput(f"no threshold is called {', '.join(unknown)}; there are {', '.join(names)}")
+            raise InvalidInput(f"unknown threshold {', '.join(unknown)}; the thresholds are {', '.join(names)}")
         return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a look at a cluster's servers says.
+    """Result of polling the servers of a cluster.
 
     Attributes:
-        reason: why the job has to wait, in a line for people; None where it may go on.
-        kind: the reason in a word for programs; None without one.
-        yields: whether to take small steps, since applications use the primary.
-        figures: for JSON. ``lag_s``: seconds by replica, None for one that does not tell; ``threads_running`` and
-            ``history_length`` of the primary, None where it does not tell; ``calls_per_s``: reads and writes of
-            applications there, None at first; ``yields``: as here; ``proven``: the replicas that were proven.
-        notes: what cannot be watched, and the GRANT that mends it; each is said by the first look that meets it.
+        reason: why the job has to wait, for people; None if it may continue.
+        kind: the reason as a keyword, for programs; None without a reason.
+        figures: measurements as JSON values. ``lag_s``: seconds by replica, None if unknown; ``threads_running`` and
+            ``history_length`` of the primary, None if unknown; ``calls_per_s``: application reads and writes on the
+            primary, None at first; ``yields``: as below; ``proven``: replicas that have shown a token.
+        yields: whether to take small steps because applications use the primary.
+        notes: measurements that the account may not take, and the GRANT that allows them. Each note appears once.
     """
 
     reason: str | None
@@ -140,7 +141,7 @@ class Look:
 
 
 class ClusterWatch:
-    """Looks at the servers of a cluster for a job. Not thread-safe."""
+    """Watch over the servers of a cluster on behalf of a job. Not thread-safe."""
 
     def __init__(
         self,
@@ -153,14 +154,18 @@ class ClusterWatch:
         proven: Collection[str] = (),
         catalog: NodePool | None = None,
     ) -> None:
-        """Nothing is asked before the first look.
+        """Create the watch; no server is contacted before the first ``look``.
 
         Args:
-            thresholds: what is held against what they say.
-            writer: 1 to 255 characters that nobody else who looks at this cluster has, such as a runner's name.
-            proof_s: how long a replica that answers may show no token before it is refused.
-            proven: replicas that this job has proven before, as ``Look.figures`` names them: not refused any more.
-            catalog: the catalog's server, to tell whether it is this primary; None where runners ask it nothing.
+            shards: access to the shards of the datastore.
+            cluster: the cluster to watch.
+            thresholds: thresholds to compare with.
+            writer: name of 1 to 255 characters that is unique among the watches of this cluster, such as a runner's.
+            proof_s: time after which a replica that answers but shows no token is refused, in seconds.
+            proven: replicas that have shown a token to this job before, named as in ``Look.figures``; they are not
+                refused any more.
+            catalog: connection pool of the catalog, used to detect whether the catalog is on this primary; None if
+                runners send it no queries.
         """
         if not 1 <= len(writer) <= 255:
             raise InvalidInput(f"writer must be 1 to 255 characters, got {writer!r}")
@@ -185,21 +190,24 @@ class ClusterWatch:
         self._replicas = [_Replica(shards, node, str(node) in proven) for node in watched]
 
     def look(self, reads: int = 0, runners: int = 1) -> Look:
-        """Ask the primary and each replica once, and say whether the job has to wait.
+        """Poll the primary and each replica once, and decide whether the job has to wait.
+
+        This takes two round trips to the primary and one to the replicas in parallel, at most about two seconds if
+        servers do not answer. The first call takes longer, as it creates the table of tokens if it is missing.
 
         Args:
-            reads: how many SELECTs the runner that looks has sent to the catalog; only grows.
-            runners: how many runners the job has, which ask about as often; what they ask is not taken for calls of
-                applications where the catalog is on this primary.
+            reads: total number of SELECTs that this runner has sent to the catalog.
+            runners: number of runners of the job. If the catalog is on this primary, ``reads`` times ``runners`` is
+                not counted as application load.
 
-        Takes two round trips to the primary and then one to each replica, all at once; about two seconds at most where
-        servers do not answer. The first look takes longer: it makes the table of tokens where it is missing.
+        Returns:
+            The measurements, and the reason to wait, if any.
 
         Raises:
-            ReplicaRefused: a replica shows no token in time, or is the primary itself.
+            ReplicaRefused: a replica has shown no token in time, or is the primary itself.
             TopologyError: the primary is read-only.
-            AccessDenied: the account lacks what the role ``migrate`` has.
-            ServerError: the primary refused otherwise.
+            AccessDenied: the account lacks a privilege of the role ``migrate``.
+            ServerError: the primary refused a statement.
         """
         waits: list[tuple[Kind, str]] = []
         flagged = _flagged(self.thresholds.flag_file)
@@ -235,7 +243,7 @@ class ClusterWatch:
         return Look(reason, kind, figures, yields, notes)
 
     def close(self) -> None:
-        """Take this watch's token away where that can be done, and close the connections."""
+        """Remove the token of this watch if the primary is reachable, and close the connections."""
         if self._began:
             with suppress(ServerError):
                 self._primary.ask(
@@ -246,11 +254,11 @@ class ClusterWatch:
 
     def _ask_primary(self, connection: Connection) -> ServerActivity:
         connection.ensure(_NO_LONG_LOCKS)
-        # A replica that has become the primary elsewhere, or the other way round, must not be written to.
+        # Do not write to a server that was demoted by a failover.
         if connection.rows(SELECT_READ_ONLY)[0][0]:
             raise TopologyError(
-                f"the primary {connection.node} of {self.cluster.name} is read-only; if another server has taken its "
-                "place, name it with 'schemaless topology adopt' after a failover, else with 'schemaless topology "
+                f"the primary {connection.node} of {self.cluster.name} is read-only; if another server is the primary "
+                "now, record it with 'schemaless topology adopt' after a failover, else with 'schemaless topology "
                 "set-primary'; then run the job again"
             )
         load = self._load(connection)
@@ -264,8 +272,8 @@ class ClusterWatch:
                 write_token(connection, self._datastore, self.cluster.name, self._writer, token)
             except AccessDenied as refusal:
                 raise AccessDenied(
-                    f"{refusal.message}; a job needs it to see how far replicas lag, and 'schemaless grants --role "
-                    "migrate' prints it",
+                    f"{refusal.message}; a job needs this privilege to measure the lag of replicas: 'schemaless grants "
+                    "--role migrate' prints the GRANT",
                     node=refusal.node,
                     code=refusal.code,
                 ) from refusal
@@ -280,13 +288,14 @@ class ClusterWatch:
             self._asks_history = False
             if self.thresholds.max_history_length is not None:
                 self._notes.append(
-                    f"{connection.node} does not show its history length to this account, so it is not watched; "
+                    f"{connection.node} does not show its history length to this account, so that threshold is not "
+                    "checked; "
                     f"{own_grant(connection, 'PROCESS')}"
                 )
             return server_activity(connection, history=False)
 
     def _calls_per_s(self, load: ServerActivity, reads: int, runners: int) -> float | None:
-        """Return how often applications have called the primary in the last looks; None at first."""
+        """Return the application calls per second over the last polls; None at first."""
         if self._has_catalog is None and self._catalog is not None and self._calls:
             self._has_catalog = is_same_server(self._catalog, self._primary.pool)
         if self._has_catalog:
@@ -294,14 +303,14 @@ class ClusterWatch:
         self._reads = reads
         self._calls.append((time.monotonic(), load.calls - self._own_calls))
         (first_s, first), (last_s, last) = self._calls[0], self._calls[-1]
-        # Less than none after a restart, or where somebody else sends UPDATEs.
+        # The difference is negative after a restart, or if another program sends multi-table UPDATEs.
         return max(0.0, round((last - first) / (last_s - first_s), 1)) if last_s > first_s else None
 
     def _begin(self, connection: Connection) -> None:
         try:
             remove_stale_tokens(connection, self._datastore)
         except DatabaseMissing:
-            # By the datastore's own pool, which has time for a table to be made.
+            # Through the datastore's pool, whose timeouts leave time to create a table.
             make_tables(self._shards.pool_for(self.cluster.primary), self._datastore)
         self._began = True
 
@@ -312,14 +321,14 @@ class ClusterWatch:
             token = replica.ask(
                 lambda connection: read_token(connection, self._datastore, self.cluster.name, self._writer)
             )
-            if not replica.is_another:
+            if not replica.differs_from_primary:
                 if is_same_server(self._primary.pool, replica.pool):
                     raise ReplicaRefused(
-                        f"replica {replica.node} of {self.cluster.name} is the server of its primary "
-                        f"{self.cluster.primary} itself, by another address; take it out with 'schemaless topology "
+                        f"replica {replica.node} of {self.cluster.name} is the same server as its primary "
+                        f"{self.cluster.primary} under another address; remove it with 'schemaless topology "
                         f"remove-replica --cluster {self.cluster.name}'"
                     )
-                replica.is_another = True
+                replica.differs_from_primary = True
         except ServerError as problem:
             replica.problem = problem
             if isinstance(problem, ServerUnavailable | ServerTimeout):
@@ -336,31 +345,31 @@ class ClusterWatch:
         if replica.answers_since_s is None:
             replica.answers_since_s = now_s
         elif not replica.proven and now_s - replica.answers_since_s >= self._proof_s:
-            why = "" if replica.problem is None else f" (its last answer: {replica.problem.message})"
+            last_error = "" if replica.problem is None else f" (last error: {replica.problem.message})"
             raise ReplicaRefused(
-                f"replica {replica.node} shows nothing of what was written on its primary {self.cluster.primary} "
-                f"within {self._proof_s:g} s{why}: it does not replicate from there, lags by more than that, or its "
-                "replication is stopped; mend it, or take it out with 'schemaless topology remove-replica --cluster "
-                f"{self.cluster.name}'"
+                f"replica {replica.node} has received no write of its primary {self.cluster.primary} within "
+                f"{self._proof_s:g} s{last_error}: it replicates from another server, lags by more than that, or its "
+                "replication is stopped; repair replication, or remove the replica with 'schemaless topology "
+                f"remove-replica --cluster {self.cluster.name}'"
             )
 
     def _lag_s(self, shown_us: int) -> float:
-        """Return how long ago the first token was written that a replica does not show."""
+        """Return the age of the oldest token that the replica has not received."""
         missing_us = next((written_us for written_us in self._written_us if written_us > shown_us), None)
         if missing_us is None:
             return 0.0
-        # Of a lag of minutes, the one behind the shown token is not known any more.
+        # With a lag of minutes, the token after the received one has been dropped from the list.
         first_us = missing_us if shown_us >= self._written_us[0] else shown_us
         return (time.monotonic_ns() // 1000 - first_us) / 1_000_000
 
     def _wait_of(self, replica: _Replica) -> tuple[Kind, str] | None:
         limit_s = self.thresholds.max_lag_s
         if isinstance(replica.problem, ServerUnavailable | ServerTimeout):
-            return "unreachable", f"replica {replica.node} cannot be asked: {replica.problem}"
+            return "unreachable", f"replica {replica.node} does not answer: {replica.problem}"
         if replica.lag_s is None:
-            why = "" if replica.problem is None else f": {replica.problem}"
+            error = "" if replica.problem is None else f": {replica.problem}"
             primary = self.cluster.primary
-            return "unproven", f"waiting for replica {replica.node} to show what was written on {primary}{why}"
+            return "unproven", f"waiting for replica {replica.node} to receive a write of {primary}{error}"
         if limit_s is not None and replica.lag_s > limit_s:
             return "lag", f"replica {replica.node} lags by {_seconds(replica.lag_s)} s (limit {limit_s:g} s)"
         return None
@@ -373,13 +382,16 @@ class ClusterWatch:
             waits.append(("threads", f"{node} has {load.threads_running} threads running (limit {limit})"))
         limit = self.thresholds.max_history_length
         if limit is not None and load.history_length is not None and load.history_length > limit:
-            reason = f"{node} has {load.history_length:,} transactions to purge (limit {limit:,}); is an old one open?"
+            reason = (
+                f"{node} has {load.history_length:,} transactions to purge (limit {limit:,}); look for a long "
+                "transaction"
+            )
             waits.append(("history", reason))
         return waits
 
 
 class _Endpoint:
-    """A server and how to ask it without waiting long."""
+    """A server that is polled with short timeouts."""
 
     def __init__(self, shards: Shards, node: Node) -> None:
         self.node = node
@@ -389,10 +401,10 @@ class _Endpoint:
         self._timed_out: ServerError | None = None
 
     def ask(self, operation: Callable[[Connection], T]) -> T:
-        """Run an operation, and once more where a connection turned out to be dead, or a deadlock ended it.
+        """Run an operation, and retry it once after a dead connection or a deadlock.
 
-        A server that did not answer in time may still be at what it was asked: it is asked again after a pause, since
-        every statement that waits there takes one of its connections.
+        A server that timed out may still be executing the statement, which occupies one of its connections. It is not
+        asked again before a pause, which doubles with each timeout.
         """
         if self._timed_out is not None and time.monotonic() < self._asleep_until_s:
             raise self._timed_out.with_traceback(None)
@@ -416,36 +428,36 @@ class _Endpoint:
 
 
 class _Replica(_Endpoint):
-    """A replica, and what is known of it.
+    """State of a replica.
 
     Attributes:
         proven: whether it has shown a token of this job.
-        is_another: whether it was found to be another server than the primary.
-        answers_since_s: since when it has answered without showing a token; None where it does not.
-        lag_s: at the last look; None where it did not tell.
-        problem: what was raised at the last look.
+        differs_from_primary: whether it is known to be another server than the primary.
+        answers_since_s: time since which it has answered without showing a token; None if it does not answer.
+        lag_s: lag at the last poll; None if unknown.
+        problem: error of the last poll.
     """
 
     def __init__(self, shards: Shards, node: Node, proven: bool) -> None:
         super().__init__(shards, node)
         self.proven = proven
-        self.is_another = False
+        self.differs_from_primary = False
         self.answers_since_s: float | None = None
         self.lag_s: float | None = None
         self.problem: ServerError | None = None
 
 
 def _flagged(path: str | None) -> str | None:
-    """Return why a flag file makes the job wait; one that cannot be looked for does, too."""
+    """Return why the flag file makes the job wait, or None. A path that cannot be checked makes it wait, too."""
     if path is None:
         return None
     try:
-        os.stat(path)  # noqa: PTH116 - Path.exists() hides why it cannot tell, in some versions
+        os.stat(path)  # noqa: PTH116 - Path.exists() hides the error in some Python versions
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as problem:
-        return f"the flag file {path} cannot be looked for: {problem.strerror}"
-    return f"the flag file {path} is there"
+        return f"cannot check the flag file {path}: {problem.strerror}"
+    return f"the flag file {path} exists"
 
 
 def _seconds(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""What makes stored bytes, and what a job therefore notes: the versions of the packages and of the servers."""
+"""Versions of the packages that produce stored bytes, and of the servers, recorded with each job."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from schemaless.internals import internals_of
 
 
 def versions(store: Datastore) -> dict[str, Any]:
-    """Return the versions of everything that makes stored bytes, and of the servers."""
+    """Return the versions of the packages that produce stored bytes, and of the servers."""
     internals = internals_of(store)
-    made_with: dict[str, Any] = {"python": platform.python_version(), "zlib": zlib.ZLIB_RUNTIME_VERSION, **_installed()}
-    made_with["servers"] = {
+    found: dict[str, Any] = {"python": platform.python_version(), "zlib": zlib.ZLIB_RUNTIME_VERSION, **_installed()}
+    found["servers"] = {
         cluster.name: internals.shards.pool_for(cluster.primary).run(lambda connection: connection.version)
         for cluster in internals.topology.clusters
     }
-    return made_with
+    return found
 
 
 @cache

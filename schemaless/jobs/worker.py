@@ -1,4 +1,4 @@
-"""In a worker: a shard claimed and worked on, and what is kept from one shard to the next."""
+"""The part of a job that runs in a worker: claim a shard, work on it, and cache connections for the next shard."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from schemaless.opening import Opening
 
 _log = logging.getLogger("schemaless")
 
-_LOOK_S: Final = 0.25
-"""This is half of what a runner waits between two looks."""
+_CACHE_S: Final = 0.25
+"""Time for which the result of a poll is reused, in seconds: half the interval between heartbeats."""
 
 _NICE: Final = 10
-"""``nice`` takes so much by default: the 99th percentile of clients beside a migration fell by a sixth."""
+"""Default increment of ``nice``; it lowered the 99th percentile of clients beside a migration by a sixth."""
 
 Work = Callable[[Datastore, ShardRun], None]
-"""A kind's work on a shard is done by a function of a module, which calls ``finish`` of the run at the end."""
+"""Does a job's work on a shard and then calls ``ShardRun.finish``. A module-level function, so that it pickles."""
 
 MakeWatch = Callable[[Datastore, Job, str, str, Thresholds], Watch]
-"""A function of a module takes a store, a job, a cluster, a runner and thresholds, and gives a watch over it."""
+"""Creates the watch over a cluster from store, job, cluster, runner and thresholds. A module-level function."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a call.
+    """Result of a call.
 
     Attributes:
-        shard: its shard.
-        kind: "through", "busy" (somebody else has it), "stopped" or "failed".
-        error: what it failed with.
+        shard: shard of the call.
+        kind: "through" (done), "busy" (another runner has the shard), "stopped" or "failed".
+        error: the error if it failed.
     """
 
     shard: int
@@ -53,46 +53,47 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class _Kept:
-    """What a worker keeps from one shard to the next."""
+class _WorkerState:
+    """What a worker keeps between shards."""
 
     store: Datastore
     opening: Opening
     job_store: JobStore
     learned: dict[int, dict[str, Any]] = field(default_factory=dict)
-    watches: dict[tuple[int, str], tuple[Thresholds, KeptWatch]] = field(default_factory=dict)
+    watches: dict[tuple[int, str], tuple[Thresholds, CachedWatch]] = field(default_factory=dict)
 
 
-class KeptWatch:
-    """A worker's watch over a cluster, which goes on from one shard to the next.
+class CachedWatch:
+    """A worker's watch over a cluster, shared by its consecutive shards.
 
-    A shard begins with a look; where shards are small, that of the shard before is taken.
+    Every shard starts with a poll. If shards are small, the result of the previous poll is reused.
 
     Args:
-        again_s: how long what it saw is taken for the present.
+        watch: the watch.
+        cache_s: time for which a result is reused, in seconds.
     """
 
-    def __init__(self, watch: Watch, again_s: float = _LOOK_S) -> None:
+    def __init__(self, watch: Watch, cache_s: float = _CACHE_S) -> None:
         self._watch = watch
-        self._again_s = again_s
-        self._look: Look | None = None
-        self._looked_s = -math.inf
+        self._cache_s = cache_s
+        self._cached: Look | None = None
+        self._polled_s = -math.inf
 
     def look(self, reads: int = 0, runners: int = 1) -> Look:
-        """Look, or return what was seen a moment ago; see ``Watch``."""
-        if self._look is None or time.monotonic() - self._looked_s >= self._again_s:
-            self._look = None
+        """Poll the servers, or return the cached result; see ``Watch``."""
+        if self._cached is None or time.monotonic() - self._polled_s >= self._cache_s:
+            self._cached = None
             look = self._watch.look(reads, runners)
-            self._look, self._looked_s = replace(look, notes=()), time.monotonic()
+            self._cached, self._polled_s = replace(look, notes=()), time.monotonic()
             return look
-        return self._look
+        return self._cached
 
     def close(self) -> None:
-        """Let its connections go."""
+        """Close the connections."""
         self._watch.close()
 
 
-_kept = threading.local()
+_local = threading.local()
 
 
 def work_on(
@@ -100,10 +101,10 @@ def work_on(
 ) -> Outcome:
     """Claim a shard and work on it; runs in a worker."""
     try:
-        kept = _kept_for(opening)
-        store, job_store = kept.store, kept.job_store
+        worker = _worker_state(opening)
+        store, job_store = worker.store, worker.job_store
         job = job_store.job(job_id)
-        # The same for all shards of a worker: its watch over a cluster goes on from one to the next.
+        # The same name for all shards of a worker, so that it keeps the watch over a cluster between shards.
         runner = f"{driver}/{os.getpid()}.{threading.get_native_id()}"
         state = job_store.claim(job_id, shard, runner)
         if state is None:
@@ -112,14 +113,14 @@ def work_on(
 
         def watch(thresholds: Thresholds) -> Watch:
             key = job_id, cluster
-            before = kept.watches.get(key)
-            if before is not None and before[0] == thresholds:
-                return before[1]
-            if before is not None:
-                before[1].close()
+            cached = worker.watches.get(key)
+            if cached is not None and cached[0] == thresholds:
+                return cached[1]
+            if cached is not None:
+                cached[1].close()
             assert make_watch is not None
-            kept.watches[key] = thresholds, KeptWatch(make_watch(store, job, cluster, runner, thresholds))
-            return kept.watches[key][1]
+            worker.watches[key] = thresholds, CachedWatch(make_watch(store, job, cluster, runner, thresholds))
+            return worker.watches[key][1]
 
         with ShardRun(
             job_store,
@@ -127,7 +128,7 @@ def work_on(
             state,
             cluster,
             watch if make_watch is not None else None,
-            kept.learned.setdefault(job_id, {}),
+            worker.learned.setdefault(job_id, {}),
         ) as run:
             work(store, run)
     except Stopped:
@@ -140,42 +141,42 @@ def work_on(
     return Outcome(shard, "through")
 
 
-def _kept_for(opening: Opening) -> _Kept:
-    kept: _Kept | None = getattr(_kept, "kept", None)
-    if kept is None or kept.opening != opening:
+def _worker_state(opening: Opening) -> _WorkerState:
+    state: _WorkerState | None = getattr(_local, "state", None)
+    if state is None or state.opening != opening:
         let_go()
-        _step_aside()
+        _lower_priority()
         store = opening.open()
-        kept = _Kept(store, opening, JobStore(store))
-        _kept.kept = kept
-    return kept
+        state = _WorkerState(store, opening, JobStore(store))
+        _local.state = state
+    return state
 
 
-def make_ready(opening: Opening) -> None:
-    """Do what this worker's first call would have to wait for."""
+def warm_up(opening: Opening) -> None:
+    """Open the datastore and connect to the catalog before the worker's first call."""
     store = store_for(opening)
     internals_of(store).catalog.run(lambda connection: connection.version)
 
 
 def store_for(opening: Opening) -> Datastore:
-    """Return a datastore that stays open in this worker from one call to the next."""
-    return _kept_for(opening).store
+    """Return the datastore, which stays open in this worker between calls."""
+    return _worker_state(opening).store
 
 
-def _step_aside() -> None:
-    """Have this thread's work wait for that of servers and clients on the same machine, for the rest of its life."""
-    if sys.platform == "linux":  # where a thread has a priority of its own
+def _lower_priority() -> None:
+    """Give servers and clients on the same machine precedence over this thread."""
+    if sys.platform == "linux":  # the only platform with a priority per thread
         thread = threading.get_native_id()
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, thread, max(_NICE, os.getpriority(os.PRIO_PROCESS, thread)))
 
 
 def let_go() -> None:
-    """Close what this thread has kept."""
-    kept: _Kept | None = getattr(_kept, "kept", None)
-    if kept is not None:
-        _kept.kept = None
-        for _, watch in kept.watches.values():
+    """Close the datastore and the watches that this thread keeps between calls."""
+    state: _WorkerState | None = getattr(_local, "state", None)
+    if state is not None:
+        _local.state = None
+        for _, watch in state.watches.values():
             with suppress(SchemalessError):
                 watch.close()
-        kept.store.close()
+        state.store.close()

@@ -1,4 +1,4 @@
-"""Who does the work: a thread here, processes here, or a Dask cluster."""
+"""Workers that execute the calls of a job: a thread or processes on this machine, or a Dask cluster."""
 
 from __future__ import annotations
 
@@ -23,66 +23,76 @@ from typing import Any, Final
 
 from schemaless.errors import InvalidInput
 from schemaless.interrupts import ignore_interrupts, starting_processes
-from schemaless.jobs.worker import Outcome, let_go, make_ready
+from schemaless.jobs.worker import Outcome, let_go, warm_up
 from schemaless.opening import Opening
 
 MOST_WORKERS: Final = 1_024
 """Maximum number of worker processes that one command starts on its machine."""
 
-_TURN_S: Final = 0.5
-_DASK_S: Final = 10.0
+_PARENT_POLL_S: Final = 0.5
+_DASK_TIMEOUT_S: Final = 10.0
 
 
 class Workers:
-    """A number of workers, wherever they are."""
+    """Executor of a number of workers.
+
+    Args:
+        size: number of workers.
+        make: creates the executor; called again after workers died.
+        end: releases resources when the workers are closed.
+    """
 
     def __init__(self, size: int, make: Callable[[], Executor], end: Callable[[], None] = lambda: None) -> None:
         self.size = size
         self._make = make
         self._end = end
         self._executor: Executor | None = None
-        self._going: threading.Thread | None = None
+        self._shutdown: threading.Thread | None = None
 
     def submit(self, function: Callable[..., Outcome], *arguments: Any) -> Future[Outcome]:
-        """Have a worker call a function."""
+        """Schedule a call in a worker."""
         executor = self._ready()
         with starting_processes() if isinstance(executor, ProcessPoolExecutor) else nullcontext():
             return executor.submit(function, *arguments)
 
     def _ready(self) -> Executor:
-        # Made when first used: whether processes may be forked depends on the threads that there are by then.
+        # Created on first use: whether processes may be forked depends on the threads that exist by then.
         if self._executor is None:
             self._executor = self._make()
         return self._executor
 
     def prepare(self, opening: Opening) -> None:
-        """Have processes start and open the datastore, while the caller does something else."""
+        """Start processes and open the datastore in them, in the background."""
         executor = self._ready()
         if isinstance(executor, ProcessPoolExecutor):
             with starting_processes():
                 for _ in range(self.size):
-                    # Where it cannot be opened, the first shard's call says so.
-                    executor.submit(make_ready, opening)
+                    # If this fails, the call for the first shard reports the error.
+                    executor.submit(warm_up, opening)
 
-    def let_go(self) -> None:
-        """Have idle processes end, while the caller does something else; ``close`` waits for that."""
+    def begin_shutdown(self) -> None:
+        """Start ending idle processes in the background; ``close`` waits for them."""
         if isinstance(self._executor, ProcessPoolExecutor):
-            self._going = threading.Thread(target=self._executor.shutdown, name="letting workers go")
-            self._going.start()
+            self._shutdown = threading.Thread(target=self._executor.shutdown, name="shutting down workers")
+            self._shutdown.start()
 
     def restart(self) -> None:
-        """Make new workers where the old ones died."""
+        """Replace workers that died."""
         if self._executor is not None:
             with suppress(Exception):
                 self._executor.shutdown(wait=False, cancel_futures=True)
         self._executor = self._make()
 
     def close(self, *, kill: bool = False) -> None:
-        """Let the workers go."""
-        if self._going is not None:
-            self._going.join()
+        """End the workers.
+
+        Args:
+            kill: kill processes instead of waiting for their calls.
+        """
+        if self._shutdown is not None:
+            self._shutdown.join()
         if kill and isinstance(self._executor, ProcessPoolExecutor):
-            for process in list((self._executor._processes or {}).values()):  # noqa: SLF001 - no public way
+            for process in list((self._executor._processes or {}).values()):  # noqa: SLF001 - no public API for this
                 process.kill()
         with suppress(RuntimeError, BrokenExecutor):
             if isinstance(self._executor, ThreadPoolExecutor) and not kill:
@@ -90,19 +100,19 @@ class Workers:
         if isinstance(self._executor, ThreadPoolExecutor | ProcessPoolExecutor):
             self._executor.shutdown(wait=not kill, cancel_futures=True)
         elif self._executor is not None:
-            # Dask's takes nothing else.
+            # The executor of Dask accepts no other argument.
             self._executor.shutdown(wait=False)
         self._end()
 
 
 @contextmanager
-def workers(count: int = 1, dask: str | None = None, *, dask_s: float = _DASK_S) -> Iterator[Workers]:
-    """Give workers for the block.
+def workers(count: int = 1, dask: str | None = None, *, dask_s: float = _DASK_TIMEOUT_S) -> Iterator[Workers]:
+    """Provide workers for the duration of the block.
 
     Args:
-        count: 1 works in a thread of this process; more are processes of this machine.
-        dask: the address of a Dask scheduler, or "local" for ``count`` workers of a new one.
-        dask_s: how long that scheduler may take to answer.
+        count: number of workers: 1 is a thread of this process, more are processes on this machine.
+        dask: address of a Dask scheduler, or "local" for a new one with ``count`` workers.
+        dask_s: timeout for the scheduler to answer, in seconds.
 
     Raises:
         InvalidInput: ``count`` is not from 1 to ``MOST_WORKERS``, Dask is not installed, or its scheduler cannot be
@@ -111,37 +121,37 @@ def workers(count: int = 1, dask: str | None = None, *, dask_s: float = _DASK_S)
     if not 1 <= count <= MOST_WORKERS:
         raise InvalidInput(f"workers must be from 1 to {MOST_WORKERS:,}, got {count}")
     if dask is not None:
-        made = _dask(count, dask, dask_s)
+        pool = _dask(count, dask, dask_s)
     elif count == 1:
-        made = Workers(1, lambda: ThreadPoolExecutor(1, thread_name_prefix="worker"))
+        pool = Workers(1, lambda: ThreadPoolExecutor(1, thread_name_prefix="worker"))
     else:
-        made = Workers(count, lambda: _processes(count))
-    ended = False
+        pool = Workers(count, lambda: _processes(count))
+    succeeded = False
     try:
-        yield made
-        ended = True
+        yield pool
+        succeeded = True
     finally:
-        made.close(kill=not ended)
+        pool.close(kill=not succeeded)
 
 
 def _processes(count: int) -> Executor:
-    # A fork is there in milliseconds, but where this process has threads it may find their locks taken.
+    # fork starts in milliseconds, but if this process has threads, the child may inherit locks that they hold.
     forks = threading.active_count() == 1 and "fork" in multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("fork" if forks else "spawn")
     return ProcessPoolExecutor(count, mp_context=context, initializer=_begin_worker, initargs=(os.getpid(),))
 
 
 def _begin_worker(parent: int) -> None:
-    # Ctrl-C reaches the whole group; the driver asks its workers to stop at a checkpoint.
+    # Ctrl-C signals the whole process group, but workers stop at a checkpoint when the driver asks them to.
     ignore_interrupts()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # A worker whose driver was killed would wait for its next call for ever.
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    # If the driver is killed, nothing else ends a worker that waits for its next call.
+    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
 
 
-def _end_with(parent: int) -> None:
+def _exit_with_parent(parent: int) -> None:
     while os.getppid() == parent:
-        time.sleep(_TURN_S)
+        time.sleep(_PARENT_POLL_S)
     os._exit(1)
 
 
@@ -156,7 +166,7 @@ def _dask(count: int, address: str, timeout_s: float) -> Workers:
             threads_per_worker=1,
             processes=True,
             dashboard_address=None,
-            # Its scheduler serves HTTP all the same: on port 8787, to everybody, with a warning where that is taken.
+            # dashboard_address=None does not stop the scheduler from serving HTTP on port 8787 of all interfaces.
             scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
             silence_logs=logging.CRITICAL,
         )
@@ -166,7 +176,10 @@ def _dask(count: int, address: str, timeout_s: float) -> Workers:
         try:
             client = Client(address, timeout=timeout_s)
         except (OSError, TimeoutError, ValueError) as error:
-            raise InvalidInput(f"no Dask scheduler answers at {address!r}: {error}") from error
+            raise InvalidInput(
+                f"no Dask scheduler answers at {address!r}: {error}; start one with 'dask scheduler', or check the "
+                "address"
+            ) from error
 
     def end() -> None:
         client.close()
@@ -176,27 +189,27 @@ def _dask(count: int, address: str, timeout_s: float) -> Workers:
     size = sum(client.nthreads().values())
     if not size:
         end()
-        raise InvalidInput(f"the Dask scheduler at {address!r} has no workers; start some with 'dask worker {address}'")
+        raise InvalidInput(f"the Dask scheduler at {address!r} has no workers; start them with 'dask worker {address}'")
     return Workers(size, lambda: client.get_executor(pure=False, retries=0), end)
 
 
-def run_shards(hands: Workers, function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
-    """Yield ``function(*each)`` for each of the arguments, as they come to their ends: for work that keeps no state.
+def run_shards(pool: Workers, function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+    """Yield ``function(*each)`` for each of the arguments in order of completion, for work without checkpoints.
 
     Raises:
-        SchemalessError: what the function raised; the others are not waited for.
+        SchemalessError: raised by the function; calls that have not started are cancelled.
     """
     waiting = iter(arguments)
     calls: set[Future[Any]] = set()
     more = True
     try:
         while more or calls:
-            while more and len(calls) < 2 * hands.size:
+            while more and len(calls) < 2 * pool.size:
                 next_arguments = next(waiting, None)
                 if next_arguments is None:
                     more = False
                 else:
-                    calls.add(hands.submit(function, *next_arguments))
+                    calls.add(pool.submit(function, *next_arguments))
             done, calls = wait(calls, return_when=FIRST_COMPLETED) if calls else (set(), calls)
             for call in done:
                 yield call.result()

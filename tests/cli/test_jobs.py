@@ -128,7 +128,7 @@ def test_job_of_another_kind_is_refused_with_the_command_that_joins_it(invoke, m
     other = [invoke("rebuild", *words, "--job", "1", url=admin_url) for words in [("--execute",), ()]]
     ended = invoke("migrate", "run", "--execute", "--job", "1", url=migrate_url)
 
-    assert (refused.code, "; join it with 'schemaless rebuild --execute --job 2', or end it" in refused.err) == (
+    assert (refused.code, "; join it with 'schemaless rebuild --execute --job 2', or abort it" in refused.err) == (
         1,
         True,
     )
@@ -139,7 +139,7 @@ def test_job_of_another_kind_is_refused_with_the_command_that_joins_it(invoke, m
     assert {(each.code, each.err) for each in other} == {(2, "schemaless: job 1 is a migration, not a rebuild\n")}
     assert (ended.code, ended.err) == (
         1,
-        "schemaless: job 1 is aborted; run 'schemaless migrate run --execute' for a new one\n",
+        "schemaless: cannot continue job 1: it is aborted; start a new job with 'schemaless migrate run --execute'\n",
     )
 
 
@@ -264,7 +264,10 @@ def test_restore_is_steered_as_a_migration_is(invoke, fresh_store, new_row, migr
     assert (nothing.code, "name the originals by --archive, or a restore to continue" in nothing.err) == (2, True)
     assert (dry.out.startswith(f"{len(TEXTS)} originals to put back, in 4 shards"), unchanged) == (True, True)
     assert (done.json["job"], done.json["restored"], done.json["executed"]) == (job.job_id, len(TEXTS), True)
-    assert (ended.code, f"job {job.job_id} is done; run 'schemaless migrate restore --execute' for" in ended.err) == (
+    assert (
+        ended.code,
+        f"job {job.job_id}: it is done; start a new job with 'schemaless migrate restore" in ended.err,
+    ) == (
         1,
         True,
     )

@@ -99,7 +99,7 @@ def test_dead_runners_shard_is_taken_over_and_its_notes_are_refused(job_store, j
         lambda: job_store.renew(1, first, "cluster-1"),
         lambda: job_store.release(1, first, after="done"),
     ):
-        with pytest.raises(LeaseLost, match="shard 0 of job 1 was taken over"):
+        with pytest.raises(LeaseLost, match="another runner took over shard 0 of job 1"):
             late()
     assert job_store.renew(1, second, "cluster-1").state == "running"
 

@@ -69,7 +69,7 @@ def test_thresholds_come_back_from_json():
         ({"max_history_length": -1}, "max_history_length must be a whole number"),
         ({"flag_file": "stop"}, "flag_file must be an absolute path"),
         ({"flag_file": 7}, "flag_file must be an absolute path"),
-        ({"max_lags": 5}, "no threshold is called max_lags; there are max_lag_s, "),
+        ({"max_lags": 5}, "unknown threshold max_lags; the thresholds are max_lag_s, "),
     ],
 )
 def test_thresholds_that_cannot_be_meant_are_refused(values, complaint):
@@ -213,7 +213,7 @@ def test_replica_shows_a_token_before_anything_is_done(watching, until, replica)
         sql(replica, f"START {word(replica)} SQL_THREAD")
 
     assert (look.kind, again.kind) == ("unproven", "unproven")
-    assert look.reason.startswith(f"waiting for replica {replica.socket} to show what was written on ")
+    assert look.reason.startswith(f"waiting for replica {replica.socket} to receive a write of ")
     assert (look.figures["lag_s"], look.figures["proven"]) == ({str(replica.socket): None}, [])
     assert until(watch, None).figures["proven"] == [str(replica.socket)]
 
@@ -223,7 +223,7 @@ def test_stranger_is_refused(watching, servers, eventually):
     """A server that answers and shows no token in time stops the job, with the next step."""
     watch = watching(replicas=[str(servers[1].socket)], options={"proof_s": 0.05})
     looks: list[Look] = []
-    with pytest.raises(ReplicaRefused, match=r"shows nothing of what .* 'schemaless topology remove-replica"):
+    with pytest.raises(ReplicaRefused, match=r"has received no write of its primary .* 'schemaless topology remove-"):
         eventually(lambda: looks.append(watch.look()), "refused")
 
     assert {look.kind for look in looks} == {"unproven"}
@@ -235,7 +235,7 @@ def test_primary_by_another_address_is_refused_as_its_replica(watching, replicat
     link = tmp_path / "another.sock"
     link.symlink_to(replicated.socket)
 
-    with pytest.raises(ReplicaRefused, match=r"is the server of its primary .* itself, by another address"):
+    with pytest.raises(ReplicaRefused, match=r"is the same server as its primary .* under another address"):
         watching(replicas=[str(link)]).look()
 
 
@@ -258,7 +258,7 @@ def test_replica_that_is_gone_or_hangs_is_waited_for(watching, until, replica, t
     back = until(watch, None)
 
     assert (hangs.kind, gone.kind, back.reason) == ("unreachable", "unreachable", None)
-    assert hangs.reason.startswith(f"replica {link} cannot be asked: ")
+    assert hangs.reason.startswith(f"replica {link} does not answer: ")
     assert hangs.figures["lag_s"] == gone.figures["lag_s"] == {str(link): None}
 
 
@@ -347,7 +347,9 @@ def test_history_that_the_account_may_not_see_is_said_once(watching, until, flav
         assert (first.notes, second.figures["history_length"] is None) == ((), False)
     else:
         (note,) = first.notes
-        assert note.endswith(f"so it is not watched; GRANT PROCESS ON *.* TO {datastore.account('migrate')}")
+        assert note.endswith(
+            f"so that threshold is not checked; GRANT PROCESS ON *.* TO {datastore.account('migrate')}"
+        )
         assert second.figures["history_length"] is None
     assert second.notes == unwatched.notes == ()
     assert until(watch, None).reason is None
@@ -355,7 +357,7 @@ def test_history_that_the_account_may_not_see_is_said_once(watching, until, flav
 
 @pytest.mark.mysql
 def test_flag_file_stops_as_long_as_it_is_there(watching, until, tmp_path):
-    """It comes before any other reason, and one that cannot be looked for counts as there."""
+    """It comes before any other reason, and a path that cannot be checked counts as existing."""
     flag = tmp_path / "stop"
     watch = watching(flag_file=str(flag))
     until(watch, None)
@@ -365,9 +367,9 @@ def test_flag_file_stops_as_long_as_it_is_there(watching, until, tmp_path):
     until(watch, None)
     unknown = watching(flag_file=f"/{'x' * 300}", max_threads_running=1).look()
 
-    assert (there.kind, there.reason) == ("flag", f"the flag file {flag} is there")
+    assert (there.kind, there.reason) == ("flag", f"the flag file {flag} exists")
     assert unknown.kind == "flag"
-    assert "cannot be looked for: " in unknown.reason
+    assert unknown.reason.startswith("cannot check the flag file ")
 
 
 @pytest.mark.mysql
@@ -400,7 +402,7 @@ def test_read_only_primary_ends_the_job(watching, replicated):
     before = sql(replicated, f"SELECT COUNT(*) FROM {TOKENS}")
     sql(replicated, "SET GLOBAL read_only = 1")
     try:
-        with pytest.raises(TopologyError, match="is read-only; if another server has taken its place, name it with"):
+        with pytest.raises(TopologyError, match="is read-only; if another server is the primary now, record it with"):
             watching(role="root").look()
     finally:
         sql(replicated, "SET GLOBAL read_only = 0")

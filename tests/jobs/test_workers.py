@@ -22,7 +22,7 @@ from schemaless.jobs.driver import Driver
 from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.runner import make_watch
 from schemaless.jobs.throttle import Look, Thresholds
-from schemaless.jobs.worker import KeptWatch
+from schemaless.jobs.worker import CachedWatch
 from schemaless.jobs.workers import Workers, workers
 from schemaless.migrate import reencode
 from schemaless.migrate import run as migrate
@@ -186,7 +186,7 @@ def test_aborted_job_ends_and_another_does_the_rest(fresh_store, legacy, migrate
     eventually(lambda: any(state.held for state in job_store.shards(job.job_id)), "a runner waits")
     job_store.change_state(job.job_id, ("running", "paused"), "aborted", "by a test")
     run.join(60)
-    with pytest.raises(JobConflict, match="job 1 is aborted"):
+    with pytest.raises(JobConflict, match="cannot continue job 1: it is aborted"):
         migrate.run(migrate_store, job=job_store.job(1))
     report = migrate.run(migrate_store)
 
@@ -328,7 +328,7 @@ def test_shards_are_handed_out_without_asking_for_each(fresh_store, legacy, migr
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
     monkeypatch.setattr(JobStore, "shards", shards)
     with workers(1) as hands:
-        ended = Driver(migrate_store, job, migrate.work, make_watch, turn_s=600.0).run(hands)
+        ended = Driver(migrate_store, job, migrate.work, make_watch, poll_s=600.0).run(hands)
 
     assert ended.state == "done"
     assert bodies(fresh_store) == legacy
@@ -393,9 +393,9 @@ class CountedWatch:
 def test_look_of_a_moment_ago_is_taken_for_the_next_shard():
     """Its notes are said once; later there is another look."""
     watch = CountedWatch()
-    kept = KeptWatch(watch, again_s=600.0)
+    kept = CachedWatch(watch, cache_s=600.0)
     first, second = kept.look(), kept.look()
-    always = KeptWatch(watch, again_s=0.0)
+    always = CachedWatch(watch, cache_s=0.0)
     _, third = always.look(), always.look()
 
     assert (first.figures, first.notes) == ({"look": 1}, ("note 1",))
