@@ -22,16 +22,20 @@ from schemaless.terminal.output import EXIT_FAILED, bytes_text, facts, json_opti
 @workers_options
 @json_option
 def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_json: bool) -> int:
-    """Decode every cell, and verify its place and the tables of its shard.
+    """Check every cell and the tables of every shard. Read-only.
 
-    The command checks five things: each body decodes, it is what a writer of this store would write, each row is in the
-    right shard, each shard is the one that the catalog says, and each shard has what the catalog's triggers and indexes
-    need: their locations, tables that their definitions make, and the cells that are parked. It changes nothing. Each
-    fault is one line that names the cell or the table; the page docs/troubleshooting.md says what to do about it.
+    \b
+    - Bodies: each body decodes and is in canonical form.
+    - Placement: each row is in the shard of its row_key.
+    - Identity: each shard is the one that the catalog lists.
+    - Triggers and indexes: each shard has their locations, the index tables of their definitions, and the cells that
+      are parked.
 
-    Whether the entries of an index agree with their rows is checked by 'schemaless index check'. Locations and parked
-    cells are seen by the roles follow, measure and admin, tables of indexes that nobody knows by admin. The command
-    says what its account may not see.
+    Each fault is one line that names the cell or the table. The page docs/troubleshooting.md says how to fix it. To
+    check that the entries of an index agree with their rows, use 'schemaless index check'.
+
+    The roles follow, measure and admin can read locations and parked cells; only admin can find tables of unknown
+    indexes. The command lists what its account cannot read.
 
     \b
     Examples:
@@ -51,8 +55,8 @@ def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_
 
     with open_store(url) as store:
         shards = shards_of(shards_text, store.shard_count)
-        with verify_workers("checking", store, shards, workers, dask, faults) as (hands, listener):
-            report = check_cells(store, shards, workers=hands, listener=together(listener, only(Fault, mark)))
+        with verify_workers("checking", store, shards, workers, dask, faults) as (pool, listener):
+            report = check_cells(store, shards, workers=pool, listener=together(listener, only(Fault, mark)))
         sound = [shard for shard in shards if shard not in unsound]
         with progress("checking tables of followers and indexes", len(sound), "shards") as shown:
             tables = TableCheck(store).run(sound, together(shown, only(TableFault, faults.add)))
@@ -73,11 +77,11 @@ def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_
 
 
 def _print_tables(tables: TableProof) -> None:
-    """Print how many were checked, and what could not be seen; nothing of a datastore without any."""
+    """Print the number of tables checked, and the tables that the account cannot read."""
     out().print(
         f"tables of {tables.followers:,} followers and {tables.indexes:,} indexes in {tables.shards:,} shards: "
-        f"{tables.locations:,} locations, {tables.parked_cells:,} parked cells and {tables.index_tables:,} tables of "
-        "indexes checked; 'schemaless index check NAME' compares entries with their rows"
+        f"checked {tables.locations:,} locations, {tables.parked_cells:,} parked cells and {tables.index_tables:,} "
+        "index tables; to compare index entries with their rows, use 'schemaless index check NAME'"
     )
     for unseen in tables.unseen:
         note(f"not checked: {unseen.table} in {unseen.shards:,} shards of {unseen.server}: {unseen.message}")

@@ -1,4 +1,4 @@
-"""What ``schemaless check`` and ``migrate verify`` share: who works, and how faults are told."""
+"""Workers, progress and output of faults, for ``schemaless check``, ``migrate verify`` and ``migrate finalise``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from schemaless.errors import ShardIdentityMismatch, ShardMoving
 from schemaless.events import Listener, only, together
 from schemaless.internals import internals_of
 from schemaless.jobs.workers import Workers
-from schemaless.jobs.workers import workers as some_workers
+from schemaless.jobs.workers import workers as open_workers
 from schemaless.migrate.faults import Fault
 from schemaless.terminal.output import facts, key_json, out, progress
 from schemaless.wire.errors import DatabaseMissing
@@ -23,18 +23,27 @@ from schemaless.wire.errors import DatabaseMissing
 def verify_workers(
     what: str, store: Datastore, shards: list[int], count: int, dask: str | None, faults: FaultOutput
 ) -> Iterator[tuple[Workers | None, Listener]]:
-    """Give workers, or None for this process alone, and what shows how far they are with ``what``, and faults."""
-    told = only(Fault, faults.add)
+    """Provide workers, or None to work in this process, and a listener that shows progress and faults.
+
+    Args:
+        what: activity to show, such as "verifying".
+        store: the datastore.
+        shards: shard numbers.
+        count: number of workers.
+        dask: address of a Dask scheduler, or None.
+        faults: receives the faults.
+    """
+    show_fault = only(Fault, faults.add)
     if count == 1 and dask is None:
         with progress(what, _id_total(store, shards), "ids") as shown:
-            yield None, together(shown, told)
+            yield None, together(shown, show_fault)
     else:
-        with some_workers(count, dask) as hands, progress(what, len(shards), "shards") as shown:
-            yield hands, together(shown, told)
+        with open_workers(count, dask) as pool, progress(what, len(shards), "shards") as shown:
+            yield pool, together(shown, show_fault)
 
 
 def _id_total(store: Datastore, shards: list[int]) -> int:
-    """Return how many added_ids shards span, without those that the check will find missing or exchanged."""
+    """Return the number of added_ids that the shards span, without shards that the verification will report."""
     total = 0
     for shard in shards:
         with suppress(ShardIdentityMismatch, ShardMoving, DatabaseMissing):
@@ -43,24 +52,24 @@ def _id_total(store: Datastore, shards: list[int]) -> int:
 
 
 class FaultOutput:
-    """Prints faults as they are found, or keeps them for JSON."""
+    """Prints faults as they are found, or collects them for ``--json``."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
         self.kept: list[dict[str, Any]] = []
 
     def add(self, fault: Fault | TableFault) -> None:
-        """Print a fault, or keep it for ``--json``."""
+        """Print a fault, or collect it for ``--json``."""
         if not self._as_json:
             out().print(str(fault), markup=False)
             return
-        beside = facts(fault, "server", "table", "name") if isinstance(fault, TableFault) else {}
+        table_facts = facts(fault, "server", "table", "name") if isinstance(fault, TableFault) else {}
         self.kept.append(
             {
                 **facts(fault, "kind", "shard"),
                 **(dict.fromkeys(CellKey._fields) if fault.key is None else key_json(fault.key)),
                 "added_id": fault.added_id,
-                **beside,
+                **table_facts,
                 "message": fault.message,
             }
         )

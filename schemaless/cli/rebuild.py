@@ -44,9 +44,9 @@ _ROWS_SHOWN = 64
 @url_option
 @shards_option
 @click.option(
-    "--execute", is_flag=True, help="Really rebuild; without it, the command says what that would take and give."
+    "--execute", is_flag=True, help="Rebuild the tables. Without this option, the command predicts cost and gain."
 )
-@job_option("Continue this job with the options that it was begun with; the other options do not count.")
+@job_option("Continue this job with the options that it was started with; all other options are ignored.")
 @workers_options
 @throttle_options
 @click.option(
@@ -55,13 +55,13 @@ _ROWS_SHOWN = 64
     type=FiniteRange(0, MOST_LAG_S, min_open=True),
     default=600.0,
     metavar="SECONDS",
-    help="On clusters with replicas, leave alone a shard whose rebuild may take longer, since replicas lag by that.",
+    help="On clusters with replicas, skip a shard whose rebuild may take longer, since the replicas lag by as much.",
 )
 @click.option(
     "--free-bytes",
     type=size_of,
     metavar="SIZE",
-    help="The free space on each server's disk, such as 200GB, for servers whose disk cannot be seen from here.",
+    help="Free space on each server's disk, such as 200GB, for servers where the command cannot determine it.",
 )
 @click.option(
     "--lock-wait",
@@ -69,10 +69,10 @@ _ROWS_SHOWN = 64
     type=click.IntRange(1, MOST_TRIES),
     default=2,
     metavar="SECONDS",
-    help="How long a rebuild waits for an open transaction, while writers wait behind it, before it tries again.",
+    help="Time that a rebuild waits for open transactions before it tries again; new writers queue while it waits.",
 )
 @click.option(
-    "--attempts", type=click.IntRange(1, MOST_TRIES), default=30, help="How many times the rebuild of a shard is tried."
+    "--attempts", type=click.IntRange(1, MOST_TRIES), default=30, help="Maximum number of attempts per shard."
 )
 @json_option
 def rebuild(
@@ -89,13 +89,15 @@ def rebuild(
     attempts: int,
     as_json: bool,
 ) -> int:
-    """Rebuild tables, so that files give free space back.
+    """Rebuild tables to give free space back to the disk.
 
-    Tables are rebuilt online, one shard at a time on each server, while applications read and write. A rebuild needs
-    space for the new file beside the old one, cannot be slowed down once it runs, and makes the replicas lag by as long
-    as it takes. So the command waits for replicas between shards, and leaves alone what would take too long or does not
-    fit. If it is killed, each table is either as it was or rebuilt, and the same command continues. The account needs
-    the role admin.
+    A migration leaves free space inside the table files, and only a rebuild shrinks the files. Tables are rebuilt
+    online, one shard at a time on each server, while applications read and write.
+
+    A rebuild needs disk space for the new file beside the old one, cannot be throttled once it runs, and makes replicas
+    lag by as long as it takes. Therefore the command waits for replicas between shards, and skips shards that would
+    take too long or do not fit on the disk. If it is killed, each table is either unchanged or completely rebuilt, and
+    the same command continues. The account needs the role admin.
 
     \b
     Examples:
@@ -103,7 +105,7 @@ def rebuild(
       schemaless rebuild --execute --shards 0-255
       schemaless rebuild --execute --free-bytes 200GB --max-rebuild-lag 1800
 
-    Exit status: 0 done, 1 some shards were left alone, 3 stopped; the same command continues.
+    Exit status: 0 done, 1 some shards were skipped, 3 stopped; the same command continues.
     """
     spec = RebuildSpec(
         max_rebuild_lag_s, None if free_bytes is None else int(free_bytes), lock_wait_s, attempts, thresholds=thresholds
@@ -113,7 +115,7 @@ def rebuild(
         job_store = JobStore(store)
         job = None
         if job_id is not None:
-            # As it was begun, whatever else is asked for.
+            # The job's own parameters apply; the other options are ignored.
             job, spec, shards = REBUILD.resumed(job_store, job_id)
         if not execute:
             with progress("sampling", len(shards), "shards") as listener:
@@ -133,19 +135,22 @@ def _show_plan(plans: list[RebuildPlan], as_json: bool) -> None:
         return
     total = _plan_total(plans)
     out().print(
-        f"{len(plans)} shards: {bytes_text(total['file_bytes'])} would become "
+        f"{len(plans)} shards: files of {bytes_text(total['file_bytes'])} would become "
         f"{bytes_text(total['rebuilt_bytes'])}, {bytes_text(total['file_bytes'] - total['rebuilt_bytes'])} less"
     )
     if any(plan.replicas for plan in plans):
         longest = max((plan for plan in plans if plan.replicas), key=lambda plan: plan.seconds.high)
-        out().print(f"replicas would lag by up to {duration(longest.seconds.high)}, with shard {longest.shard}")
+        out().print(f"replicas would lag by up to {duration(longest.seconds.high)} (shard {longest.shard})")
     if not all(plan.size.measured for plan in plans):
-        note("file sizes are what InnoDB's statistics say, some MB too low: the account lacks the PROCESS privilege")
+        note(
+            "file sizes are from InnoDB's statistics, which are some MB too low; exact sizes require the PROCESS "
+            "privilege"
+        )
     if any(plan.free_bytes is None for plan in plans):
-        note("where free space shows as ?, the disk cannot be seen from here and is not checked: give --free-bytes")
+        note("the free disk space shown as ? is unknown and not checked; give it with --free-bytes")
     for plan in plans:
         if plan.refusal is not None:
-            note(f"shard {plan.shard} would be left alone: {plan.refusal}")
+            note(f"shard {plan.shard} would be skipped: {plan.refusal}")
     if len(plans) <= _ROWS_SHOWN:
         print_table(
             "\nby shard",
@@ -166,7 +171,7 @@ def _show_plan(plans: list[RebuildPlan], as_json: bool) -> None:
             text_columns=2,
         )
     else:
-        note(f"{len(plans)} shards: --json lists them all")
+        note(f"{len(plans)} shards are too many to print; --json lists all")
 
 
 def _plan_total(plans: list[RebuildPlan]) -> dict[str, Any]:
@@ -213,7 +218,7 @@ def _show_rebuilt(rebuilt: list[ShardRebuilt], as_json: bool) -> None:
     )
     if total["after_bytes"]:
         off = total["predicted_bytes"] / total["after_bytes"] - 1
-        out().print(f"predicted were {bytes_text(total['predicted_bytes'])}, off by {off:+.1%}")
+        out().print(f"the prediction was {bytes_text(total['predicted_bytes'])}, off by {off:+.1%}")
     for outcome in rebuilt:
         if outcome.message is not None:
             note(f"shard {outcome.shard}: {outcome.message}")
@@ -237,7 +242,7 @@ def _show_rebuilt(rebuilt: list[ShardRebuilt], as_json: bool) -> None:
             text_columns=2,
         )
     else:
-        note(f"{len(rebuilt)} shards: --json lists them all")
+        note(f"{len(rebuilt)} shards are too many to print; --json lists all")
 
 
 def _rebuilt_json(rebuilt: ShardRebuilt) -> dict[str, Any]:

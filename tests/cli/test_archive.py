@@ -38,11 +38,11 @@ def test_restore_counts_first_and_changes_only_with_execute(invoke, migrate_url,
 
     assert (dry.code, some.code, done.code) == (0, 0, 0)
     assert unchanged
-    assert dry.out.startswith(f"{len(TEXTS)} originals to put back, in 4 shards, from 4 files (")
+    assert dry.out.startswith(f"{len(TEXTS)} originals to restore, in 4 shards, from 4 files (")
     assert dry.err.endswith("nothing was changed; add --execute to do it\n")
     assert some.json["restored"] == sum(shard in (0, 2) for shard, _ in before)
     assert (some.json["executed"], some.json["left"], some.json["failures"], some.json["torn"]) == (True, {}, [], {})
-    assert done.out.startswith(f"{len(TEXTS) - some.json['restored']} originals put back, in 4 shards, ")
+    assert done.out.startswith(f"{len(TEXTS) - some.json['restored']} originals restored, in 4 shards, ")
     assert f"{some.json['restored']} cells have their original already" in done.out
     assert everything(fresh_store) == before
     with schemaless.connect(migrate_url) as store:
@@ -77,8 +77,8 @@ def test_verify_is_one_line_where_all_is_sound(invoke, migrate_url, before):
 
     assert (whole.code, sampled.code, again.code, without.code) == (0, 0, 0, 0)
     assert whole.out.startswith(f"sound: {len(TEXTS)} cells in 4 shards, ")
-    assert whole.out.endswith(f"; {len(TEXTS)} originals of 4 files looked up\n")
-    assert again.out.endswith(f"a sample of 4 of 4 blocks, --seed {sampled.json['seed']}\n")
+    assert whole.out.endswith(f"; {len(TEXTS)} originals from 4 files compared\n")
+    assert again.out.endswith(f"sample of 4 of 4 blocks, --seed {sampled.json['seed']}\n")
     assert "originals" not in without.out
 
 
@@ -116,7 +116,10 @@ def test_verify_asks_of_shards_what_their_job_promised(invoke, migrate_url, fres
     other = invoke("migrate", "verify", "--shards", "0-1", url=migrate_url)
 
     assert (first.code, first.json["shards"], first.json["faults"]) == (0, 1, [])
-    assert (other.code, other.err) == (2, "schemaless: job 1 is not about shard 1; name the job that is by --job\n")
+    assert (other.code, other.err) == (
+        2,
+        "schemaless: job 1 does not include shard 1; use --job to name a job that does\n",
+    )
 
 
 def test_verify_before_any_migration_takes_bodies_as_they_are(invoke, migrate_url, fresh_store, new_row):
@@ -134,7 +137,7 @@ def test_verify_before_any_migration_takes_bodies_as_they_are(invoke, migrate_ur
         (("--sample", "much"), "--sample takes a share over 0 and below 1, such as 1% or 0.01, got 'much'"),
         (("--sample", "100%"), "over 0 and below 1, such as 1% or 0.01, got '100%'"),
         (("--no-archive", "--archive", "."), "contradict each other"),
-        (("--archive", "nowhere"), "no folder"),
+        (("--archive", "nowhere"), "does not exist; name the archive folder"),
     ],
 )
 def test_verify_that_cannot_be_run_is_exit_2(invoke, migrate_url, before, options, message):
@@ -152,7 +155,9 @@ def test_finalise_lists_the_files_and_deletes_none(invoke, migrate_url, before, 
     files = sorted((tmp_path / "originals").rglob("*.zst"))
 
     assert (plain.code, data.code) == (0, 0)
-    assert f"is finalised: {len(TEXTS)} cells verified\n4 files of originals may be deleted now, " in plain.out
+    assert (
+        f"is finalised: {len(TEXTS)} cells verified\n4 archive files with originals may be deleted " in plain.out
+    )
     assert all(f"{file} " in plain.out for file in files)
     assert [(Path(file["path"]), file["bytes"]) for file in data.json["files"]] == [
         (file, file.stat().st_size) for file in files
@@ -189,7 +194,7 @@ def test_restore_says_where_a_runner_ended_without_a_word(invoke, fresh_store, n
     data = invoke("migrate", "restore", *archive, "--json", url=migrate_url).json
 
     assert plain.code == 0
-    assert "1 runners were killed: what each archived since its last checkpoint, " in plain.err
+    assert "1 runners were killed; the originals that each archived after its last checkpoint " in plain.err
     assert (data["interruptions"], data["missing_originals"]) == (1, [])
 
 
@@ -202,7 +207,7 @@ def test_finalise_of_the_last_job_names_those_that_are_not(invoke, migrate_url, 
     first = invoke("migrate", "finalise", "--job", "1", "--json", url=migrate_url)
 
     assert (last.code, first.code) == (0, 1)
-    assert last.err == "jobs that are done and not finalised yet (name one by --job): 1\n"
+    assert last.err == "other jobs that are done but not finalised (choose one with --job): 1\n"
     assert last.out.startswith("job 2 is finalised: ")
     assert first.json["fault_counts"].keys() == {"NotReencoded"}
     assert first.err == ""
@@ -226,7 +231,7 @@ def test_an_archive_that_is_not_whole_is_exit_1_everywhere(invoke, migrate_url, 
 
     assert [(plain.code, data.code) for plain, data in said] == [(1, 1)] * 3
     for plain, data in said:
-        assert f"originals are missing from the archive for shards 2 (0 of {cells}); name every folder of the archive with --archive" in plain.out
+        assert f"originals are missing from the archive for shards 2 (0 of {cells}); " in plain.out
         assert f"  job 1, shard 2: {file.name} " in plain.out
         assert "were never replaced" not in plain.err
         assert data.json["missing_originals"] == [

@@ -110,7 +110,7 @@ def test_plan_and_run_without_execute_change_nothing(invoke, migrate_url, fresh_
     assert everything(fresh_store) == before
     assert plan.code == run.code == data.code == 0
     assert "to msgpack+zlib" in plan.out
-    assert "would re-encode bodies in anything but msgpack+zlib to msgpack+zlib: 4 shards" in run.out
+    assert "would re-encode bodies in any codec except msgpack+zlib to msgpack+zlib: 4 shards" in run.out
     assert plan.err == ""
     assert run.err.startswith("nothing was changed; ")
     assert data.json["total"]["cells"] == {"low": CELLS, "mid": CELLS, "high": CELLS, "exact": True}

@@ -69,7 +69,10 @@ def test_demo_on_a_file_of_ones_own(invoke, folder, tmp_path, capsys, monkeypatc
     said = re.search(r"their files would have (.+) then", second.out)[1]
     assert f"step 5 said {said}\n" in second.out
     assert f"rebuilt: {said}." in page.read_text()
-    assert f"<td>files after a rebuild, predicted just before it</td><td>{said}</td>" in (folder / "report.html").read_text()
+    assert (
+        f"<td>files after a rebuild, predicted just before it</td><td>{said}</td>"
+        in (folder / "report.html").read_text()
+    )
 
     url = re.search("export SCHEMALESS_URL='(.+)'", second.out)[1]
     assert sum(cluster["cells"] for cluster in invoke("info", "--count", "--json", url=url).json["clusters"]) == 40

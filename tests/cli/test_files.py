@@ -111,5 +111,5 @@ def test_archive_that_cannot_be_made_begins_no_job(invoke, migrate_url, migrate_
     (tmp_path / "file").touch()
     result = invoke("migrate", "run", "--execute", "--archive", tmp_path / "file" / "x", url=migrate_url)
 
-    assert (result.code, "cannot keep originals in " in result.err) == (2, True)
+    assert (result.code, "cannot archive originals in " in result.err) == (2, True)
     assert JobStore(migrate_store).jobs() == []

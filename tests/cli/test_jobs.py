@@ -218,7 +218,7 @@ def test_cells_that_were_erased_meanwhile_are_said_and_no_fault(
 
     assert len(erased) == 1
     assert ran.code == 0
-    assert "\n1 erased meanwhile: nothing is left of them to re-encode\n" in ran.out
+    assert "\n1 erased during the run\n" in ran.out
     assert (data["total"]["erased"], data["total"]["left"]) == (1, {})
 
 
@@ -261,8 +261,8 @@ def test_restore_is_steered_as_a_migration_is(invoke, fresh_store, new_row, migr
     assert (unnamed.code, f"no unfinished migration; --job {job.job_id} is a restore\n" in unnamed.err) == (2, True)
     assert f"archives {originals}, shards 0-3\n" in said[2].out
     assert f"no runner works on it now; start one with '{goes_on}'" in said[4].out
-    assert (nothing.code, "name the originals by --archive, or a restore to continue" in nothing.err) == (2, True)
-    assert (dry.out.startswith(f"{len(TEXTS)} originals to put back, in 4 shards"), unchanged) == (True, True)
+    assert (nothing.code, "give the archive with --archive, or a restore to continue" in nothing.err) == (2, True)
+    assert (dry.out.startswith(f"{len(TEXTS)} originals to restore, in 4 shards"), unchanged) == (True, True)
     assert (done.json["job"], done.json["restored"], done.json["executed"]) == (job.job_id, len(TEXTS), True)
     assert (
         ended.code,

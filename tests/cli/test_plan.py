@@ -37,12 +37,12 @@ def test_plan_tells_people_what_a_run_would_do(invoke, migrate_url, fresh_store,
     assert stored(fresh_store) == before
     assert (plan.code, plan.err) == (0, "")
     assert plan.out.startswith(f"a run to msgpack+zlib would re-encode {CELLS} bodies: ")
-    assert plan.out.index("files now: ") < plan.out.index("stored now\n") < plan.out.index("to do\n")
+    assert plan.out.index("table files now: ") < plan.out.index("stored now\n") < plan.out.index("to do\n")
     assert "1 kept as JSON text, compressed: duplicate keys" in plan.out
-    assert "time of one worker, without waits: " in plan.out
+    assert "run time with one worker, without throttling: " in plan.out
     assert "with binlog_row_image=NOBLOB" in plan.out
-    assert "files now: " in plan.out
-    assert "rebuilt they would have " in plan.out
+    assert "table files now: " in plan.out
+    assert "after a rebuild: " in plan.out
     assert "estimated" not in plan.out
 
 
@@ -92,5 +92,6 @@ def test_plan_prints_the_grant_that_makes_the_binary_log_less(invoke, fresh_url,
     plan = invoke("migrate", "plan", url=fresh_url)
 
     assert plan.code == 0
-    assert "may not choose NOBLOB on cluster-1, so a run would cost the second figure: GRANT " in plan.err
-    assert "without the PROCESS privilege" in plan.out
+    assert "may not set binlog_row_image on cluster-1, so a run there would write full row images; " in plan.err
+    assert "; to allow it: GRANT " in plan.err
+    assert "or more (the exact size requires the PROCESS privilege)" in plan.out

@@ -76,7 +76,7 @@ def test_report_for_people_leads_with_what_was_reclaimed(invoke, migrated):
         assert f"\n{title}\n" in whole.out
         assert f"\n{title}\n" not in short.out
     assert whole.out.index("predicted and actual") < whole.out.index("by cluster")
-    assert "--all adds: by cluster, by shard, by column." in short.out
+    assert "--all adds tables by cluster, by shard and by column" in short.out
 
 
 class _Page(HTMLParser):

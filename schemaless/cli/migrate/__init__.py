@@ -1,1 +1,1 @@
-"""``schemaless migrate``: a file for each of its commands."""
+"""Commands of ``schemaless migrate``, one file each."""

@@ -1,4 +1,4 @@
-"""What commands about a migration's originals share."""
+"""Options and output shared by the commands that read the archive of a migration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_LAG_TIMEOUT_S = 86_400
 
 
 def archive_option(help_text: str) -> Callable[[Any], Any]:
-    """Return the option that names archives."""
+    """Return the ``--archive`` option for existing archives."""
     return click.option(
         "--archive",
         "folders",
@@ -34,7 +34,7 @@ def archive_option(help_text: str) -> Callable[[Any], Any]:
 
 
 def proof_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of what proves a migration: its originals, replicas, and who works."""
+    """Add the options of a verification: replicas, lag timeout, workers."""
     for option in (
         workers_options,
         click.option(
@@ -43,12 +43,12 @@ def proof_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=FiniteRange(0, MOST_LAG_TIMEOUT_S),
             default=LAG_TIMEOUT_S,
             metavar="SECONDS",
-            help="How long to wait for a replica that differs to catch up.",
+            help="Time for a replica that differs to catch up.",
         ),
         click.option(
             "--replicas/--no-replicas",
             default=True,
-            help="Compare each cell with the replicas that the topology names.",
+            help="Compare each cell with the replicas in the topology.",
         ),
     ):
         command = option(command)
@@ -56,33 +56,33 @@ def proof_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def note_torn(torn: dict[Path, int]) -> None:
-    """Name files whose last frame is not whole."""
+    """Note archive files with an incomplete last frame."""
     for path, size in sorted(torn.items()):
         note(
-            f"{path} ends with {size:,} bytes that are no complete frame; a runner that was killed there had replaced "
-            "none of their cells, but if the file was copied, the copy is incomplete"
+            f"{path} ends with an incomplete frame of {size:,} bytes; if a runner was killed there, it had "
+            "replaced none of the frame's cells, but if the file is a copy, the copy is incomplete"
         )
 
 
 def show_missing(missing: list[Missing]) -> None:
-    """Print which originals are missing."""
+    """Print the gaps in the archive."""
     text = missing_text(missing)
     if text is not None:
         out().print(text, markup=False)
     for gap in missing[:SHOWN]:
         out().print(f"  {gap}", markup=False)
     if len(missing) > SHOWN:
-        note(f"the first {SHOWN} files are shown; --json lists all")
+        note(f"only the first {SHOWN} files are shown; --json lists all")
 
 
 def show_left(left: Counter[str]) -> None:
-    """Print how many cells the job left, by reason."""
+    """Print the number of cells that the job left as they are, by reason."""
     for reason, cells in left.most_common():
-        out().print(f"{cells:,} left by the job, and named: {reason}")
+        out().print(f"{cells:,} left as they are by the job: {reason}")
 
 
 def verify_json(report: VerifyReport, missing: list[Missing], faults: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what a proof found, for ``--json``."""
+    """Return the result of a verification for ``--json``."""
     return {
         **facts(report, "shards", "cells", "body_bytes", "by_codec", "left", "blocks", "blocks_of", "seed", "compared"),
         "archived": report.archived,

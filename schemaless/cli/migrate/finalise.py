@@ -1,4 +1,4 @@
-"""``schemaless migrate finalise``: the end, and what may be deleted."""
+"""``schemaless migrate finalise``."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, not
 @click.command()
 @url_option
 @job_option("The migration to finalise.  [default: the last that replaced a body]")
-@archive_option("The folder of the originals; may be repeated.  [default: where the job wrote them]")
+@archive_option("Folder of the archive; may be repeated.  [default: the folder that the job wrote to]")
 @click.option(
     "--accept-left",
     is_flag=True,
-    help="Accept that the job left some cells, which it named, or that cells were erased since.",
+    help="Accept cells that the job left as they are and recorded, and archived cells that were erased since.",
 )
 @proof_options
 @json_option
@@ -40,13 +40,15 @@ def finalise(
     dask: str | None,
     as_json: bool,
 ) -> int:
-    """Verify a migration, and list files that may be deleted.
+    """Verify a migration, then list the archive files that may be deleted.
 
-    The command deletes nothing. It runs the whole of 'migrate verify' and counts the originals in the archive. It
-    refuses while the job is not done, while there is a fault, and while a body is left that the job should have
-    replaced, such as one that an application wrote in the old form since; run the migration again then. Afterwards the
-    job is called finalised and the command lists its files. Delete them once nobody needs the exact original bytes any
-    more: 'migrate run --to legacy' still gives JSON text back.
+    The command performs the checks of 'migrate verify' on all cells, and counts the originals in the archive. It
+    refuses if the job is not done, if there is a fault, or if a body is left that the job should have replaced, such as
+    one that an application has written in the old form since. In that case, run the migration again.
+
+    On success it marks the job as finalised and lists the files of the archive. It deletes nothing. Delete the files
+    when the exact original bytes are no longer needed: 'migrate run --to legacy' can still turn the bodies back into
+    JSON text.
 
     \b
     Examples:
@@ -61,7 +63,7 @@ def finalise(
         job_store = JobStore(store)
         job = chosen_job(job_store, job_id)
         shards = job_store.numbers(job.job_id)
-        with verify_workers("verifying", store, shards, workers, dask, faults) as (hands, listener):
+        with verify_workers("verifying", store, shards, workers, dask, faults) as (pool, listener):
             result = finalise_job(
                 store,
                 job,
@@ -69,7 +71,7 @@ def finalise(
                 accept_left=accept_left,
                 replicas=replicas,
                 lag_timeout_s=lag_timeout_s,
-                workers=hands,
+                workers=pool,
                 listener=listener,
             )
         _note_others(job_store, job)
@@ -98,18 +100,21 @@ def finalise(
 
 
 def _note_others(job_store: JobStore, job: Job) -> None:
-    """Say which other migrations may have originals."""
+    """Note other migrations that are done but not finalised."""
     replaced = job_store.that_replaced() - {job.job_id}
     others = [other.job_id for other in job_store.jobs("migrate") if other.state == "done" and other.job_id in replaced]
     if others:
-        note(f"jobs that are done and not finalised yet (name one by --job): {', '.join(map(str, others))}")
+        note(f"other jobs that are done but not finalised (choose one with --job): {', '.join(map(str, others))}")
 
 
 def _show_files(files: list[ArchiveFile], freed_bytes: int) -> None:
     if not files:
         out().print("the job kept no originals, so there is nothing to delete")
         return
-    out().print(f"{len(files):,} files of originals may be deleted now, {bytes_text(freed_bytes)}; nothing was deleted")
+    out().print(
+        f"{len(files):,} archive files with originals may be deleted now ({bytes_text(freed_bytes)}); this command "
+        "deleted nothing"
+    )
     if len(files) <= SHOWN:
         print_table(None, ["file", "bytes"], [[str(file.path), f"{file.size_bytes:,}"] for file in files])
         return

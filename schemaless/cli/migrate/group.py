@@ -1,4 +1,4 @@
-"""``schemaless migrate``: re-encodes bodies in place."""
+"""``schemaless migrate``: the group of commands that re-encode bodies in place."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def migrate() -> None:
     """Re-encode bodies in place.
 
     A migration turns legacy bodies (bare JSON text), or bodies in any other codec, into MessagePack + zlib or another
-    codec, while applications read and write. Keys, added_id and created_at stay. Each new body is decoded again and
-    compared before it replaces the old one, and it replaces only the bytes that were read.
+    codec, while applications read and write. Keys, added_id and created_at stay the same. Before a new body is written,
+    it is decoded and compared with the old one, and it replaces only the exact bytes that were read.
 
-    A migration is a job in the catalog. Any number of runs, on any machine, share its work. If a run is killed, the
+    A migration is a job in the catalog. Any number of runs, on any machine, share its work. After a run was killed, the
     same command continues where it stopped.
 
     \b
-    The order of work:
-      schemaless migrate plan                 shows what a run would do and cost
+    Typical order:
+      schemaless migrate plan                 predicts what a run would change and cost
       schemaless migrate run --execute --archive DIR
-      schemaless migrate status               works from any terminal; so do pause, resume, abort, throttle
-      schemaless migrate verify               proves the result, and the copies of replicas
-      schemaless migrate finalise             lists the files of the archive that may be deleted
-      schemaless rebuild                      gives the space back to the disk
-      schemaless migrate report               shows what happened to space, also as a page with pictures
+      schemaless migrate status               shows the progress; pause, resume, abort and throttle control the job
+      schemaless migrate verify               checks the result on primaries, on replicas and against the archive
+      schemaless migrate finalise             lists the archive files that may be deleted
+      schemaless rebuild                      gives the freed space back to the disk
+      schemaless migrate report               shows the space saved, optionally as an HTML page
     """

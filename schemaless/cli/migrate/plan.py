@@ -33,14 +33,17 @@ from schemaless.terminal.progress import duration
 @url_option
 @rewrite_options
 @click.option("--exact", is_flag=True, help="Read and re-encode every cell instead of a sample.")
-@click.option("--seed", type=int, metavar="N", help="The seed of the sample; the same seed draws the same sample.")
+@click.option("--seed", type=int, metavar="N", help="Seed of the sample; the same seed draws the same sample.")
 @json_option
 def plan(url: str, rewrite: Rewrite, exact: bool, seed: int | None, as_json: bool) -> None:
-    """Say what a migration would find, do and cost. Changes nothing.
+    """Predict what a migration would find, change and cost. Read-only.
 
-    The command reads a sample of the cells of all shards and re-encodes it in memory. Each figure comes with its 95 %
-    confidence interval. A small datastore is read as a whole, and its figures are exact. 'schemaless migrate run
-    --execute' does the work.
+    The command reads a sample of the cells from all shards and re-encodes it in memory. Each figure has a 95 %
+    confidence interval. A small datastore is read completely, so its figures are exact.
+
+    The plan shows how many bodies would be re-encoded and how much smaller they would get, the run time, the bytes
+    written to binary logs, the size of the table files before and after, and the bodies that cannot be read. To do the
+    work, use 'schemaless migrate run --execute'.
 
     \b
     Examples:
@@ -65,7 +68,6 @@ def plan(url: str, rewrite: Rewrite, exact: bool, seed: int | None, as_json: boo
 
 
 def _show_plan(result: MigrationPlan, as_json: bool) -> None:
-    """Print a plan."""
     if as_json:
         print_json(_plan_json(result))
         return
@@ -85,8 +87,8 @@ def _show_plan(result: MigrationPlan, as_json: bool) -> None:
         note(f"  shard {example.shard}, cell {example.key}: {example.message}")
     if not taken.exact:
         out().print(
-            f"\nestimated from {taken.rows:,} cells in {len(taken.windows):,} windows, {bytes_text(taken.body_bytes)}; "
-            f"in brackets the 95 % interval; --seed {taken.seed} draws the same sample again"
+            f"\nestimated from a sample of {taken.rows:,} cells in {len(taken.windows):,} windows, "
+            f"{bytes_text(taken.body_bytes)}, with 95 % intervals in brackets; --seed {taken.seed} repeats the sample"
         )
     _show_tables(result)
 
@@ -101,10 +103,10 @@ def _show_change(result: MigrationPlan, total: Change) -> None:
     if result.run_time is not None:
         run = result.run_time
         out().print(
-            f"time of one worker, without waits: {estimate_text(run.seconds, duration)}, as bodies were read at "
-            f"{run.read_bytes_per_s / 1e6:,.0f} MB/s{line_break()}and re-encoded and verified at "
-            f"{run.recode_bytes_per_s / 1e6:,.0f} MB/s here, just now; the UPDATEs were not tried, they are taken "
-            "to be 40 to 75 % of it"
+            f"run time with one worker, without throttling: {estimate_text(run.seconds, duration)}{line_break()}"
+            f"(measured just now on this machine: bodies read at {run.read_bytes_per_s / 1e6:,.0f} MB/s, re-encoded "
+            f"and verified at {run.recode_bytes_per_s / 1e6:,.0f} MB/s; the UPDATEs are assumed to take 40 to 75 % of "
+            "the time)"
         )
     if result.binary_log is not None:
         _show_log(result.binary_log)
@@ -151,25 +153,29 @@ def _show_log(log: LogCost) -> None:
         out().print("binary log: the servers keep none")
         return
     out().print(
-        f"binary log: {estimate_text(log.noblob, bytes_text)} with binlog_row_image=NOBLOB, "
-        f"{estimate_text(log.full, bytes_text)} with full images"
+        f"binary log written: {estimate_text(log.noblob, bytes_text)} with binlog_row_image=NOBLOB, "
+        f"{estimate_text(log.full, bytes_text)} with full row images"
     )
     for cluster, grant in log.grants.items():
-        note(f"this account may not choose NOBLOB on {cluster}, so a run would cost the second figure: {grant}")
+        note(
+            f"this account may not set binlog_row_image on {cluster}, so a run there would write full row images; to "
+            f"allow it: {grant}"
+        )
 
 
 def _show_space(space: FilesForecast, changes: bool) -> None:
-    known = "" if space.files.measured else ", at least: without the PROCESS privilege the server shows no more"
-    out().print(f"\nfiles now: {bytes_text(space.files.file_bytes)}{known}")
+    known = "" if space.files.measured else " or more (the exact size requires the PROCESS privilege)"
+    out().print(f"\ntable files now: {bytes_text(space.files.file_bytes)}{known}")
     if changes:
         out().print(
-            f"they will have grown by about {bytes_text(space.growth.mid)} at the end of the run, by "
-            f"{bytes_text(space.growth.high)} if nothing is purged meanwhile"
+            f"growth during the run: about {bytes_text(space.growth.mid)}, up to {bytes_text(space.growth.high)} if "
+            "the servers cannot purge old rows"
         )
     now, after = estimate_text(space.rebuilt_now, bytes_text), estimate_text(space.rebuilt_after, bytes_text)
+    rebuilt = f"{after} (without the run: {now})" if changes else now
     out().print(
-        f"rebuilt they would have {now}" + (f", and {after} after the run" if changes else "") + "; for the largest "
-        f"shard's rebuild {bytes_text(space.largest_rebuild_bytes)} have to be free"
+        f"after a rebuild: {rebuilt}; rebuilding the largest shard needs {bytes_text(space.largest_rebuild_bytes)} of "
+        "free disk space"
     )
 
 

@@ -34,19 +34,19 @@ _ROWS_SHOWN = 40
 
 @click.command()
 @url_option
-@job_option("The migration to report on.  [default: the unfinished one, or the last that replaced a body]")
+@job_option("The migration to report on.  [default: the unfinished one, else the last that replaced a body]")
 @click.option("--csv", "csv_file", type=OutputFile(), metavar="FILE", help="Also write a CSV file; - prints CSV only.")
-@click.option("--html", "html_file", type=OutputFile(), metavar="FILE", help="Also write a page with pictures.")
+@click.option("--html", "html_file", type=OutputFile(), metavar="FILE", help="Also write an HTML page with charts.")
 @click.option("--all", "show_all", is_flag=True, help="Also print the figures of each cluster, shard and column.")
 @json_option
 def report(
     url: str, job_id: int | None, csv_file: str | None, html_file: str | None, show_all: bool, as_json: bool
 ) -> None:
-    """Say what a migration did to space.
+    """Show the effect of a migration on space.
 
-    The report compares before, after, and after a rebuild. It tells four quantities apart: the bytes of bodies, the
-    length of the files, the space that the file system has allocated for them, and the bytes written to binary logs.
-    Beside each figure stands what the plan predicted. With --all, the report also lists clusters, shards and columns.
+    The report compares sizes before the migration, after it, and after a rebuild, in four quantities: bytes of bodies,
+    length of the table files, disk space allocated for the files, and bytes written to binary logs. It also compares
+    predicted with actual figures. With --all, the report adds tables by cluster, shard and column.
 
     \b
     Examples:
@@ -70,7 +70,7 @@ def report(
 
 
 def csv_text(space: ReclaimedReport) -> str:
-    """Return a report as CSV: a line for all, each cluster, each shard and each column; bytes; empty is not known."""
+    """Return a report as CSV: a line for the total, each cluster, shard and column; sizes in bytes, or empty."""
     writer = CSVText()
     writer.writerow(
         ["level", "name", "cluster", "shards", "rebuilt_shards", "cells", "left_cells", "body_before", "body_after"]
@@ -130,10 +130,10 @@ def _json(space: ReclaimedReport) -> dict[str, Any]:
         ],
         "predictions": [
             {
-                **facts(foretold, "what", "predicted", "actual"),
-                "off": None if foretold.off is None else round(foretold.off, 4),
+                **facts(prediction, "what", "predicted", "actual"),
+                "off": None if prediction.off is None else round(prediction.off, 4),
             }
-            for foretold in space.predictions
+            for prediction in space.predictions
         ],
     }
 
@@ -143,10 +143,10 @@ def _show(space: ReclaimedReport, show_all: bool) -> None:
     out().print(f"migration {job.job_id} of {space.datastore} to {space.to}, {job.state}\n")
     tally = total.tally
     if tally.bytes_before:
-        gained = tally.reclaimed_bytes
-        what = "reclaimed" if gained >= 0 else "more than before"
-        share = -gained / tally.bytes_before
-        out().print(f"[bold]{bytes_text(abs(gained))} of body bytes {what} ({share:+.1%}).[/]\n")
+        reclaimed = tally.reclaimed_bytes
+        verb = "reclaimed" if reclaimed >= 0 else "added"
+        share = -reclaimed / tally.bytes_before
+        out().print(f"[bold]{bytes_text(abs(reclaimed))} of body bytes {verb} ({share:+.1%}).[/]\n")
     rebuilt = f"after a rebuild of {total.rebuilt_shards} of {total.shards} shards"
     print_table(
         None,
@@ -159,25 +159,28 @@ def _show(space: ReclaimedReport, show_all: bool) -> None:
         ],
     )
     if not total.measured:
-        note("file sizes are what InnoDB's statistics say, some MB too low: the account lacks the PROCESS privilege")
+        note(
+            "file sizes are from InnoDB's statistics, which are some MB too low; exact sizes require the PROCESS "
+            "privilege"
+        )
     if space.predictions:
         print_table(
             "\npredicted and actual",
             ["", "predicted", "actual", "off by"],
             [
                 [
-                    foretold.what,
-                    estimate_text(foretold.predicted, _text_of(foretold.what)),
-                    _text_of(foretold.what)(foretold.actual),
-                    "-" if foretold.off is None else f"{foretold.off:+.1%}",
+                    prediction.what,
+                    estimate_text(prediction.predicted, _text_of(prediction.what)),
+                    _text_of(prediction.what)(prediction.actual),
+                    "-" if prediction.off is None else f"{prediction.off:+.1%}",
                 ]
-                for foretold in space.predictions
+                for prediction in space.predictions
             ],
         )
     if show_all:
         _show_parts(space)
     else:
-        out().print("\n--all adds: by cluster, by shard, by column.")
+        out().print("\n--all adds tables by cluster, by shard and by column")
 
 
 def _show_parts(space: ReclaimedReport) -> None:
@@ -187,7 +190,7 @@ def _show_parts(space: ReclaimedReport) -> None:
     if len(space.shards) <= _ROWS_SHOWN:
         print_table("\nby shard", ["shard", *headers], [_row(part) for part in space.shards])
     else:
-        note(f"{len(space.shards)} shards: --json, --csv and --html have them all")
+        note(f"{len(space.shards)} shards are too many to print; --json, --csv and --html list all")
     print_table(
         "\nby column",
         ["column", "cells", "left", "bodies before", "after"],

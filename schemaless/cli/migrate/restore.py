@@ -1,4 +1,4 @@
-"""``schemaless migrate restore``: the way back."""
+"""``schemaless migrate restore``."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from schemaless.terminal.output import EXIT_FAILED, bytes_text, facts, json_opti
 
 @click.command()
 @url_option
-@archive_option("The folder that 'migrate run --archive' named, or a part of it; may be repeated.")
+@archive_option("Folder given to 'migrate run --archive', or a part of it; may be repeated.")
 @job_option(
-    "Only what this job replaced; without --archive, the restore to continue.  "
-    "[default: all jobs that are in there, the newest undone first]"
+    "Restore only what this migration replaced; without --archive, the restore to continue.  "
+    "[default: all migrations in the archive, newest first]"
 )
 @shards_option
-@click.option("--execute", is_flag=True, help="Really put bodies back; without it, they are only counted.")
+@click.option("--execute", is_flag=True, help="Put originals back. Without this option, they are only counted.")
 @workers_options
 @throttle_options
-@click.option("--full-row-images", is_flag=True, help="Log whole rows, for readers of the binary log that need them.")
+@click.option("--full-row-images", is_flag=True, help="Write full row images to the binary log, for its consumers.")
 @json_option
 def restore(
     url: str,
@@ -43,17 +43,19 @@ def restore(
     full_row_images: bool,
     as_json: bool,
 ) -> int:
-    """Put the exact original bytes back, from an archive.
+    """Put the exact original bytes back from an archive.
 
     A cell gets its original back if its body is the one that the migration wrote, or the same document in another
-    codec. Any other body is left as it is and named. Keys, added_id and created_at stay. The command reads and checks
-    all files of a shard before it changes the shard's first cell. If a file is missing or incomplete, the command names
-    the originals that it cannot put back.
+    codec. Any other body is left as it is and listed. Keys, added_id and created_at stay the same. All archive files of
+    a shard are read and checked before the first cell of the shard is changed. If a file is missing or incomplete, the
+    command lists the originals that it cannot restore.
 
-    The command begins a job, or continues an unfinished one with the same options. After Ctrl-C or a kill, run the same
-    command again; run it in several places to share the work. 'migrate status', 'pause', 'resume', 'abort' and
-    'throttle' take the job's number by --job. If the migration ran on several machines, each of them has a part of the
-    archive: name all parts, and give every worker access to them under the same path.
+    The command starts a job, or continues an unfinished one with the same options. After Ctrl-C or a kill, run the same
+    command again. Run it on several machines to share the work. 'migrate status', 'pause', 'resume', 'abort' and
+    'throttle' control the job; give them its number with --job.
+
+    If the migration ran on several machines, each of them has a part of the archive. Name all parts, and make them
+    available to every worker under the same path.
 
     \b
     Examples:
@@ -61,10 +63,11 @@ def restore(
       schemaless migrate restore --archive /backup/originals --execute --workers 4
       schemaless migrate restore --archive /backup/originals --job 3 --shards 0-255 --execute
 
-    Exit status: 0 done, 1 some cells were left or originals are missing, 3 stopped; the same command continues.
+    Exit status: 0 done, 1 some cells were left as they are or originals are missing, 3 stopped; the same command
+    continues.
     """
     if not folders and job_id is None:
-        raise click.UsageError("name the originals by --archive, or a restore to continue by --job")
+        raise click.UsageError("give the archive with --archive, or a restore to continue with --job")
     with open_store(url) as store:
         job_store = JobStore(store)
         job = None
@@ -91,7 +94,7 @@ def restore(
 
 def _show_restore(report: RestoreOutcome, execute: bool) -> None:
     total = report.total
-    verb = "put back" if execute else "to put back"
+    verb = "restored" if execute else "to restore"
     out().print(
         f"{total.restored:,} originals {verb}, in {report.shards:,} shards, from {report.files:,} files "
         f"({bytes_text(report.archive_bytes)}): {total.bytes_before:,} body bytes "
@@ -104,14 +107,17 @@ def _show_restore(report: RestoreOutcome, execute: bool) -> None:
     for failure in report.failures[:SHOWN]:
         out().print(f"  shard {failure.shard}, cell {failure.key}: {failure.message}", markup=False)
     if total.left.total() > SHOWN:
-        note(f"the first {SHOWN} are shown; --json lists the first thousand")
+        note(f"only the first {SHOWN} are shown; --json lists up to 1,000")
     show_missing(report.missing)
     for job_id in sorted(report.unknown_jobs):
-        note(f"the catalog does not know what job {job_id} has archived: nobody can say whether all of it is here")
+        note(
+            f"the catalog does not record how many originals job {job_id} archived, so this command cannot tell "
+            "whether any are missing"
+        )
     if report.interruptions:
         note(
-            f"{report.interruptions} runners were killed: what each archived since its last checkpoint, about "
-            "a second's work, the job has not noted, so a file that lacks just that is not told"
+            f"{report.interruptions} runners were killed; the originals that each archived after its last checkpoint "
+            "(about a second) are not recorded, so this command cannot tell whether any of those are missing"
         )
     note_torn(report.torn)
 

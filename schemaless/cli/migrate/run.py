@@ -1,4 +1,4 @@
-"""``schemaless migrate run``: the work itself."""
+"""``schemaless migrate run``."""
 
 from __future__ import annotations
 
@@ -36,39 +36,36 @@ from schemaless.terminal.output import (
 )
 
 _ROWS_SHOWN = 40
-
-
 _FAILURES_SHOWN = 20
-
 _FIGURES = ("cells", "before", "after", "change", "left")
 
 
 @click.command()
 @url_option
 @rewrite_options
-@click.option("--execute", is_flag=True, help="Really rewrite bodies; without it, nothing is changed.")
-@job_option("Continue this job with the options that it was begun with; the other options do not count.")
+@click.option("--execute", is_flag=True, help="Rewrite bodies. Without this option, nothing is changed.")
+@job_option("Continue this job with the options that it was started with; all other options are ignored.")
 @click.option(
     "--archive",
     type=click.Path(file_okay=False, resolve_path=True),
     metavar="DIR",
-    help="Keep every original body in files in this folder, before it is replaced; 'migrate restore' puts them back.",
+    help="Save every original body in this folder before it is replaced; 'migrate restore' can put it back.",
 )
 @click.option(
     "--verify-after",
     type=click.Choice(["primary", "replica"]),
-    help="Read every new body again from the primary or a replica, before the next checkpoint, and compare digests.",
+    help="Before each checkpoint, read new bodies back from the primary or a replica, and compare digests.",
 )
-@click.option("--follow", is_flag=True, help="Read each shard again until no body is left to re-encode.")
+@click.option("--follow", is_flag=True, help="Repeat passes over each shard until no body is left to re-encode.")
 @workers_options
 @throttle_options
 @click.option(
     "--chunk-ms",
     type=click.IntRange(1, MOST_CHUNK_MS),
     default=200,
-    help="How long one statement should take, in milliseconds.",
+    help="Target duration of one statement, in milliseconds.",
 )
-@click.option("--full-row-images", is_flag=True, help="Log whole rows, for readers of the binary log that need them.")
+@click.option("--full-row-images", is_flag=True, help="Write full row images to the binary log, for its consumers.")
 @json_option
 def run(
     url: str,
@@ -85,12 +82,14 @@ def run(
     full_row_images: bool,
     as_json: bool,
 ) -> int:
-    """Re-encode every body that is not in the codec asked for.
+    """Re-encode every body that is not in the target codec.
 
-    The command begins a job, or continues an unfinished one with the same options. Run it in several places to share
-    the work. Bodies that cannot be read are left as they are, and named. Ctrl-C stops at a checkpoint, and the same
-    command continues from there. Without --execute, the command changes nothing. With --archive, it keeps the
-    originals, which 'migrate restore' can put back.
+    The command starts a job, or continues an unfinished one with the same options. Run it on several machines to share
+    the work. Ctrl-C stops at a checkpoint, and the same command continues from there. Bodies that cannot be read are
+    left as they are and listed.
+
+    Without --execute, the command changes nothing. With --archive, it saves each original body before replacing it, so
+    that 'migrate restore' can undo the run.
 
     \b
     Examples:
@@ -101,7 +100,7 @@ def run(
       schemaless migrate run --execute --column LOG --to msgpack+zstd --dictionary 32768
       schemaless migrate run --execute --dask tcp://scheduler:8786
 
-    Exit status: 0 done, 1 some bodies were left, 3 stopped; the same command continues.
+    Exit status: 0 done, 1 some bodies were left as they are, 3 stopped; the same command continues.
     """
     spec = MigrateSpec(
         rewrite.to,
@@ -123,11 +122,11 @@ def run(
         if job_id is None:
             _note_settings(store, spec)
         else:
-            # As it was begun, whatever else is asked for.
+            # The job's own parameters apply; the other options are ignored.
             job, spec, shards = MIGRATE.resumed(job_store, job_id)
         if spec.archive is not None and dask is None and (reason := unwritable_folder(Path(spec.archive))) is not None:
-            # Before there is a job that keeps its originals there. Where Dask's workers are, nobody can look.
-            raise InvalidInput(f"cannot keep originals in {spec.archive}: {reason}")
+            # Checked before the job is created. With Dask, the folder is on the workers' machines.
+            raise InvalidInput(f"cannot archive originals in {spec.archive}: {reason}; name a writable folder")
         if not execute:
             _show_dry_run(store, spec, shards)
             return 0
@@ -144,23 +143,23 @@ def run(
 
 
 def _note_settings(store: Datastore, spec: MigrateSpec) -> None:
-    """Say which columns would be re-encoded to something else than their new cells are written in."""
+    """Note columns whose new cells are written in another codec than the target of the migration."""
     for setting in settings(internals_of(store).catalog, store.name):
         same = (setting.codec, setting.dictionary_id) == (spec.to, spec.dictionary)
         if not same and (not spec.columns or setting.column_name in spec.columns):
             dictionary = "" if setting.dictionary_id is None else f" with dictionary {setting.dictionary_id}"
             note(
-                f"new cells of {setting.column_name} are written in {setting.codec}{dictionary}, and this is about "
-                f"{spec.target}; --column and --dictionary say what is meant"
+                f"new cells of {setting.column_name} are written in {setting.codec}{dictionary}, but this migration "
+                f"re-encodes to {spec.target}; to select columns or a dictionary, use --column and --dictionary"
             )
 
 
 def _show_dry_run(store: Datastore, spec: MigrateSpec, shards: list[int] | None) -> None:
     count = store.shard_count if shards is None else len(shards)
-    sources = " or ".join(spec.sources) or f"anything but {spec.target}"
+    sources = " or ".join(spec.sources) or f"any codec except {spec.target}"
     columns = ", ".join(spec.columns) or "all columns"
     out().print(f"would re-encode bodies in {sources} to {spec.target}: {count:,} shards of {store.name}, {columns}")
-    note("nothing was changed; 'schemaless migrate plan' estimates what it would give, add --execute to do it")
+    note("nothing was changed; add --execute to re-encode, or run 'schemaless migrate plan' to estimate the savings")
 
 
 def _show_outcome(outcome: MigrateOutcome, as_json: bool) -> None:
@@ -193,8 +192,8 @@ def _show_outcome(outcome: MigrateOutcome, as_json: bool) -> None:
     )
     if outcome.interruptions:
         note(
-            f"{outcome.interruptions} runners were killed: what each had done since its last checkpoint, "
-            "about a second's work, is done but not in these counts"
+            f"{outcome.interruptions} runners were killed; the work of each since its last checkpoint (about a second) "
+            "is done but not included in these counts"
         )
     _show_exceptions(outcome, total)
 
@@ -210,11 +209,11 @@ def _show_exceptions(outcome: MigrateOutcome, total: Tally) -> None:
     for reason, cells in total.left.most_common():
         out().print(f"{cells:,} left as they are: {reason}")
     if total.erased:
-        out().print(f"{total.erased:,} erased meanwhile: nothing is left of them to re-encode")
+        out().print(f"{total.erased:,} erased during the run")
     for failure in outcome.failures[:_FAILURES_SHOWN]:
         note(f"  shard {failure.shard}, cell {failure.key}: {failure.message}")
     if len(outcome.failures) > _FAILURES_SHOWN:
-        note("  ...; --json lists up to a thousand")
+        note("  ... (--json lists up to 1,000)")
 
 
 def _outcome_json(outcome: MigrateOutcome) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``schemaless migrate status``: how far a job is."""
+"""``schemaless migrate status``."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from schemaless.terminal.output import json_option, print_json, print_table
 
 @click.command()
 @url_option
-@job_option("The job to show.  [default: the unfinished one, or the last that replaced a body]")
-@click.option("--all", "show_all", is_flag=True, help="List all jobs.")
-@click.option("--shards", "each_shard", is_flag=True, help="Show every shard.")
+@job_option("The job to show.  [default: the unfinished migration, else the last that replaced a body]")
+@click.option("--all", "show_all", is_flag=True, help="List all jobs of the datastore.")
+@click.option("--shards", "each_shard", is_flag=True, help="Show the state of each shard.")
 @json_option
 def status(url: str, job_id: int | None, show_all: bool, each_shard: bool, as_json: bool) -> None:
-    """Show how far a migration is.
+    """Show the progress of a migration.
 
-    The status also shows how fast the job is, why it waits if it does, and how long it will still take. That time is a
-    range, since shards differ in speed.
+    The status includes the speed of the job, the reason if it waits, and the estimated time to completion. That time
+    is a range, because shards differ in speed. The command works on any machine, whether or not the job is running.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""``schemaless migrate pause``, ``resume``, ``abort`` and ``throttle``: steer a job from anywhere."""
+"""``schemaless migrate pause``, ``resume``, ``abort`` and ``throttle``: control a job from any machine."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from schemaless.cli.options import url_option
 
 @click.command()
 @url_option
-@job_option("The number of the job.  [default: the unfinished one]")
+@job_option("The number of the job.  [default: the unfinished migration]")
 def pause(url: str, job_id: int | None) -> None:
     """Pause a job.
 
-    All its runners stop working within two seconds, on every machine, and keep their shards. 'schemaless migrate
-    resume' lets them continue.
+    Within two seconds its runners stop working on every machine, and keep their shards. To continue, use 'schemaless
+    migrate resume'.
 
     \b
     Example:
@@ -28,11 +28,11 @@ def pause(url: str, job_id: int | None) -> None:
 
 @click.command()
 @url_option
-@job_option("The number of the job.  [default: the unfinished one]")
+@job_option("The number of the job.  [default: the unfinished migration]")
 def resume(url: str, job_id: int | None) -> None:
-    """Let a paused job continue.
+    """Continue a paused job.
 
-    If none of its runners is left, start one: 'schemaless migrate run --execute --job N' works on the job.
+    If the job has no runner left, start one with 'schemaless migrate run --execute --job N'.
 
     \b
     Example:
@@ -43,12 +43,12 @@ def resume(url: str, job_id: int | None) -> None:
 
 @click.command()
 @url_option
-@job_option("The number of the job.  [default: the unfinished one]")
+@job_option("The number of the job.  [default: the unfinished migration]")
 def abort(url: str, job_id: int | None) -> None:
-    """End a job for good.
+    """Abort a job for good.
 
-    Bodies that the job has re-encoded stay as they are now, and are read as before. A new job can re-encode the rest,
-    or turn everything back.
+    Bodies that the job has re-encoded stay re-encoded, and applications read them as before. A new job can re-encode
+    the rest, or turn everything back.
 
     \b
     Example:
@@ -59,13 +59,13 @@ def abort(url: str, job_id: int | None) -> None:
 
 @click.command()
 @url_option
-@job_option("The number of the job.  [default: the unfinished one]")
+@job_option("The number of the job.  [default: the unfinished migration]")
 @throttle_changes
 def throttle(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
-    """Change the thresholds at which a running job waits.
+    """Change the thresholds of a running job.
 
-    The command changes the thresholds that you name and leaves the others as they are; without any, it prints them all.
-    The job's runners use the new values within two seconds, on every machine.
+    The command changes the thresholds that you name and keeps the others. Without any, it prints them all. Within two
+    seconds the runners on every machine use the new values.
 
     \b
     Examples:

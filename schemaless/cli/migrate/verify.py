@@ -1,4 +1,4 @@
-"""``schemaless migrate verify``: the proof."""
+"""``schemaless migrate verify``."""
 
 from __future__ import annotations
 
@@ -33,14 +33,17 @@ from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, not
 @url_option
 @job_option("The migration to verify.  [default: the last that replaced a body]")
 @click.option(
-    "--shards", "shards_text", metavar="LIST", help="Only these shards, such as 0-3,8.  [default: all of the job]"
+    "--shards",
+    "shards_text",
+    metavar="LIST",
+    help="Verify only these shards, such as 0-3,8.  [default: all shards of the job]",
 )
 @click.option(
-    "--sample", metavar="SHARE", help="Verify only a share of the cells, such as 1%, in blocks of neighbours."
+    "--sample", metavar="SHARE", help="Verify only a share of the cells, such as 1%, in blocks of adjacent cells."
 )
-@click.option("--seed", type=int, metavar="N", help="The seed of the sample; the same seed draws the same sample.")
-@archive_option("The folder of the originals; may be repeated.  [default: where the job wrote them]")
-@click.option("--no-archive", is_flag=True, help="Verify without the originals.")
+@click.option("--seed", type=int, metavar="N", help="Seed of the sample; the same seed draws the same sample.")
+@archive_option("Folder of the archive; may be repeated.  [default: the folder that the job wrote to]")
+@click.option("--no-archive", is_flag=True, help="Do not compare with the originals in the archive.")
 @proof_options
 @json_option
 def verify(
@@ -57,19 +60,19 @@ def verify(
     dask: str | None,
     as_json: bool,
 ) -> int:
-    """Prove that a migration's result is sound.
+    """Verify the result of a migration. Read-only.
 
-    The proof reads all cells, or a sample, and changes nothing.
+    The command reads all cells, or a sample, and checks:
 
     \b
-    - Each cell decodes, is what a writer of this store would write, and is in the codec that the job was to give it;
-      cells that the job left and named are counted.
-    - Each replica that the topology names holds the same bytes, keys and times; a replica that lags is given time.
-    - Each original in the archive still has its cell, under the same key, added_id and created_at, with the same
-      document.
+    - Cells: each cell decodes, is in canonical form, and is in the target codec of the job. Cells that the job left as
+      they are and recorded are counted separately.
+    - Replicas: each replica in the topology holds the same bytes, keys and times. A replica that lags is given time to
+      catch up.
+    - Archive: each original still has its cell, with the same key, added_id, created_at and document.
 
-    Each fault is one line that names the cell. Applications may read and write meanwhile. After a proof without faults,
-    'schemaless migrate finalise' ends the migration.
+    Each fault is one line that names the cell. Applications may read and write at the same time. When there are no
+    faults, finish the migration with 'schemaless migrate finalise'.
 
     \b
     Examples:
@@ -81,7 +84,7 @@ def verify(
     Exit status: 0 sound, 1 faults found.
     """
     if no_archive and folders:
-        raise InvalidInput("--archive and --no-archive contradict each other; give one of them")
+        raise InvalidInput("--archive and --no-archive contradict each other; use only one of them")
     share = None if sample is None else _share(sample)
     faults = FaultOutput(as_json)
     with open_store(url) as store:
@@ -90,7 +93,7 @@ def verify(
         shards = _shards_to_verify(store, job_store, job, shards_text)
         wanted = None
         if job is not None and job.unfinished:
-            note(f"job {job.job_id} is {job.state}: cells that it has yet to re-encode are no fault")
+            note(f"job {job.job_id} is {job.state}, so cells that it has not re-encoded yet are not reported as faults")
         elif job is not None and job.state != "aborted":
             wanted = MigrateSpec.of(job)
         states = [] if job is None else [state for state in job_store.shards(job.job_id) if state.shard in set(shards)]
@@ -104,9 +107,9 @@ def verify(
             replicas,
             lag_timeout_s,
         )
-        with verify_workers("verifying", store, shards, workers, dask, faults) as (hands, listener):
-            report = verify_cells(store, shards, options, workers=hands, listener=listener)
-    # After it was finalised, its files may be deleted.
+        with verify_workers("verifying", store, shards, workers, dask, faults) as (pool, listener):
+            report = verify_cells(store, shards, options, workers=pool, listener=listener)
+    # The files of a finalised job may have been deleted.
     compared = archive is not None and job is not None and job.state != "finalised"
     missing = missing_of(job.job_id, states, report.records) if compared and job is not None else []
     if as_json:
@@ -120,7 +123,7 @@ def verify(
 
 
 def _shards_to_verify(store: Datastore, job_store: JobStore, job: Job | None, shards_text: str | None) -> list[int]:
-    """Return the shards that are asked for, or those of the job; of others it has promised nothing."""
+    """Return the shards to verify: those given, which must be shards of the job, or all of the job's."""
     if job is None:
         return shards_of(shards_text, store.shard_count)
     job.check_kind("migrate")
@@ -130,7 +133,7 @@ def _shards_to_verify(store: Datastore, job_store: JobStore, job: Job | None, sh
     shards = shards_of(shards_text, store.shard_count)
     others = sorted(set(shards) - set(own))
     if others:
-        raise InvalidInput(f"job {job.job_id} is not about shard {others[0]}; name the job that is by --job")
+        raise InvalidInput(f"job {job.job_id} does not include shard {others[0]}; use --job to name a job that does")
     return shards
 
 
@@ -158,7 +161,7 @@ def _verdict(report: VerifyReport, archive: Originals | None) -> str:
     ]
     parts += [f"{cells:,} compared with replica {node}" for node, cells in sorted(report.compared.items())]
     if archive is not None:
-        parts.append(f"{report.archived:,} originals of {len(archive.files):,} files looked up")
+        parts.append(f"{report.archived:,} originals from {len(archive.files):,} files compared")
     if report.seed is not None:
-        parts.append(f"a sample of {report.blocks:,} of {report.blocks_of:,} blocks, --seed {report.seed}")
+        parts.append(f"sample of {report.blocks:,} of {report.blocks_of:,} blocks, --seed {report.seed}")
     return "; ".join(parts)
