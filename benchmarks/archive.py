@@ -75,7 +75,9 @@ def main() -> None:
             print(f"archive: {len(files)} files, {kept / 1e6:.2f} MB, {kept / size:.3f} of the originals")
             print(f"new bodies: {report.total().bytes_after / 1e6:.2f} MB")
             spec = MigrateSpec.of(job)
-            verified = said("verify", size, lambda: verify(store, options=VerifyOptions(spec, archive=archive_of(store, job))))
+            verified = said(
+                "verify", size, lambda: verify(store, options=VerifyOptions(spec, archive=archive_of(store, job)))
+            )
             assert not verified.faults
             restored = said("restore", size, lambda: restore(store, RestoreSpec((folder,))))
             assert restored.total.restored == len(texts)

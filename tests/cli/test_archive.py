@@ -1,4 +1,4 @@
-"""``schemaless migrate restore``, ``verify`` and ``finalise``: exit statuses, output, nothing changed unless told."""
+"""``schemaless migrate restore``, ``verify`` and ``finalise``: exit statuses and output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.mysql, ONE_KIND]
 
 @pytest.fixture
 def before(fresh_store, new_row, migrate_url, invoke, tmp_path):
-    """A datastore that was migrated with an archive; gives what it was before."""
+    """Migrate a datastore with an archive; return its cells before."""
     load(fresh_store, new_row)
     cells = everything(fresh_store)
     assert invoke("migrate", "run", "--execute", "--archive", tmp_path / "originals", url=migrate_url).code == 0
@@ -28,7 +28,7 @@ def before(fresh_store, new_row, migrate_url, invoke, tmp_path):
 
 
 def test_restore_counts_first_and_changes_only_with_execute(invoke, migrate_url, fresh_store, before, tmp_path):
-    """Without --execute the same figures, and nothing changed; the job remembers it."""
+    """Without --execute the figures are the same and nothing is changed; the migration records the restore."""
     migrated = everything(fresh_store)
     command = ("migrate", "restore", "--archive", tmp_path / "originals")
     dry = invoke(*command, url=migrate_url)
@@ -53,7 +53,7 @@ def test_restore_counts_first_and_changes_only_with_execute(invoke, migrate_url,
 def test_restore_that_leaves_cells_is_exit_1_and_names_them(
     invoke, migrate_url, fresh_store, before, tmp_path, by_hand
 ):
-    """One line for each, with its reason; --json has them as objects."""
+    """Each cell is one line with its reason, or an object with --json."""
     shard, added_id = next(iter(before))
     sql = f"UPDATE `{internals_of(fresh_store).shards.database(shard)}`.cell SET body='[1]' WHERE added_id={added_id}"
     by_hand(fresh_store).execute(shard, sql.encode())
@@ -69,7 +69,7 @@ def test_restore_that_leaves_cells_is_exit_1_and_names_them(
 
 
 def test_verify_is_one_line_where_all_is_sound(invoke, migrate_url, before):
-    """Whole and sampled; the seed that is printed draws the same sample again."""
+    """The printed seed repeats the sample."""
     whole = invoke("migrate", "verify", url=migrate_url)
     sampled = invoke("migrate", "verify", "--sample", "50%", "--json", url=migrate_url)
     again = invoke("migrate", "verify", "--sample", "0.5", "--seed", sampled.json["seed"], url=migrate_url)
@@ -83,7 +83,7 @@ def test_verify_is_one_line_where_all_is_sound(invoke, migrate_url, before):
 
 
 def test_verify_is_exit_1_with_one_line_for_each_fault(invoke, migrate_url, fresh_store, new_row, before):
-    """Legacy bodies that were written since are faults; so are originals that are missing."""
+    """Legacy bodies written since the migration, and missing originals, are faults."""
     load(fresh_store, new_row, [b"[1]", b"[2]"])
     plain = invoke("migrate", "verify", url=migrate_url)
     data = invoke("migrate", "verify", "--json", url=migrate_url)
@@ -96,7 +96,7 @@ def test_verify_is_exit_1_with_one_line_for_each_fault(invoke, migrate_url, fres
 
 
 def test_verify_of_an_archive_that_is_not_whole_is_exit_1(invoke, migrate_url, before, tmp_path):
-    """A part of it on another machine: the shards are named, and a folder that is not here is told."""
+    """With a part of the archive, the error names the shards; a missing folder is an error."""
     elsewhere = tmp_path / "elsewhere"
     (tmp_path / "originals").rename(elsewhere)
     gone = invoke("migrate", "verify", url=migrate_url)
@@ -109,7 +109,7 @@ def test_verify_of_an_archive_that_is_not_whole_is_exit_1(invoke, migrate_url, b
 
 
 def test_verify_asks_of_shards_what_their_job_promised(invoke, migrate_url, fresh_store, new_row):
-    """After a first shard, the others are as they were, which is no fault; another job's shards are not taken."""
+    """Only the job's own shards are verified, and others are refused."""
     load(fresh_store, new_row)
     invoke("migrate", "run", "--execute", "--shards", "0", url=migrate_url)
     first = invoke("migrate", "verify", "--json", url=migrate_url)
@@ -123,7 +123,7 @@ def test_verify_asks_of_shards_what_their_job_promised(invoke, migrate_url, fres
 
 
 def test_verify_before_any_migration_takes_bodies_as_they_are(invoke, migrate_url, fresh_store, new_row):
-    """Legacy or not."""
+    """Without a migration, verify accepts every codec."""
     load(fresh_store, new_row)
 
     assert invoke("migrate", "verify", url=migrate_url).out.startswith(f"sound: {len(TEXTS)} cells")
@@ -141,7 +141,7 @@ def test_verify_before_any_migration_takes_bodies_as_they_are(invoke, migrate_ur
     ],
 )
 def test_verify_that_cannot_be_run_is_exit_2(invoke, migrate_url, before, options, message):
-    """One line says what is wrong."""
+    """The error is one line."""
     result = invoke("migrate", "verify", *options, url=migrate_url)
 
     assert result.code == 2
@@ -149,15 +149,13 @@ def test_verify_that_cannot_be_run_is_exit_2(invoke, migrate_url, before, option
 
 
 def test_finalise_lists_the_files_and_deletes_none(invoke, migrate_url, before, tmp_path):
-    """Each file with its bytes; then they may go, and a later verify does without them."""
+    """The files are listed with their sizes; after their deletion, verify works without them."""
     plain = invoke("migrate", "finalise", url=migrate_url)
     data = invoke("migrate", "finalise", "--json", url=migrate_url)
     files = sorted((tmp_path / "originals").rglob("*.zst"))
 
     assert (plain.code, data.code) == (0, 0)
-    assert (
-        f"is finalised: {len(TEXTS)} cells verified\n4 archive files with originals may be deleted " in plain.out
-    )
+    assert f"is finalised: {len(TEXTS)} cells verified\n4 archive files with originals may be deleted " in plain.out
     assert all(f"{file} " in plain.out for file in files)
     assert [(Path(file["path"]), file["bytes"]) for file in data.json["files"]] == [
         (file, file.stat().st_size) for file in files
@@ -169,7 +167,7 @@ def test_finalise_lists_the_files_and_deletes_none(invoke, migrate_url, before, 
 
 
 def test_finalise_that_is_refused_is_exit_1_and_lists_nothing(invoke, migrate_url, fresh_store, new_row, before):
-    """A legacy body that was written since; after another run it is finalised."""
+    """A legacy body written since the migration; after another run the job is finalised."""
     load(fresh_store, new_row, [json.dumps({"late": True}).encode()])
     refused = invoke("migrate", "finalise", "--json", url=migrate_url)
     plain = invoke("migrate", "finalise", url=migrate_url)
@@ -180,7 +178,7 @@ def test_finalise_that_is_refused_is_exit_1_and_lists_nothing(invoke, migrate_ur
 
 
 def test_restore_says_where_a_runner_ended_without_a_word(invoke, fresh_store, new_row, migrate_url, tmp_path):
-    """What it archived in its last second is in no count, so nobody can say that it is all there."""
+    """Originals archived after the last checkpoint are not recorded, so missing ones cannot be detected."""
     load(fresh_store, new_row)
     archive = ("--archive", tmp_path / "originals")
     with schemaless.connect(migrate_url) as store:
@@ -199,7 +197,7 @@ def test_restore_says_where_a_runner_ended_without_a_word(invoke, fresh_store, n
 
 
 def test_finalise_of_the_last_job_names_those_that_are_not(invoke, migrate_url, before, tmp_path):
-    """An earlier one has originals of its own; a later one that found nothing to do has none, and is not meant."""
+    """An earlier migration is noted; a later one that had nothing to do is not the default."""
     archive = ("--archive", tmp_path / "originals")
     assert invoke("migrate", "run", "--execute", "--to", "json+zlib", *archive, url=migrate_url).code == 0
     assert invoke("migrate", "run", "--execute", "--to", "json+zlib", *archive, url=migrate_url).code == 0
@@ -215,7 +213,7 @@ def test_finalise_of_the_last_job_names_those_that_are_not(invoke, migrate_url, 
 
 @pytest.mark.parametrize("cut", [60, None], ids=["cut", "missing"])
 def test_an_archive_that_is_not_whole_is_exit_1_everywhere(invoke, migrate_url, before, tmp_path, cut):
-    """Restore, verify and finalise name the file, and how many originals it should have."""
+    """Restore, verify and finalise name the file and the number of originals that it should have."""
     file = next((tmp_path / "originals").rglob("shard-0002*"))
     if cut is None:
         file.unlink()

@@ -1,4 +1,4 @@
-"""``schemaless check`` and ``migrate``: exit statuses, shapes of the output, and nothing changed unless told."""
+"""``schemaless check`` and ``migrate run``: exit statuses and output; nothing changes without --execute."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CELLS = 80
 
 @pytest.fixture
 def legacy(fresh_store, new_row):
-    """A datastore of 80 legacy cells in two columns, one of them with a key twice; gives their keys."""
+    """Store 80 legacy cells in two columns, one of them with a duplicate key; return their keys."""
     cells = [
         NewStoredCell(new_row(), "AB"[number % 2], number, json.dumps({"n": number, "text": "text " * 40}).encode())
         for number in range(CELLS - 1)
@@ -29,7 +29,7 @@ def legacy(fresh_store, new_row):
 
 @pytest.fixture
 def damage(fresh_store, by_hand):
-    """Overwrites a cell's body."""
+    """Overwrite the body of a cell."""
 
     def overwrite(key, body: bytes) -> int:
         shard = fresh_store.shard_of(key[0])
@@ -66,7 +66,7 @@ def test_check_of_a_sound_datastore_is_clean(invoke, fresh_url, legacy):
 
 
 def test_check_is_exit_1_with_one_line_for_each_bad_cell(invoke, fresh_url, legacy, damage):
-    """Each line names shard and cell; --json has the same as objects."""
+    """Each line names shard and cell; with --json each fault is an object."""
     shards = [damage(legacy[3], b"{"), damage(legacy[4], b"\xc1\x11broken")]
     plain = invoke("check", url=fresh_url)
     data = invoke("check", "--json", url=fresh_url)
@@ -87,7 +87,7 @@ def test_check_is_exit_1_with_one_line_for_each_bad_cell(invoke, fresh_url, lega
 
 
 def test_check_names_a_shard_that_is_gone_and_checks_the_others(invoke, fresh_url, fresh_store, legacy, by_hand):
-    """A database that was dropped is a fault, not the end of the command."""
+    """A dropped database is a fault and does not end the command."""
     gone = internals_of(fresh_store).shards.database(2)
     by_hand(fresh_store).execute(2, f"DROP DATABASE `{gone}`".encode())
     result = invoke("check", url=fresh_url)
@@ -101,7 +101,7 @@ def test_check_names_a_shard_that_is_gone_and_checks_the_others(invoke, fresh_ur
 
 
 def test_plan_and_run_without_execute_change_nothing(invoke, migrate_url, fresh_store, legacy):
-    """The one estimates what a run would give, the other says what it would be about, and how to do it."""
+    """Plan estimates the savings; run without --execute shows what it would re-encode and how to do it."""
     before = everything(fresh_store)
     plan = invoke("migrate", "plan", url=migrate_url)
     run = invoke("migrate", "run", url=migrate_url)
@@ -119,7 +119,7 @@ def test_plan_and_run_without_execute_change_nothing(invoke, migrate_url, fresh_
 def test_run_with_execute_reports_and_finds_nothing_the_second_time(
     invoke, fresh_url, migrate_url, fresh_store, legacy
 ):
-    """The totals are those of the bytes in the tables, by shard and column; then there is nothing to do."""
+    """The totals match the bytes in the tables, by shard and column; a second run has nothing to do."""
     before = everything(fresh_store)
     done = invoke("migrate", "run", "--execute", "--json", url=migrate_url)
     after = everything(fresh_store)
@@ -147,7 +147,7 @@ def test_run_with_execute_reports_and_finds_nothing_the_second_time(
 
 
 def test_run_some_shards_to_another_codec(invoke, migrate_url, fresh_store, legacy):
-    """--shards and --to; the other shards stay as they are, and the tables are for people."""
+    """Only the given shards are re-encoded to the given codec."""
     result = invoke("migrate", "run", "--execute", "--shards", "1,3", "--to", "msgpack+zstd", url=migrate_url)
 
     codecs: dict[int, set] = {}
@@ -162,7 +162,7 @@ def test_run_some_shards_to_another_codec(invoke, migrate_url, fresh_store, lega
 
 
 def test_run_that_leaves_something_is_exit_1_and_names_it(invoke, migrate_url, fresh_store, legacy, damage):
-    """The unreadable body stays, the others are done."""
+    """An unreadable body is unchanged, and the others are re-encoded."""
     shard = damage(legacy[5], b"{broken")
     row, column, ref_key = legacy[5]
     plan = invoke("migrate", "plan", url=migrate_url)
@@ -184,7 +184,7 @@ def test_run_that_leaves_something_is_exit_1_and_names_it(invoke, migrate_url, f
 @pytest.mark.parametrize("name", ["pickle", "msgpack+brotli", "MSGPACK+ZLIB"])
 @pytest.mark.parametrize("verb", [("plan",), ("run", "--execute")])
 def test_to_a_codec_that_does_not_exist_is_exit_2(invoke, datastore_url, verb, name):
-    """The ones that do are listed."""
+    """The error lists the known codecs."""
     result = invoke("migrate", *verb, "--to", name, url=datastore_url)
 
     assert (result.code, result.out) == (2, "")

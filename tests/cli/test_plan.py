@@ -1,4 +1,4 @@
-"""``schemaless migrate plan``: for people and for programs, and nothing changed."""
+"""``schemaless migrate plan``: text and JSON output; nothing is changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CELLS = 80
 
 @pytest.fixture
 def legacy(fresh_store, new_row):
-    """A datastore of 80 legacy cells in two columns, one of them with a key twice."""
+    """Store 80 legacy cells in two columns, one of them with a duplicate key."""
     cells = [
         NewStoredCell(new_row(), "AB"[number % 2], number, json.dumps({"n": number, "text": "text " * 40}).encode())
         for number in range(CELLS - 1)
@@ -30,7 +30,7 @@ def stored(store) -> dict:
 
 
 def test_plan_tells_people_what_a_run_would_do(invoke, migrate_url, fresh_store, legacy):
-    """Cells, bytes, what is kept as text, time, and binary log, on standard output, then tables; nothing is changed."""
+    """Cells, bytes, bodies kept as text, run time, binary log and file sizes come before the tables."""
     before = stored(fresh_store)
     plan = invoke("migrate", "plan", url=migrate_url)
 
@@ -47,7 +47,7 @@ def test_plan_tells_people_what_a_run_would_do(invoke, migrate_url, fresh_store,
 
 
 def test_plan_as_json_has_each_figure_with_its_interval(invoke, migrate_url, legacy):
-    """Where everything was read the interval has no width, and exact says so."""
+    """An exact figure has an interval without width, and ``exact`` is true."""
     data = invoke("migrate", "plan", "--json", "--seed", 5, "--column", "B", url=migrate_url).json
 
     half = {"low": CELLS // 2, "mid": CELLS // 2, "high": CELLS // 2, "exact": True}
@@ -67,7 +67,7 @@ def test_plan_as_json_has_each_figure_with_its_interval(invoke, migrate_url, leg
 
 
 def test_plan_with_nothing_to_do_says_so(invoke, migrate_url, legacy):
-    """From a codec that nothing is in, or to the one that everything is in."""
+    """A source codec without bodies, and a target codec that all bodies are in."""
     back = invoke("migrate", "plan", "--to", "legacy", url=migrate_url)
     none = invoke("migrate", "plan", "--from", "json+zlib", "--exact", url=migrate_url)
 
@@ -77,7 +77,7 @@ def test_plan_with_nothing_to_do_says_so(invoke, migrate_url, legacy):
 
 
 def test_plan_names_what_cannot_be_read(invoke, migrate_url, fresh_store, legacy, by_hand):
-    """The reason and how many on standard output, shard and cell on standard error; the exit status is 0."""
+    """Counts by reason go to standard output, examples to standard error; the exit status is 0."""
     name = internals_of(fresh_store).shards.database(3).encode()
     by_hand(fresh_store).execute(3, b"UPDATE `%b`.cell SET body='{broken' ORDER BY added_id LIMIT 1" % name)
     plan = invoke("migrate", "plan", url=migrate_url)
@@ -88,7 +88,7 @@ def test_plan_names_what_cannot_be_read(invoke, migrate_url, fresh_store, legacy
 
 
 def test_plan_prints_the_grant_that_makes_the_binary_log_less(invoke, fresh_url, legacy):
-    """An account that may not choose the row image pays for old bodies in the log; for files it sees less, too."""
+    """Without privileges, the plan prints the GRANT for a smaller binary log, and that file sizes are incomplete."""
     plan = invoke("migrate", "plan", url=fresh_url)
 
     assert plan.code == 0

@@ -1,4 +1,4 @@
-"""``schemaless rebuild``: a plan unless told otherwise, then what was given back."""
+"""``schemaless rebuild``: a plan without --execute, else the space given back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cells(fresh_store, new_row):
 
 
 def made(store) -> list[str]:
-    """Return when each shard's table was made."""
+    """Return the creation time of each shard's table."""
     sql = "SELECT CONCAT(CREATE_TIME,'') FROM information_schema.TABLES WHERE TABLE_NAME='cell' AND TABLE_SCHEMA='{}'"
     return [
         internals_of(store).shards.rows(shard, sql.format(internals_of(store).shards.database(shard)).encode())[0][0]
@@ -30,7 +30,7 @@ def made(store) -> list[str]:
 
 
 def test_rebuild_without_execute_says_what_it_would_give_and_changes_nothing(invoke, admin_url, fresh_store, cells):
-    """For people by shard with the sum, for programs with intervals."""
+    """The text has a table by shard and the total; the JSON has intervals."""
     before = made(fresh_store)
     plan = invoke("rebuild", url=admin_url)
     data = invoke("rebuild", "--json", "--shards", "1,3", url=admin_url).json
@@ -44,7 +44,7 @@ def test_rebuild_without_execute_says_what_it_would_give_and_changes_nothing(inv
 
 
 def test_rebuild_execute_reports_predicted_against_actual(invoke, admin_url, cells):
-    """The table is for people, --json for programs; the shards that were not named stay."""
+    """Only the given shards are rebuilt; the result is a table, or JSON."""
     plain = invoke("rebuild", "--execute", "--shards", "0", url=admin_url)
     data = invoke("rebuild", "--execute", "--json", "--shards", "1-2", url=admin_url)
 
@@ -59,7 +59,7 @@ def test_rebuild_execute_reports_predicted_against_actual(invoke, admin_url, cel
 
 
 def test_rebuild_that_leaves_a_shard_alone_is_exit_1(invoke, admin_url, cells, by_hand, fresh_store):
-    """And says why, on standard error."""
+    """The reason is on standard error."""
     pool = by_hand(fresh_store).pool_for(internals_of(fresh_store).topology.cluster_of(0).primary)
     with pool.connection() as reader:
         reader.unfinished = True
@@ -73,7 +73,7 @@ def test_rebuild_that_leaves_a_shard_alone_is_exit_1(invoke, admin_url, cells, b
 
 
 def test_rebuild_without_the_role_is_refused(invoke, fresh_url, cells):
-    """The account that only reads and writes cells may not."""
+    """An account that may only read and write cells is refused."""
     result = invoke("rebuild", "--execute", url=fresh_url)
 
     assert result.code == 1
@@ -83,7 +83,7 @@ def test_rebuild_without_the_role_is_refused(invoke, fresh_url, cells):
 def test_rebuild_stopped_between_shards_is_exit_3_and_goes_on(
     invoke, start, eventually, admin_url, cells, by_hand, fresh_store
 ):
-    """Ctrl-C: what is rebuilt stays so and is not rebuilt again; the same command does the rest of the same job."""
+    """After Ctrl-C the same command continues the job without repeating completed rebuilds."""
     arguments = ("rebuild", "--execute", "--shards", "0-1", "--lock-wait", "1", "--json")
     pool = by_hand(fresh_store).pool_for(internals_of(fresh_store).topology.cluster_of(1).primary)
     with schemaless.connect(admin_url) as store, pool.connection() as reader:

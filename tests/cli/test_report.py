@@ -17,7 +17,7 @@ pytestmark = pytest.mark.mysql
 
 @pytest.fixture
 def migrated(invoke, fresh_store, migrate_url, admin_url, new_row):
-    """A migrated datastore of 60 cells, two of its shards rebuilt; gives its URL."""
+    """A migrated datastore of 60 cells with two rebuilt shards; returns its URL."""
     fresh_store.put_stored_cells(
         [NewStoredCell(new_row(), "AB"[n % 2], 1, json.dumps({"text": "text " * (40 + n)}).encode()) for n in range(60)]
     )
@@ -27,7 +27,7 @@ def migrated(invoke, fresh_store, migrate_url, admin_url, new_row):
 
 
 def test_report_as_json_and_csv_have_the_same_figures(invoke, migrated):
-    """All, clusters, shards and columns; what is not known is null there and empty here."""
+    """Total, clusters, shards and columns; unknown values are null in JSON and empty in CSV."""
     data = invoke("migrate", "report", "--json", url=migrated).json
     rows = list(csv.DictReader(invoke("migrate", "report", "--csv", "-", url=migrated).out.splitlines()))
 
@@ -65,7 +65,7 @@ def test_report_for_people_has_stages_and_predictions(invoke, migrated):
 
 
 def test_report_for_people_leads_with_what_was_reclaimed(invoke, migrated):
-    """The answer first, then the stages; clusters, shards and columns with --all."""
+    """The result comes first, then the stages; clusters, shards and columns only with --all."""
     short = invoke("migrate", "report", url=migrated)
     whole = invoke("migrate", "report", "--all", url=migrated)
 
@@ -80,7 +80,7 @@ def test_report_for_people_leads_with_what_was_reclaimed(invoke, migrated):
 
 
 class _Page(HTMLParser):
-    """What a page is made of."""
+    """Parser that collects the elements of a page."""
 
     VOID = frozenset({"meta", "i", "rect"})
 
@@ -102,7 +102,7 @@ class _Page(HTMLParser):
 
 
 def test_report_as_html_is_one_page_that_needs_nothing_else(invoke, migrated, tmp_path):
-    """No script and nothing from elsewhere, every element closed, every picture labelled, light and dark."""
+    """No scripts or external resources, closed elements, labelled charts, light and dark."""
     file = tmp_path / "report.html"
     result = invoke("migrate", "report", "--html", file, url=migrated)
     text = file.read_text(encoding="utf-8")
@@ -122,7 +122,7 @@ def test_report_as_html_is_one_page_that_needs_nothing_else(invoke, migrated, tm
 
 
 def test_report_escapes_what_comes_from_outside(monkeypatch, invoke, migrated, tmp_path):
-    """A name that is markup stays text."""
+    """Markup in names is escaped."""
     from schemaless.cli.migrate import report as command
 
     file = tmp_path / "report.html"
@@ -144,7 +144,7 @@ def test_report_escapes_what_comes_from_outside(monkeypatch, invoke, migrated, t
 
 
 def test_report_without_a_migration_is_exit_2(invoke, migrate_url, admin_url):
-    """Nor with a number that nobody has."""
+    """Without a migration, or with an unknown job number, the command fails."""
     none = invoke("migrate", "report", url=migrate_url)
     other = invoke("migrate", "report", "--job", "7", url=migrate_url)
 

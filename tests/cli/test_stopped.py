@@ -1,4 +1,4 @@
-"""Stopped in the middle, by Ctrl-C or SIGTERM: exit 3, and the same command goes on, to the undisturbed end.
+"""Commands stopped by Ctrl-C or SIGTERM exit with status 3, and the same command continues to the same result.
 
 ``tests/jobs/test_killed.py`` has kill -9.
 """
@@ -28,7 +28,7 @@ LINES = [json.dumps({"id": f"n{number}", "text": "some text " * 10}).encode() + 
 
 
 def expect_stopped(process, within_s: float = 60) -> None:
-    """The process ends with exit 3 and says how to go on."""
+    """The process exits with status 3 and prints how to continue."""
     out, err = process.communicate(timeout=within_s)
     assert (process.returncode, out) == (3, b""), err
     assert err.decode().splitlines()[-1] == (
@@ -46,10 +46,10 @@ def everything(store) -> dict:
 
 @pytest.mark.parametrize("how", SIGNALS)
 def test_load_stopped_in_the_middle_goes_on(start, eventually, fresh_store, fresh_url, how):
-    """What was loaded stays; the same load again ends with every cell once, and no added_id lost."""
+    """Loaded cells stay; the same load again stores every cell once and wastes no added_id."""
     arguments = ("load", "-", "--column", "A", "--row-key", "uuid5:id", "--json")
     process = start(*arguments, url=fresh_url)
-    # The rest never comes: the process waits for it when the signal does.
+    # The rest of the input never comes, so the process is waiting for it when the signal arrives.
     process.stdin.write(b"".join(LINES[:1_200]))
     process.stdin.flush()
     eventually(lambda: len(everything(fresh_store)) >= 500, "a batch of cells")
@@ -76,7 +76,7 @@ def test_load_stopped_in_the_middle_goes_on(start, eventually, fresh_store, fres
 
 @pytest.mark.parametrize("how", SIGNALS)
 def test_migrate_stopped_in_the_middle_goes_on(start, eventually, fresh_store, migrate_url, new_row, how):
-    """Some bodies are done, the others legacy; the same run again does the rest, counts all, and keeps ids."""
+    """Some bodies are re-encoded; the same run does the rest, counts all of them and keeps added_ids."""
     fresh_store.put_stored_cells(
         [NewStoredCell(new_row(), "A", 1, line.rstrip()) for line in LINES[:600]],
     )
@@ -84,7 +84,7 @@ def test_migrate_stopped_in_the_middle_goes_on(start, eventually, fresh_store, m
     arguments = ("migrate", "run", "--execute", "--json")
     database = internals_of(fresh_store).shards.database(2)
     socket = internals_of(fresh_store).topology.cluster_of(2).primary.socket
-    # The run meets a row that somebody holds, in the other cluster's first shard, its second: it waits there.
+    # The run waits for a locked row in its second shard, the first one of the other cluster.
     holder = pymysql.connect(unix_socket=socket, user="root", autocommit=False, ssl_disabled=True)
     try:
         with holder.cursor() as cursor:
@@ -93,7 +93,7 @@ def test_migrate_stopped_in_the_middle_goes_on(start, eventually, fresh_store, m
         eventually(lambda: not list(fresh_store.scan_shard(0, legacy_only=True)), "the first shard is done")
         process.send_signal(how)
     finally:
-        # It waits for the statement that is under way.
+        # The process waits for the current statement.
         holder.close()
     expect_stopped(process)
     middle = everything(fresh_store)
@@ -115,7 +115,7 @@ def test_migrate_stopped_in_the_middle_goes_on(start, eventually, fresh_store, m
 def test_second_interrupt_ends_a_run_that_waits_for_a_server(
     start, eventually, fresh_store, migrate_store, migrate_url, new_row
 ):
-    """The first one waits for the statement that is under way, which may be for ever; the second does not."""
+    """The first signal waits for the current statement, which may block; the second one does not."""
     fresh_store.put_stored_cells([NewStoredCell(new_row(), "A", 1, line.rstrip()) for line in LINES[:50]])
     socket = internals_of(fresh_store).topology.cluster_of(0).primary.socket
     with closing(pymysql.connect(unix_socket=socket, user="root", autocommit=False, ssl_disabled=True)) as holder:

@@ -1,4 +1,4 @@
-"""Jobs in the catalog: leases by the server's clock, and what a runner that lost its lease can still do."""
+"""Jobs in the catalog: leases on the server's clock, and writes by a runner that lost its lease."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ CLUSTERS = ["cluster-1", "cluster-2"]
 
 @pytest.fixture
 def job_store(migrate_store):
-    """The jobs of a new datastore, as ``migrate`` may write them."""
+    """The job store of a new datastore for ``migrate``."""
     return JobStore(migrate_store)
 
 
 @pytest.fixture
 def job(job_store):
-    """A job about all four shards."""
+    """A job on all four shards."""
     return job_store.create("migrate", {"to": "json+zlib"}, dict.fromkeys(range(4), 100), CLUSTERS, {"python": "3"})
 
 
 @pytest.fixture
 def end_lease(by_hand, fresh_store, migrate_store):
-    """Lets the lease of a shard end, as the server's clock would after a while."""
+    """Expire the lease of a shard."""
 
     def end(shard: int) -> None:
         name = migrate_store.name.encode()
@@ -46,7 +46,7 @@ def end_lease(by_hand, fresh_store, migrate_store):
 
 
 def test_job_comes_back_as_it_was_written(job_store, job):
-    """Spec, versions, shards with their weights, clusters and who began it."""
+    """A job has its spec, versions, shards with weights, clusters and creator."""
     found = job_store.job(job.job_id)
 
     assert (found.job_id, found.kind, found.state, found.spec) == (1, "migrate", "running", {"to": "json+zlib"})
@@ -62,7 +62,7 @@ def test_job_comes_back_as_it_was_written(job_store, job):
 
 
 def test_second_job_about_the_same_shards_is_refused(job_store, job):
-    """Until the first has ended, or is through with them."""
+    """Two jobs cannot include the same shard until the first has completed the shard or ended."""
     with pytest.raises(JobConflict, match="migrate job 1 is running and has not finished shard 3") as caught:
         job_store.create("rebuild", {}, {3: 1}, ["cluster-2"], {})
     job_store.change_state(1, ("running",), "aborted", "by a test")
@@ -74,7 +74,7 @@ def test_second_job_about_the_same_shards_is_refused(job_store, job):
 
 
 def test_shard_belongs_to_one_runner(job_store, job):
-    """Whoever comes second is told so; after a release it is free, and nothing counts as interrupted."""
+    """A second claim fails; after a release it succeeds, and the shard does not count as interrupted."""
     mine = job_store.claim(1, 0, "a")
     theirs = job_store.claim(1, 0, "b")
     mine.checkpoint, mine.counters, mine.cells = 7, {"columns": {}}, 3
@@ -88,7 +88,7 @@ def test_shard_belongs_to_one_runner(job_store, job):
 
 
 def test_dead_runners_shard_is_taken_over_and_its_notes_are_refused(job_store, job, end_lease):
-    """After its lease; one that only stood still cannot write down anything any more."""
+    """After the lease expires; the old runner's writes are refused if it was only suspended."""
     first = job_store.claim(1, 0, "a")
     end_lease(0)
     second = job_store.claim(1, 0, "b")
@@ -105,7 +105,7 @@ def test_dead_runners_shard_is_taken_over_and_its_notes_are_refused(job_store, j
 
 
 def test_one_runner_watches_a_cluster_for_all(job_store, job, end_lease):
-    """The first one that comes; when it is gone, another, and what the last one saw stays until then."""
+    """The first runner holds the watch; when its lease expires another takes over, and the last result stays."""
     first, second = job_store.claim(1, 0, "a"), job_store.claim(1, 1, "b")
     watching = job_store.renew(1, first, "cluster-1")
     other = job_store.renew(1, second, "cluster-1")
@@ -127,7 +127,7 @@ def test_one_runner_watches_a_cluster_for_all(job_store, job, end_lease):
 
 
 def test_states_change_only_from_where_they_may(job_store, job):
-    """Paused, resumed, and aborted for good; each is written down with who did it."""
+    """A job is paused, resumed and aborted; each change is an event with its actor."""
     paused = job_store.change_state(1, ("running",), "paused", "by a test")
     again = job_store.change_state(1, ("running",), "paused", "by a test")
     resumed = job_store.change_state(1, ("paused",), "running")
@@ -140,7 +140,7 @@ def test_states_change_only_from_where_they_may(job_store, job):
 
 
 def test_job_is_done_when_no_shard_waits(job_store, job):
-    """And not a shard before."""
+    """A job is done only when its last shard is."""
     early = []
     for shard in range(4):
         early.append(job_store.complete(1))
@@ -154,7 +154,7 @@ def test_job_is_done_when_no_shard_waits(job_store, job):
 
 
 def test_budget_is_one_for_all_runners(job_store, job):
-    """Ten megabytes at one a second: each asks alone, and they wait behind each other."""
+    """Ten megabytes at one per second: runners that share the limit wait one after the other."""
     waits = [job_store.spend(1, 2_000_000, 1e6) for _ in range(5)]
 
     assert waits[0] == 0
@@ -163,7 +163,7 @@ def test_budget_is_one_for_all_runners(job_store, job):
 
 
 def test_failures_are_kept_once_with_their_newest_reason(job_store, job):
-    """Whatever the message holds."""
+    """Messages may contain any characters."""
     row = bytes(range(16))
     job_store.note_failures(1, [Failure(2, 5, row, "A", 1, "UnreadableLegacy", "it's \\ 'quoted' \N{SNOWMAN}")])
     job_store.note_failures(1, [Failure(2, 5, row, "A", 1, "Contended", "later"), Failure(0, 9, row, "B", 2, "X", "y")])
@@ -178,7 +178,7 @@ def test_failures_are_kept_once_with_their_newest_reason(job_store, job):
 
 
 def test_measures_are_added_up(job_store, job):
-    """By name, the newest counts; of as many shards as there are."""
+    """Measures are merged by name, for any number of shards."""
     job_store.note_on_shards(1, {shard: {"before": shard, "file": {"bytes": 5}} for shard in range(3)}, at_once=2)
     job_store.note_on_shards(1, {2: {"before": 7}, 0: {"before": 9}, 4_000: {"before": 1}}, at_once=2)
     job_store.note_on_shards(1, {})
@@ -195,7 +195,7 @@ def test_measures_are_added_up(job_store, job):
 
 
 def test_runner_of_this_machine_that_is_gone_is_known_to_be():
-    """Nobody need wait for the lease of a process that is no more; of others nothing is known."""
+    """A dead process of this machine is detected without waiting for its lease; those of other machines are not."""
     here = runner_name()
     gone = here.replace(f" pid {here.split(' pid ')[1].split()[0]} ", " pid 4194999 ")
 

@@ -1,4 +1,4 @@
-"""Kill -9 in the middle, of the command or of a server under it: run again, it completes and nothing is lost.
+"""Kill -9 of a command, or of a server that it uses: run again, the command completes and nothing is lost.
 
 Upgrades here are to the later revisions of ``tests/revisions``.
 """
@@ -88,7 +88,7 @@ def migrate(own_accounts: Accounts, url: str) -> str:
 
 @pytest.fixture
 def admin(own_accounts: Accounts, own_servers: list[LocalServer], url: str) -> str:
-    """The new datastore for ``admin``, who may drop one table here: the later revisions do, those of today need not."""
+    """The new datastore for ``admin``, which may drop one table, as the test's later revisions do."""
     for server in own_servers:
         with closing(connect(server.url, None)) as root:
             for shard in range(4):
@@ -122,7 +122,7 @@ def load_arguments(source: Path) -> tuple[str, ...]:
 
 
 def put(url: str, source: Path) -> None:
-    """Store what an undisturbed load stores, without the command."""
+    """Store the cells that an undisturbed load stores, without the command."""
     with schemaless.connect(url) as store:
         store.put_stored_cells([schemaless.NewStoredCell(*key, body) for key, body in expected_cells(source).items()])
 
@@ -131,7 +131,7 @@ MIGRATE = ("migrate", "run", "--execute")
 
 
 def wait_until(done: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    """Poll until the command has got somewhere; it must not have ended by then."""
+    """Poll until the command has made progress; it must still be running then."""
     deadline = time.monotonic() + 60
     while not done():
         assert process.poll() is None, "the command ended before it could be killed in the middle"
@@ -150,7 +150,7 @@ def counter(url: str, server: LocalServer, condition: bytes) -> Callable[[], int
 
 
 def everything(url: str, *, checked: bool = True) -> dict[object, tuple[bytes, int, object]]:
-    """Return each cell's bytes, id and time by its key; every key once, and every cell sound."""
+    """Return body, added_id and created_at by key, having checked that keys are unique and cells valid."""
     found: dict[object, tuple[bytes, int, object]] = {}
     with schemaless.connect(url) as store:
         for shard in range(store.shard_count):
@@ -162,18 +162,18 @@ def everything(url: str, *, checked: bool = True) -> dict[object, tuple[bytes, i
 
 
 def expected_cells(source: Path) -> dict[tuple[uuid.UUID, str, int], bytes]:
-    """Return what an undisturbed load stores."""
+    """Return the cells that an undisturbed load stores."""
     lines = source.read_bytes().splitlines()
     return {(uuid.UUID(int=number), "BASE", number): line for number, line in enumerate(lines)}
 
 
 def undisturbed(before: dict[object, tuple[bytes, int, object]]) -> dict[object, tuple[bytes, int, object]]:
-    """Return what an undisturbed migration makes of these cells."""
+    """Return the cells after an undisturbed migration."""
     return {key: (recode(body).body, added_id, created_at) for key, (body, added_id, created_at) in before.items()}
 
 
 def test_load_killed_and_run_again_equals_an_undisturbed_load(own_servers, url, source):
-    """Kill -9 of a load: no cell is lost, doubled or changed."""
+    """Kill -9 of a load: no cell is lost, duplicated or changed."""
     count = counter(url, own_servers[0], b"1")
     process = start(url, *load_arguments(source))
     wait_until(lambda: count() >= 100, process)
@@ -188,7 +188,7 @@ def test_load_killed_and_run_again_equals_an_undisturbed_load(own_servers, url, 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_migrate_killed_and_run_again_equals_an_undisturbed_run(own_servers, url, migrate, source, workers):
-    """Kill -9 of a migration, with all its workers: the end is that of a run that nobody disturbed, byte for byte."""
+    """Kill -9 of a migration with all its workers: the result is byte for byte that of an undisturbed run."""
     put(url, source)
     before = everything(url, checked=False)
     count = counter(url, own_servers[0], b"SUBSTRING(body,1,1)=x'C1'")
@@ -206,7 +206,7 @@ def test_migrate_killed_and_run_again_equals_an_undisturbed_run(own_servers, url
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_restore_killed_and_run_again_gives_back_every_first_byte(own_servers, url, migrate, source, tmp_path, workers):
-    """Kill -9 of a restore, with all its workers: the same command goes on, and the job knows what it did."""
+    """Kill -9 of a restore with all its workers: the same command continues, and the counts include all runs."""
     archive = ("--archive", str(tmp_path / "originals"))
     put(url, source)
     before = everything(url, checked=False)
@@ -244,7 +244,7 @@ def test_server_killed_under_a_load_and_restarted_loses_nothing(own_servers, url
 
 
 def test_server_killed_under_a_migration_and_restarted_is_waited_for(own_servers, url, migrate, source):
-    """Kill -9 of a primary: the run says so, waits, and goes on by itself when the server is there again."""
+    """Kill -9 of a primary: the run logs it, waits, and continues when the server is back."""
     put(url, source)
     before = everything(url, checked=False)
     server = own_servers[1]
@@ -286,7 +286,7 @@ def revisions_of(url: str) -> list[str | None]:
 
 
 def tables_in_shards(url: str) -> set[str]:
-    """Return the definitions of the shards' cell tables: one, where all are the same."""
+    """Return the distinct definitions of the shards' cell tables."""
     with schemaless.connect(url) as store:
         return {
             str(
@@ -299,13 +299,13 @@ def tables_in_shards(url: str) -> set[str]:
 
 
 def test_upgrade_killed_and_run_again_goes_on(own_servers, url, admin):
-    """Kill -9 of an upgrade while a shard's table is being changed: the others are done, and so is that one then."""
+    """Kill -9 of an upgrade during an ALTER: the other shards are upgraded, and the next run upgrades that one."""
     name = parse_url(url).database
     node = parse_url(own_servers[1].url)
     pool = NodePool(node.node, node.credentials, PoolOptions(pool_size=2))
     waiting = b"SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE '%metadata lock%'"
     with session(pool, f"{name}_0003") as reader:
-        # The change of this table waits for its reader.
+        # The ALTER of this table waits for its reader.
         reader.exec_driver_sql("START TRANSACTION")
         reader.exec_driver_sql("SELECT * FROM cell")
         process = start_upgrade(admin)
@@ -331,7 +331,7 @@ def test_upgrade_killed_and_run_again_goes_on(own_servers, url, admin):
 
 @pytest.mark.parametrize("statement", ["ALTER TABLE cell ADD", "alembic_version SET"])
 def test_server_killed_under_an_upgrade_and_restarted_goes_on(own_servers, url, admin, statement):
-    """Kill -9 of a server behind a change, before or after its revision is noted: its shards are named, then done."""
+    """Kill -9 of a server after an ALTER, before or after the revision is stored: its shards are named, then done."""
     name = parse_url(url).database
     server = own_servers[1]
     killed: list[bool] = []
@@ -355,7 +355,7 @@ def test_server_killed_under_an_upgrade_and_restarted_goes_on(own_servers, url, 
         rest = upgrade_schema(parse_url(admin))
 
     assert outcome.upgraded == [f"{name}_0000", f"{name}_0001"]
-    # The cluster's copy of the dictionaries is brought up to date, too.
+    # The upgrade also refreshes the cluster's copy of the dictionaries.
     assert list(outcome.failed) == [f"{name}_heartbeat of cluster-2", f"{name}_0002", f"{name}_0003"]
     assert all(str(server.socket) in message for message in outcome.failed.values())
     assert "is the server running" in outcome.failed[f"{name}_0003"]
@@ -370,7 +370,7 @@ REBUILD = ("rebuild", "--execute", "--shards", "2", "--lock-wait", "60", "--json
 
 
 def test_rebuild_killed_and_run_again_finds_what_the_server_went_on_with(own_servers, url, admin):
-    """Kill -9 of a rebuild: the table is whole, and one that the server rebuilt meanwhile is not rebuilt again."""
+    """Kill -9 of a rebuild: the table is intact, and if the server completed the rebuild, it is not repeated."""
     name = parse_url(url).database
     node = parse_url(own_servers[1].url)
     pool = NodePool(node.node, node.credentials, PoolOptions(pool_size=2))
@@ -393,7 +393,7 @@ def test_rebuild_killed_and_run_again_finds_what_the_server_went_on_with(own_ser
 
 
 def test_server_killed_under_a_rebuild_leaves_the_table_as_it_was(own_servers, url, admin):
-    """Kill -9 of a server in the middle of a rebuild: no cell is lost, nothing is left over, and the run goes on."""
+    """Kill -9 of a server during a rebuild: no cell is lost, no file is left over, and the run continues."""
     name = parse_url(url).database
     server = own_servers[1]
     with schemaless.connect(url) as store:

@@ -1,4 +1,4 @@
-"""How far a job is and how long it may take: arithmetic over its shards."""
+"""Progress and estimated time of a job, computed from its shards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEFT = [ShardState(shard, data_bytes=100_000_000) for shard in range(1, 5)]
 
 
 def test_more_runners_are_faster_until_the_budget_is_spent():
-    """A budget is one for all: it holds for bodies, which are half of this table's bytes."""
+    """All runners share the rate limit, which applies to bodies, here half of the table's bytes."""
     alone, eta_alone = _speed([DONE, *LEFT], 1, None)
     four, eta_four = _speed([DONE, *LEFT], 4, None)
     budget, eta_budget = _speed([DONE, *LEFT], 4, 10)
@@ -23,6 +23,6 @@ def test_more_runners_are_faster_until_the_budget_is_spent():
 
 
 def test_nothing_is_promised_before_anything_is_known():
-    """Nor without anybody who works."""
+    """There is no estimate without a runner."""
     assert _speed(LEFT, 4, None) == (None, None)
     assert _speed([DONE, *LEFT], 0, None) == (None, None)

@@ -1,4 +1,4 @@
-"""When a job waits: looks at servers that really replicate, and at some that do not."""
+"""Throttling: polls of servers that replicate, and of servers that do not."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ pytestmark = pytest.mark.shared
 NAME = "throttled"
 TOKENS = f"{NAME}_heartbeat.heartbeat_token"
 
-# ---- thresholds
+# Thresholds
 
 
 def test_thresholds_come_back_from_json():
-    """They are kept in the catalog as JSON, whatever is switched off."""
+    """Thresholds are stored as JSON, including disabled ones."""
     chosen = Thresholds(max_lag_s=0.5, max_threads_running=None, max_mb_per_s=20, flag_file="/run/stop")
 
     assert Thresholds.of(json.loads(json.dumps(chosen.asdict()))) == chosen
@@ -73,12 +73,12 @@ def test_thresholds_come_back_from_json():
     ],
 )
 def test_thresholds_that_cannot_be_meant_are_refused(values, complaint):
-    """Each says what it takes instead."""
+    """The error says which values are allowed."""
     with pytest.raises(InvalidInput, match=complaint):
         Thresholds.of(values)
 
 
-# ---- looks
+# Polls
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def replica(replicated: LocalServer) -> LocalServer:
 
 @pytest.fixture
 def cluster(datastore: Accounts, replicated: LocalServer) -> Cluster:
-    """The one that has a replica."""
+    """The cluster that has a replica."""
     with schemaless.connect(datastore.url("migrate", replicated.url, NAME)) as store:
         return internals_of(store).topology.cluster("cluster-1")
 
@@ -111,7 +111,7 @@ Watching = Callable[..., ClusterWatch]
 
 @pytest.fixture
 def watching(datastore: Accounts, replicated: LocalServer, cluster: Cluster) -> Iterator[Watching]:
-    """Makes watches of the cluster, with other replicas or thresholds where asked for."""
+    """Return a function that creates watches of the cluster, optionally with other replicas or thresholds."""
     made: list[tuple[ClusterWatch, Shards]] = []
 
     def watch(
@@ -143,7 +143,7 @@ def watching(datastore: Accounts, replicated: LocalServer, cluster: Cluster) -> 
 
 @pytest.fixture
 def until(eventually) -> Callable[[ClusterWatch, object], Look]:
-    """Looks until there is a reason of this kind, or None, and gives that look."""
+    """Poll until there is a reason of this kind, or None; return that result."""
 
     def wait(watch: ClusterWatch, kind: object) -> Look:
         looks: list[Look] = []
@@ -160,7 +160,7 @@ def until(eventually) -> Callable[[ClusterWatch, object], Look]:
 
 @contextmanager
 def waiting_statements(server: LocalServer, count: int) -> Iterator[None]:
-    """Have some statements run on a server for the block."""
+    """Run statements on a server for the duration of the block."""
     holder = pymysql.connect(unix_socket=str(server.socket), user="root", autocommit=True, ssl_disabled=True)
     holder.cursor().execute("SELECT GET_LOCK('throttle', 0)")
     threads = [
@@ -179,13 +179,13 @@ def waiting_statements(server: LocalServer, count: int) -> Iterator[None]:
 
 @pytest.mark.mysql
 def test_replica_that_lags_is_a_reason_until_it_has_caught_up(watching, until, replica):
-    """The lag is seen while what is committed is not applied, grows, and is gone afterwards."""
+    """The lag grows while the replica does not apply transactions, and is zero afterwards."""
     watch = watching(max_lag_s=0.2)
     until(watch, None)
     sql(replica, f"STOP {word(replica)} SQL_THREAD")
     try:
         first = until(watch, "lag")
-        # It is told in milliseconds.
+        # The lag has a resolution of milliseconds.
         time.sleep(0.01)
         later = watch.look()
     finally:
@@ -201,7 +201,7 @@ def test_replica_that_lags_is_a_reason_until_it_has_caught_up(watching, until, r
 
 @pytest.mark.mysql
 def test_replica_shows_a_token_before_anything_is_done(watching, until, replica):
-    """Without one the job waits, says for whom, and goes on by itself; a replica proven before is waited for."""
+    """The job waits for the first token of a replica and names it; a replica proven before is never refused."""
     before = f"the same {next(_writers)}"
     until(watching(writer=before), None)
     sql(replica, f"STOP {word(replica)} SQL_THREAD")
@@ -220,7 +220,7 @@ def test_replica_shows_a_token_before_anything_is_done(watching, until, replica)
 
 @pytest.mark.mysql
 def test_stranger_is_refused(watching, servers, eventually):
-    """A server that answers and shows no token in time stops the job, with the next step."""
+    """A server that answers but shows no token in time ends the run; the error says what to do."""
     watch = watching(replicas=[str(servers[1].socket)], options={"proof_s": 0.05})
     looks: list[Look] = []
     with pytest.raises(ReplicaRefused, match=r"has received no write of its primary .* 'schemaless topology remove-"):
@@ -231,7 +231,7 @@ def test_stranger_is_refused(watching, servers, eventually):
 
 @pytest.mark.mysql
 def test_primary_by_another_address_is_refused_as_its_replica(watching, replicated, tmp_path):
-    """It would show every token at once, and never lag."""
+    """The primary would show every token at once and never lag."""
     link = tmp_path / "another.sock"
     link.symlink_to(replicated.socket)
 
@@ -241,7 +241,7 @@ def test_primary_by_another_address_is_refused_as_its_replica(watching, replicat
 
 @pytest.mark.mysql
 def test_replica_that_is_gone_or_hangs_is_waited_for(watching, until, replica, tmp_path):
-    """Neither stops the job nor keeps the look: when it is back, the job goes on."""
+    """An unreachable replica neither ends the run nor blocks the poll; when it is back, the job continues."""
     link = tmp_path / "replica.sock"
     link.symlink_to(replica.socket)
     watch = watching(replicas=[str(link)], options={"proof_s": 0.001, "proven": [str(link)]})
@@ -264,7 +264,7 @@ def test_replica_that_is_gone_or_hangs_is_waited_for(watching, until, replica, t
 
 @pytest.mark.mysql
 def test_running_threads_are_counted(watching, until, replicated):
-    """Those of everybody, on the primary; over the limit they are a reason."""
+    """Running threads of all clients on the primary are a reason to wait above the limit."""
     watch = watching(max_lag_s=None, max_threads_running=5)
     with waiting_statements(replicated, 6):
         busy = until(watch, "threads")
@@ -277,7 +277,7 @@ def test_running_threads_are_counted(watching, until, replicated):
 
 @pytest.mark.mysql
 def test_calls_of_applications_make_a_job_yield(watching, replicated, new_row, eventually):
-    """They are counted without the watch's own, and are no reason to wait."""
+    """Application calls are counted without those of the watch, and make the job yield, not wait."""
     watch = watching(yield_above_per_s=100)
     never = watching(yield_above_per_s=None)
     looks = [watch.look() for _ in range(12)]
@@ -304,7 +304,7 @@ def test_calls_of_applications_make_a_job_yield(watching, replicated, new_row, e
 
 @pytest.mark.mysql
 def test_what_a_job_asks_itself_is_no_call_of_an_application(watching, replicated):
-    """Blocks with nothing to replace, and the job_store on the same server, for this runner and for others like it."""
+    """Reads of blocks, and catalog reads of all runners on the same server, are not counted as application calls."""
     with schemaless.connect(f"mysql://root@/{NAME}?unix_socket={replicated.socket}") as store:
         others, watch = watching(), watching(options={"catalog": internals_of(store).catalog})
         mine, theirs = JobStore(store), JobStore(store)
@@ -317,14 +317,14 @@ def test_what_a_job_asks_itself_is_no_call_of_an_application(watching, replicate
                 theirs.jobs()
             looks.append((watch.look(mine.reads, runners=2), others.look(mine.reads, runners=2)))
 
-    # What is left are a few statements of the watches themselves for each look, which has 400 others.
+    # The remainder is a few statements of the watches per poll, compared with 400 others.
     aware, unaware = (look.figures["calls_per_s"] for look in looks[-1])
     assert aware * 5 < unaware
 
 
 @pytest.mark.mysql
 def test_history_that_is_not_purged_is_a_reason(watching, until, replicated):
-    """While a snapshot is open, what is replaced stays; it goes once that is closed."""
+    """An open snapshot keeps the history long; it shrinks when the snapshot is closed."""
     watch = watching(role="root", max_history_length=20)
     reader = pymysql.connect(unix_socket=str(replicated.socket), user="root", ssl_disabled=True)
     with reader, reader.cursor() as cursor:
@@ -338,7 +338,7 @@ def test_history_that_is_not_purged_is_a_reason(watching, until, replicated):
 
 @pytest.mark.mysql
 def test_history_that_the_account_may_not_see_is_said_once(watching, until, flavour, datastore):
-    """The job goes on without, and knows what to grant; MariaDB shows it to everybody."""
+    """The job runs without the history length and notes the GRANT; MariaDB shows it to every account."""
     watch = watching()
     first, second = watch.look(), watch.look()
     unwatched = watching(max_history_length=None).look()
@@ -357,7 +357,7 @@ def test_history_that_the_account_may_not_see_is_said_once(watching, until, flav
 
 @pytest.mark.mysql
 def test_flag_file_stops_as_long_as_it_is_there(watching, until, tmp_path):
-    """It comes before any other reason, and a path that cannot be checked counts as existing."""
+    """The flag file takes precedence over other reasons, and a path that cannot be checked counts as existing."""
     flag = tmp_path / "stop"
     watch = watching(flag_file=str(flag))
     until(watch, None)
@@ -374,7 +374,7 @@ def test_flag_file_stops_as_long_as_it_is_there(watching, until, tmp_path):
 
 @pytest.mark.mysql
 def test_watches_at_once_do_not_disturb_each_other_and_leave_nothing(watching, until, replicated):
-    """Each has one row, however often it looks; a closed one has none, and a killed one's goes a day later."""
+    """A watch has one token row; closing removes it, and that of a killed watch is removed after a day."""
     sql(
         replicated,
         f"INSERT INTO {TOKENS} (cluster, writer, token, written_at) VALUES "
@@ -398,7 +398,7 @@ def test_watches_at_once_do_not_disturb_each_other_and_leave_nothing(watching, u
 
 @pytest.mark.mysql
 def test_read_only_primary_ends_the_job(watching, replicated):
-    """It was replaced, and what is written there now would be lost; no token is written either."""
+    """Writes to a demoted primary would be lost, so no token is written."""
     before = sql(replicated, f"SELECT COUNT(*) FROM {TOKENS}")
     sql(replicated, "SET GLOBAL read_only = 1")
     try:
@@ -412,7 +412,7 @@ def test_read_only_primary_ends_the_job(watching, replicated):
 
 @pytest.mark.mysql
 def test_primary_that_is_locked_for_a_backup_is_waited_for(watching, until, replicated, eventually):
-    """No statement of the watch is left waiting there for long, and the job goes on after the lock."""
+    """Statements of the watch do not wait long for a lock, and the job continues when it is released."""
     watch = watching()
     until(watch, None)
     backup = pymysql.connect(unix_socket=str(replicated.socket), user="root", ssl_disabled=True)
@@ -433,7 +433,7 @@ def test_primary_that_is_locked_for_a_backup_is_waited_for(watching, until, repl
 
 @pytest.mark.mysql
 def test_migration_waits_for_its_replica_and_says_so(datastore, replicated, replica, new_row, eventually, tmp_path):
-    """First for the flag file, then for the lag that came meanwhile; each wait is shown and kept, and all gets done."""
+    """The job waits for the flag file, then for lag; both waits are shown and recorded, and the job completes."""
     url = datastore.url("migrate", replicated.url, NAME)
     flag = tmp_path / "wait"
     flag.touch()

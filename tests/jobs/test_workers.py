@@ -1,4 +1,4 @@
-"""Many workers on one job: processes and Dask give what one thread gives, and those that die are taken over."""
+"""Several workers on one job: processes and Dask give the result of one thread, and dead workers are replaced."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CELLS = 240
 
 @pytest.fixture
 def legacy(fresh_store, new_row):
-    """A datastore with legacy cells over four shards; gives what each body has to become, by key."""
+    """Store legacy cells in four shards; return the expected new bodies by key."""
     cells = [
         NewStoredCell(new_row(), "A", number, json.dumps({"n": number, "text": "word " * (number % 50)}).encode())
         for number in range(CELLS)
@@ -60,7 +60,7 @@ def bodies(store) -> dict[tuple, bytes]:
 
 
 def test_processes_give_what_one_thread_gives(fresh_store, legacy, migrate_store):
-    """Byte for byte, and the counts add up over them."""
+    """Bytes and counts are the same as with one thread."""
     report = migrate.run(migrate_store, count=2)
 
     assert bodies(fresh_store) == legacy
@@ -72,7 +72,7 @@ def test_processes_give_what_one_thread_gives(fresh_store, legacy, migrate_store
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_dask_gives_what_one_thread_gives(fresh_store, legacy, migrate_store):
-    """On a local cluster of two workers, beside another; a check by such workers finds the same cells."""
+    """Migrate and check on a local Dask cluster of two workers, beside another cluster."""
     pytest.importorskip("distributed", reason="the extra [dask] is not installed: no distributed")
     with socket.socket() as others:
         with contextlib.suppress(OSError):  # there is another
@@ -88,7 +88,7 @@ def test_dask_gives_what_one_thread_gives(fresh_store, legacy, migrate_store):
 
 
 def test_check_by_processes_names_each_fault(fresh_store, legacy, by_hand):
-    """As a check in one thread does."""
+    """The faults are the same as in one thread."""
     database = internals_of(fresh_store).shards.database(2).encode()
     by_hand(fresh_store).execute(2, b"UPDATE `%b`.cell SET body=x'C111FF' LIMIT 3" % database)
     found, expected = [], []
@@ -102,7 +102,7 @@ def test_check_by_processes_names_each_fault(fresh_store, legacy, by_hand):
 
 
 def test_worker_that_is_killed_is_replaced(fresh_store, legacy, migrate_store, eventually):
-    """Kill -9 of a worker in the middle of a shard: its driver begins others, and they take the shard over."""
+    """After kill -9 of a worker in the middle of a shard, the driver starts others, which take over the shard."""
     job_store = JobStore(migrate_store)
     hold = internals_of(fresh_store).shards.database(0).encode()
     with (
@@ -110,7 +110,7 @@ def test_worker_that_is_killed_is_replaced(fresh_store, legacy, migrate_store, e
         .shards.pool_for(internals_of(migrate_store).shards.node_of(0))
         .connection() as blocker
     ):
-        # A worker stands still in the middle of its shard while these rows are locked.
+        # These row locks stop a worker in the middle of its shard.
         blocker.execute(b"START TRANSACTION")
         blocker.execute(b"UPDATE `%b`.cell SET body=body" % hold)
         reports = []
@@ -133,12 +133,12 @@ def test_worker_that_is_killed_is_replaced(fresh_store, legacy, migrate_store, e
 
 
 def die(*arguments: object) -> None:
-    """Be a worker that always dies."""
+    """Die at once."""
     os._exit(9)
 
 
 def test_workers_that_always_die_end_the_run(fresh_store, legacy, migrate_store):
-    """With an error that says so; the job can be gone on with."""
+    """The run ends with an error that says so, and the job can be continued."""
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
     with pytest.raises(WorkersDied, match="died 2 times"), workers(2) as hands:
         Driver(migrate_store, job, die, make_watch, most_deaths=1).run(hands)
@@ -149,7 +149,7 @@ def test_workers_that_always_die_end_the_run(fresh_store, legacy, migrate_store)
 
 
 def test_paused_job_waits_and_goes_on(fresh_store, legacy, migrate_store, eventually):
-    """From any terminal; nothing is replaced meanwhile."""
+    """While the job is paused from another process, nothing is replaced."""
     job_store = JobStore(migrate_store)
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
     job_store.change_state(job.job_id, ("running",), "paused", "by a test")
@@ -169,7 +169,7 @@ def test_paused_job_waits_and_goes_on(fresh_store, legacy, migrate_store, eventu
 
 
 def test_aborted_job_ends_and_another_does_the_rest(fresh_store, legacy, migrate_store, eventually):
-    """Its runners hear of it, and what is left is a new job's."""
+    """The runners stop, and a new job does the rest."""
     job_store = JobStore(migrate_store)
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
     job_store.change_state(job.job_id, ("running",), "paused", "by a test")
@@ -196,20 +196,20 @@ def test_aborted_job_ends_and_another_does_the_rest(fresh_store, legacy, migrate
 
 
 def test_budget_holds_for_all_workers_together(fresh_store, legacy, migrate_store):
-    """The slower of two runs is the one with a ceiling, as slow as that says."""
+    """A run with a rate limit takes at least the time that the limit implies."""
     size = sum(len(cell.body) for shard in range(4) for cell in fresh_store.scan_shard(shard))
     thresholds = Thresholds(max_mb_per_s=size / 1e6)
     began = time.monotonic()
     migrate.run(migrate_store, MigrateSpec(thresholds=thresholds), count=2)
     taken = time.monotonic() - began
 
-    # Of four shards, the last waits until the bytes of the other three would be through.
+    # The last of four shards waits for the time that the bytes of the other three take.
     assert taken > 0.6
     assert bodies(fresh_store) == legacy
 
 
 def test_interrupt_while_a_shard_is_handed_out_stops_its_runner_too(fresh_store, legacy, migrate_store, monkeypatch):
-    """Whatever was begun is stopped at a checkpoint and given back, also where nobody had noted it yet."""
+    """Runners stop at a checkpoint and release their shards, including a call that was not recorded yet."""
     original = Workers.submit
 
     def interrupted(hands, *arguments):
@@ -230,7 +230,7 @@ def test_interrupt_while_a_shard_is_handed_out_stops_its_runner_too(fresh_store,
 
 
 def test_thresholds_of_a_running_job_can_be_changed(fresh_store, legacy, migrate_store, eventually, tmp_path):
-    """Its runners hear of it, and a run that is begun with others joins under the job's own."""
+    """Runners use the new thresholds, and a run started with other thresholds joins with the job's own."""
     flag = tmp_path / "wait"
     flag.touch()
     job_store = JobStore(migrate_store)
@@ -250,7 +250,7 @@ def test_thresholds_of_a_running_job_can_be_changed(fresh_store, legacy, migrate
 
 
 def test_follow_goes_on_until_nothing_is_left(fresh_store, legacy, migrate_store, monkeypatch, new_row, by_hand):
-    """A legacy body that comes in behind the checkpoint is caught by the next pass."""
+    """A legacy body written after the checkpoint passed it is re-encoded in the next pass."""
     original = reencode.ShardRun.checkpoint
     late = []
 
@@ -259,7 +259,7 @@ def test_follow_goes_on_until_nothing_is_left(fresh_store, legacy, migrate_store
             shard = run.state.shard
             late.append(shard)
             database = internals_of(fresh_store).shards.database(shard).encode()
-            # As an old client would: the first cell of the shard, bare text again.
+            # An old client writes bare text to the first cell of the shard.
             by_hand(fresh_store).execute(
                 shard, b"UPDATE `%b`.cell SET body='{\"late\": 1}' ORDER BY added_id LIMIT 1" % database
             )
@@ -276,7 +276,7 @@ def test_follow_goes_on_until_nothing_is_left(fresh_store, legacy, migrate_store
 
 
 def test_workers_that_cannot_be_are_refused(fresh_store, migrate_store):
-    """None, or a scheduler that is not there."""
+    """No worker, or a scheduler that does not answer."""
     with pytest.raises(InvalidInput, match="workers must be from 1 to 1,024, got 0"):
         migrate.run(migrate_store, count=0)
     pytest.importorskip("distributed", reason="the extra [dask] is not installed: no distributed")
@@ -288,7 +288,7 @@ def test_workers_that_cannot_be_are_refused(fresh_store, migrate_store):
 
 
 def test_store_is_opened_by_what_it_was_opened_with(fresh_store):
-    """An ``Opening`` gives the same datastore, and shows no password."""
+    """An ``Opening`` opens the same datastore, and its repr has no password."""
     secret = Opening(parse_url("mysql://app:secret@db-1/mezzanine"), PoolOptions(), DEFAULT_LIMITS)
     with opening_of(fresh_store).open() as again:
         assert (again.name, internals_of(again).topology) == (fresh_store.name, internals_of(fresh_store).topology)
@@ -300,7 +300,7 @@ def test_store_is_opened_by_what_it_was_opened_with(fresh_store):
     reason="a thread has a priority of its own on Linux only (setpriority(2): 'C library/kernel differences')",
 )
 def test_work_steps_aside_for_servers_and_clients(migrate_store):
-    """A worker's thread has a low priority, the caller's stays as it was."""
+    """A worker's thread has a low priority; that of the caller is unchanged."""
     own = os.getpriority(os.PRIO_PROCESS, 0)
     seen = set()
 
@@ -317,7 +317,7 @@ def test_work_steps_aside_for_servers_and_clients(migrate_store):
 
 
 def test_shards_are_handed_out_without_asking_for_each(fresh_store, legacy, migrate_store, monkeypatch):
-    """However many small shards there are, the catalog is asked where the job is by time, and at the end."""
+    """The driver polls the catalog at intervals and at the end, however many small shards there are."""
     original = JobStore.shards
     asked = []
 
@@ -332,12 +332,12 @@ def test_shards_are_handed_out_without_asking_for_each(fresh_store, legacy, migr
 
     assert ended.state == "done"
     assert bodies(fresh_store) == legacy
-    # At the beginning, and once nothing is left to hand out.
+    # At the start, and when no shard is left to dispatch.
     assert len(asked) == 2
 
 
 def test_runner_keeps_from_shard_to_shard_what_it_has_learned(fresh_store, legacy, migrate_store):
-    """The same for all shards of a worker and job."""
+    """Learned values are shared by all shards of a worker and job."""
     seen = []
 
     def work(store, shard_run):
@@ -354,7 +354,7 @@ def test_runner_keeps_from_shard_to_shard_what_it_has_learned(fresh_store, legac
 
 
 def test_runner_hears_thresholds_that_changed_between_its_shards(fresh_store, legacy, migrate_store):
-    """A worker keeps its watch from shard to shard, but not one with other thresholds."""
+    """A worker keeps its watch between shards unless the thresholds change."""
     job_store = JobStore(migrate_store)
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
     other = Thresholds(max_threads_running=77)
@@ -377,7 +377,7 @@ def test_runner_hears_thresholds_that_changed_between_its_shards(fresh_store, le
 
 
 class CountedWatch:
-    """A watch that says how often it has looked."""
+    """A watch that counts its polls."""
 
     looks = 0
 
@@ -391,7 +391,7 @@ class CountedWatch:
 
 
 def test_look_of_a_moment_ago_is_taken_for_the_next_shard():
-    """Its notes are said once; later there is another look."""
+    """A cached result has no notes; after the cache time there is another poll."""
     watch = CountedWatch()
     kept = CachedWatch(watch, cache_s=600.0)
     first, second = kept.look(), kept.look()

@@ -1,4 +1,4 @@
-"""What tests of archives write: cells, and a small file of them."""
+"""Cells and archive files for the tests of archives."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def writer(folder: Path, *, shard: int = 3, job_id: int = 7, epoch: int = 1, **o
 
 
 def small_file(folder: Path, *, close: bool = True) -> tuple[Path, list[list[ArchivedCell]]]:
-    """Write a file of three chunks; return it and what each chunk holds."""
+    """Write a file of three chunks; return its path and the cells of each chunk."""
     chunks = [[cell(1), cell(2)], [cell(3, b""), cell(4, b"\xc1\x10rest")], [cell(5)]]
     made = writer(folder)
     for chunk in chunks:

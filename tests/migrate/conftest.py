@@ -1,4 +1,4 @@
-"""A finished migration, for what comes after one."""
+"""A finished migration, for the tests of restore, verify and finalise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.migrate.originals import load
 
 @pytest.fixture
 def job(fresh_store, new_row, migrate_store, tmp_path):
-    """A finished migration of some cells, with its archive in ``tmp_path``."""
+    """Job of a finished migration with its archive in ``tmp_path``."""
     load(fresh_store, new_row)
     report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
     return JobStore(migrate_store).job(report.job_id)

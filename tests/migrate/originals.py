@@ -1,4 +1,4 @@
-"""What tests of archives share: cells of many kinds, and a migration in a few lines."""
+"""Cells of many kinds, and a minimal migration, for the tests of archives."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ TEXTS = [
 
 
 def load(store: Datastore, new_row: Any, texts: Iterable[bytes] = TEXTS) -> list[NewStoredCell]:
-    """Store legacy texts, in rows of their own."""
+    """Store legacy texts, each in a new row."""
     cells = [NewStoredCell(new_row(), "AB"[number % 2], number, text) for number, text in enumerate(texts)]
     store.put_stored_cells(cells, trusted=True)
     return cells
 
 
 def everything(store: Datastore) -> dict[tuple[int, int], tuple[Any, ...]]:
-    """Return every cell's key, bytes and time by its shard and id."""
+    """Return key, body and created_at of every cell by shard and added_id."""
     return {
         (shard, cell.added_id): (cell.key, cell.body, cell.created_at)
         for shard in range(store.shard_count)
@@ -48,7 +48,7 @@ def everything(store: Datastore) -> dict[tuple[int, int], tuple[Any, ...]]:
 def migrate(
     store: Datastore, folder: Path, codec: Codec = DEFAULT, *, job_id: int = 1, epoch: int = 1, update: bool = True
 ) -> int:
-    """Archive every body that is not in ``codec``, and replace it; return how many."""
+    """Archive and replace every body that is not in ``codec``; return the number of cells."""
     done = 0
     for shard in range(store.shard_count):
         changes = []
@@ -86,7 +86,7 @@ def restore(
     thresholds: Thresholds = NO_THRESHOLDS,
     **how: Any,
 ) -> RestoreOutcome:
-    """Put originals back, or count them; ``how`` is for the one or the other."""
+    """Restore originals, or count them; ``how`` is passed on."""
     chosen = None if shards is None else tuple(shards)
     spec = RestoreSpec(tuple(map(str, folders)), chosen, job, full_row_images, thresholds=thresholds)
     return run_restore(store, spec, **how) if execute else count(store, spec, **how)

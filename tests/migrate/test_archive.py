@@ -1,4 +1,4 @@
-"""The archive: what was written is read back, and nothing else is ever taken for it."""
+"""Archive files: what was written is read back, and damage of any kind is detected."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GOLDEN = Path(__file__).parents[1] / "vectors" / "archive"
 
 
 def test_cells_come_back_as_they_were_written(tmp_path):
-    """Every field of every cell, in order; the end mark says that the writer came to its end."""
+    """All fields of all cells, in order; the end mark shows that the writer was closed."""
     path, chunks = small_file(tmp_path)
     reader = read_archive(path)
 
@@ -59,7 +59,7 @@ cells = st.builds(
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(cells, max_size=5), max_size=5), st.integers(100, 4000))
 def test_any_cells_come_back_whatever_the_frames(tmp_path_factory, chunks, frame_bytes):
-    """Round trip of whatever a cell may be, in frames of any size."""
+    """Round trip of arbitrary cells in frames of any size."""
     folder = tmp_path_factory.mktemp("archive")
     with writer(folder, frame_bytes=frame_bytes) as made:
         written = sum(made.append(chunk) for chunk in chunks)
@@ -97,7 +97,7 @@ def test_standard_tools_read_it(tmp_path):
 
 
 def test_files_and_folders_are_for_their_owner_alone(tmp_path):
-    """Originals are documents: nobody else reads them."""
+    """Originals are documents, so only the owner may read them."""
     path, _ = small_file(tmp_path / "new" / "archive")
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -118,7 +118,7 @@ def test_two_runners_of_a_shard_never_share_a_file(tmp_path):
 
 
 def test_a_file_cut_anywhere_gives_its_whole_frames(tmp_path):
-    """Every truncation point: the chunks before it whole, the rest reported as torn, never an error."""
+    """At every truncation point the complete chunks are read and the rest is reported as torn, without an error."""
     path, chunks = small_file(tmp_path, close=False)
     whole = path.read_bytes()
     ends = [offset for offset in range(len(whole)) if whole.startswith(archive.MARK_MAGIC, offset)] + [len(whole)]
@@ -133,7 +133,7 @@ def test_a_file_cut_anywhere_gives_its_whole_frames(tmp_path):
 
 
 def test_a_closed_file_that_was_cut_is_not_closed(tmp_path):
-    """A copy that broke off is told from one that is whole."""
+    """An incomplete copy can be distinguished from a complete one."""
     path, _ = small_file(tmp_path)
     path.write_bytes(path.read_bytes()[:-1])
     reader = read_archive(path)
@@ -144,7 +144,7 @@ def test_a_closed_file_that_was_cut_is_not_closed(tmp_path):
 
 @pytest.mark.parametrize("close", [True, False], ids=["closed", "open"])
 def test_no_flipped_byte_gives_other_data(tmp_path, close):
-    """Each byte of a small file, three ways: an error that names the file, never altered cells."""
+    """Each byte of a small file is changed in three ways: the error names the file, and no altered cell is returned."""
     path, chunks = small_file(tmp_path, close=close)
     whole = path.read_bytes()
     for offset in range(len(whole)):
@@ -159,7 +159,7 @@ def test_no_flipped_byte_gives_other_data(tmp_path, close):
 
 
 def test_damage_names_the_frame_after_the_good_ones(tmp_path):
-    """Cells before the damage are given; the error says file, frame and offset."""
+    """Cells before the damage are returned; the error names file, frame and offset."""
     path, chunks = small_file(tmp_path)
     whole = bytearray(path.read_bytes())
     third = [offset for offset in range(len(whole)) if whole.startswith(archive.MARK_MAGIC, offset)][2]
@@ -174,7 +174,7 @@ def test_damage_names_the_frame_after_the_good_ones(tmp_path):
 
 @pytest.mark.parametrize("kept", [0, 10, 36, 50, 70])
 def test_zeros_of_a_power_cut_are_a_torn_end(tmp_path, kept):
-    """A file system may have grown the file before its bytes were on the disk: they read as zeros."""
+    """After a power failure the file may have its new length but zeros for the data that was not written."""
     path, chunks = small_file(tmp_path, close=False)
     whole = path.read_bytes()
     last = whole.rindex(archive.MARK_MAGIC)
@@ -186,7 +186,7 @@ def test_zeros_of_a_power_cut_are_a_torn_end(tmp_path, kept):
 
 
 def test_zeros_in_the_middle_are_damage(tmp_path):
-    """What follows them shows that they were on the disk once."""
+    """Data after the zeros shows that the frame had been written completely."""
     path, _ = small_file(tmp_path)
     whole = path.read_bytes()
     second = [offset for offset in range(len(whole)) if whole.startswith(archive.MARK_MAGIC, offset)][1]
@@ -198,7 +198,7 @@ def test_zeros_in_the_middle_are_damage(tmp_path):
 
 
 def test_frames_out_of_place_are_damage(tmp_path):
-    """A frame that was dropped, doubled or taken from another file is noticed, though each is whole in itself."""
+    """A frame that was dropped, duplicated or taken from another file is detected, although it is valid by itself."""
     path, _ = small_file(tmp_path)
     whole = path.read_bytes()
     cuts = [offset for offset in range(len(whole)) if whole.startswith(archive.MARK_MAGIC, offset)] + [len(whole)]
@@ -223,7 +223,7 @@ def test_frames_out_of_place_are_damage(tmp_path):
 
 
 def forged(path: Path, contents: list[bytes]) -> Path:
-    """Write a file whose frames are sound, whatever they hold."""
+    """Write a file with valid frames and arbitrary contents."""
     made = writer(path)
     made._write(contents)
     made._drop()
@@ -245,13 +245,13 @@ def forged(path: Path, contents: list[bytes]) -> Path:
     ],
 )
 def test_sound_frames_of_wrong_records_are_refused(tmp_path, content, message):
-    """A record whose original has another SHA-256 names its cell; what is no record names its frame."""
+    """The error names the cell if the SHA-256 does not match, and the frame if the record is invalid."""
     with pytest.raises(CorruptArchive, match=message):
         list(read_archive(forged(tmp_path, [content])))
 
 
 def test_a_format_of_a_later_version_is_refused(tmp_path, monkeypatch):
-    """Before anything of it is believed."""
+    """The version is checked before anything else in the file."""
     monkeypatch.setattr(archive, "FORMAT", 2)
     path, _ = small_file(tmp_path)
     monkeypatch.undo()
@@ -262,7 +262,7 @@ def test_a_format_of_a_later_version_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_frame_that_claims_too_much_is_refused_before_memory_is_taken(tmp_path):
-    """The size in the mark is checked first."""
+    """The size in the mark is checked before decompression."""
     made = writer(tmp_path)
     made.append([cell(1)])
     frame = zstandard.ZstdCompressor().compress(bytes(30 << 20))
@@ -278,7 +278,7 @@ def test_a_frame_that_claims_too_much_is_refused_before_memory_is_taken(tmp_path
 
 
 def test_large_bodies_are_cut_into_frames_that_readers_take(tmp_path):
-    """The largest body that a cell can have, twice in one chunk."""
+    """Two bodies of the maximum size in one chunk."""
     largest = os.urandom(1 << 16) * 255 + bytes((1 << 16) - 1)
     with writer(tmp_path) as made:
         made.append([cell(1, largest), cell(2, largest), cell(3)])
@@ -291,7 +291,7 @@ def test_large_bodies_are_cut_into_frames_that_readers_take(tmp_path):
 
 
 def test_archive_files_finds_them_anywhere_and_in_order(tmp_path):
-    """By datastore, job and shard, also among copies elsewhere; other files are nobody's business."""
+    """Files are selected by datastore, job and shard, in any subfolder; files with other names are ignored."""
     for job_id, shard, epoch in [(8, 1, 1), (7, 2, 10), (7, 2, 9), (7, 0, 1)]:
         with writer(tmp_path / "a", job_id=job_id, shard=shard, epoch=epoch) as made:
             made.append([cell(1)])
@@ -310,7 +310,7 @@ def test_archive_files_finds_them_anywhere_and_in_order(tmp_path):
 
 @pytest.mark.parametrize("content", [b"not an archive, but long enough to hold a mark", b"PK\x03\x04"])
 def test_a_wrong_file_under_an_archives_name_is_named(tmp_path, content):
-    """It is neither passed over nor taken for an end that was torn."""
+    """A damaged header is neither skipped nor treated as a torn end."""
     (tmp_path / "shard-0001.1.0123456789abcdef.zst").write_bytes(content)
 
     with pytest.raises(CorruptArchive, match=r"shard-0001\.1\.0123456789abcdef\.zst: frame 0"):
@@ -318,7 +318,7 @@ def test_a_wrong_file_under_an_archives_name_is_named(tmp_path, content):
 
 
 def test_a_file_under_anothers_name_is_named(tmp_path):
-    """The header says which it is."""
+    """The header identifies the file."""
     path, _ = small_file(tmp_path)
     path.rename(path.with_name(path.name.replace("0003", "0004")))
 
@@ -326,11 +326,11 @@ def test_a_file_under_anothers_name_is_named(tmp_path):
         archive_files(tmp_path)
 
 
-# ---- golden bytes
+# Golden bytes
 
 
 def test_golden_file_reads_as_it_did_when_it_was_written():
-    """A file of format 1 from the day when it was defined; tests/vectors/write.py made it."""
+    """A file of format 1, written by tests/vectors/write.py when the format was defined."""
     (path,) = GOLDEN.rglob("*.zst")
     (file,) = archive_files(GOLDEN)
     reader = read_archive(file)
@@ -359,7 +359,7 @@ def test_golden_file_reads_as_it_did_when_it_was_written():
 
 
 def test_page_shows_the_golden_files_first_mark():
-    """docs/migration-archive.md's example is the file's own bytes."""
+    """The example in docs/migration-archive.md shows the bytes of the golden file."""
     page = (Path(__file__).parents[2] / "docs" / "migration-archive.md").read_text(encoding="utf-8")
     name, block = re.findall(r"`tests/vectors/archive/(.*)`[^`]*```hex\n([^`]*)```", page)[0]
     shown = b"".join(bytes.fromhex(line.partition("#")[0]) for line in block.splitlines())
@@ -369,7 +369,7 @@ def test_page_shows_the_golden_files_first_mark():
 
 
 def test_errors_survive_pickling(tmp_path):
-    """They come from other processes, too."""
+    """The errors of worker processes are pickled."""
     error = CorruptArchive("x", path=tmp_path, offset=5, frame=2)
     again = pickle.loads(pickle.dumps(error))
 

@@ -1,4 +1,4 @@
-"""What the disk does to an archive: syncs, no room, no rights, interrupts."""
+"""Archive files and the disk: syncs, a full disk, missing permissions, interrupts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.migrate.archives import cell, writer
 
 
 def test_an_append_is_on_the_disk_when_it_returns(tmp_path, monkeypatch):
-    """The file's bytes are synced, after they are written; its name in the folder, and the folders, too."""
+    """The file is synced after each write, and the folders after the file and the folders are created."""
     calls = []
 
     def spy(name):
@@ -71,7 +71,7 @@ made.close()
 
 
 def test_a_file_that_may_not_grow_is_cut_back_to_its_last_frame(tmp_path):
-    """A real limit on the file's size: the error says so, and what was archived before is whole."""
+    """With a file size limit, the error names the cause and the earlier frames are intact."""
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
     )
@@ -107,7 +107,7 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path, monkeypat
 
 
 def test_a_sync_that_fails_ends_the_writer(tmp_path, monkeypatch):
-    """After an error of the disk nothing of that frame is believed, and the file is cut back."""
+    """After a disk error the frame is discarded and the file truncated."""
     made = writer(tmp_path)
     made.append([cell(1)])
 
@@ -125,7 +125,7 @@ def test_a_sync_that_fails_ends_the_writer(tmp_path, monkeypatch):
 
 
 def test_an_interrupt_in_the_middle_of_a_frame_ends_the_writer(tmp_path, monkeypatch):
-    """Ctrl-C between two writes: half a frame is never followed by another."""
+    """After Ctrl-C between two writes, no frame follows the incomplete one."""
     made = writer(tmp_path)
     made.append([cell(1)])
     real = os.write
@@ -145,7 +145,7 @@ def test_an_interrupt_in_the_middle_of_a_frame_ends_the_writer(tmp_path, monkeyp
 
 
 def test_a_folder_that_cannot_be_made_is_told_at_once(tmp_path):
-    """Before the first cell is read."""
+    """The writer fails before the first cell is read."""
     (tmp_path / "file").write_bytes(b"")
 
     with pytest.raises(ArchiveFailed, match=r"cannot write .*; every updated cell has its original"):

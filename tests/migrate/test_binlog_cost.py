@@ -1,4 +1,4 @@
-"""The binary log: what is set where the account may, what it takes where not, and what is counted."""
+"""Binary log: session settings, the GRANT that they require, predicted and measured volume."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Changes = list[tuple[int, bytes, bytes]]
 
 @contextmanager
 def own(store: Datastore) -> Iterator[Connection]:
-    """Give a connection to the first cluster's primary that nobody gets afterwards."""
+    """A connection to the first cluster's primary that is not returned to the pool."""
     with (
         internals_of(store).shards.pool_for(internals_of(store).topology.clusters[0].primary).connection() as connection
     ):
@@ -59,7 +59,7 @@ def changes(fresh_store, new_row) -> Changes:
 
 
 def test_migrate_leaves_old_bodies_and_texts_out_in_its_own_sessions(migrate_store, fresh_store, flavour):
-    """What is set is said, holds for connections that ensure it, and for no others."""
+    """The settings are returned, and apply only to connections that ensure them."""
     with own(migrate_store) as connection:
         log = binary_log(connection)
         again = binary_log(connection, try_settings=False)
@@ -79,7 +79,7 @@ def test_migrate_leaves_old_bodies_and_texts_out_in_its_own_sessions(migrate_sto
 
 
 def test_account_that_may_not_is_told_the_grant(fresh_store, accounts, flavour):
-    """Nothing is set, and the migration can go on without."""
+    """Without the privilege nothing is set, and the migration works without the settings."""
     with own(fresh_store) as connection:
         log = binary_log(connection)
         left = binary_log(connection, full_images=True)
@@ -91,7 +91,7 @@ def test_account_that_may_not_is_told_the_grant(fresh_store, accounts, flavour):
 
 
 def test_whatever_is_set_already_is_left_alone(migrate_store, flavour):
-    """A smaller image stays, full ones stay where they are asked for, and texts go on either server."""
+    """A smaller row image and requested full images are kept; statement text is turned off on both servers."""
     annotation = "binlog_annotate_row_events" if flavour == "mariadb" else "binlog_rows_query_log_events"
     with own(migrate_store) as connection:
         connection.execute(f"SET SESSION binlog_row_image='MINIMAL', {annotation}=ON".encode())
@@ -108,7 +108,7 @@ def test_whatever_is_set_already_is_left_alone(migrate_store, flavour):
 
 
 def test_bytes_are_counted_and_were_predicted(migrate_store, changes):
-    """With each way of logging, what is written is what was said, within a twentieth."""
+    """With each combination of settings, the bytes written are within 5 % of the prediction."""
     database = internals_of(migrate_store).shards.database(0)
     before = sum(len(old) for _, old, _ in changes)
     after = sum(len(new) for _, _, new in changes)
@@ -131,7 +131,7 @@ def test_bytes_are_counted_and_were_predicted(migrate_store, changes):
 
 
 def test_bytes_are_counted_over_files_and_not_guessed(root: Connection, fresh_store, new_row: Callable):
-    """A new file changes nothing; where one is gone, or the account may not see them, the answer is None."""
+    """A log rotation does not matter; a purged file or a missing privilege gives None."""
     start = binary_log_point(root)
     root.execute(b"FLUSH BINARY LOGS")
     root.execute(b"FLUSH BINARY LOGS")

@@ -1,4 +1,4 @@
-"""check: every kind of fault is found, and named with its cell."""
+"""check: faults of every kind are found and reported with their cells."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ORIGINAL = {"fare": 10, "text": "x" * 200}
 
 
 def sealed(format_byte: int, payload: bytes) -> bytes:
-    """Return a body with a checksum that holds."""
+    """Return a body with a valid checksum."""
     head = bytes((0xC1, format_byte)) + payload
     return head + zlib.crc32(head).to_bytes(4, "big")
 
 
 def faults_after(store, shards, row, body: bytes) -> list[str]:
-    """Store a cell, replace its body behind the library's back, and return the kinds of faults found."""
+    """Store a cell, replace its body by SQL, and return the kinds of faults found."""
     store.put_cell(row, "BASE", 1, ORIGINAL)
     shard = store.shard_of(row)
     database = internals_of(store).shards.database(shard).encode()
@@ -54,12 +54,12 @@ def faults_after(store, shards, row, body: bytes) -> list[str]:
     ],
 )
 def test_check_finds_every_kind_of_rot(fresh_store, row, body, kind, by_hand):
-    """One cell is at fault, and its kind is the exception that a reader would meet."""
+    """The kind of the fault is the exception that a reader would get."""
     assert faults_after(fresh_store, by_hand(fresh_store), row, body) == [kind]
 
 
 def test_check_of_every_codec_is_clean(fresh_store, new_row):
-    """What writers of this store write is canonical, in every codec, short or long."""
+    """Bodies written by this store are canonical in every codec, short or long."""
     for name in codec_names():
         for body in (ORIGINAL, [1], {"n": 2**70}, "x" * 5000):
             fresh_store.put_cell(new_row(), "BASE", 1, body, codec=name)
@@ -72,7 +72,7 @@ def test_check_of_every_codec_is_clean(fresh_store, new_row):
 
 
 def test_check_finds_a_row_in_the_wrong_shard(fresh_store, row, by_hand):
-    """A cell that no read would find is found."""
+    """A cell in the wrong shard is reported."""
     fresh_store.put_cell(row, "BASE", 1, ORIGINAL)
     home = fresh_store.shard_of(row)
     other = next(
@@ -99,7 +99,7 @@ def test_check_finds_a_row_in_the_wrong_shard(fresh_store, row, by_hand):
 
 
 def test_check_finds_keys_that_no_cell_may_have(fresh_store, row, by_hand):
-    """Somebody wrote past the library."""
+    """Rows written by another program."""
     shard = fresh_store.shard_of(row)
     database = internals_of(fresh_store).shards.database(shard).encode()
     by_hand(fresh_store).execute(
@@ -114,7 +114,7 @@ def test_check_finds_keys_that_no_cell_may_have(fresh_store, row, by_hand):
 
 
 def test_check_finds_a_shard_that_is_another_and_goes_on(fresh_store, new_row, by_hand):
-    """Also where this process has verified it before; the other shards are still looked at."""
+    """The shard is checked even if this process has verified it before, and the other shards are checked, too."""
     rows = [new_row() for _ in range(20)]
     for row in rows:
         fresh_store.put_cell(row, "BASE", 1, ORIGINAL)
@@ -138,7 +138,7 @@ def test_check_some_shards_only(fresh_store, new_row):
 
 @pytest.mark.parametrize("when", ["before", "between two pages"])
 def test_check_names_a_shard_whose_database_is_dropped_under_it_and_goes_on(fresh_store, new_row, by_hand, when):
-    """Somebody dropped the wrong database: that shard is a fault like others, and all others are checked."""
+    """A dropped shard database is one fault, and all other shards are checked."""
     rows = [row for row in (new_row() for _ in range(40)) if fresh_store.shard_of(row) == 1][:4]
     fresh_store.put_stored_cells([NewStoredCell(row, "BIG", 1, b'"%b"' % (b"x" * 6_000_000)) for row in rows])
     others = [row for row in (new_row() for _ in range(20)) if fresh_store.shard_of(row) != 1]

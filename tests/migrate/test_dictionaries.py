@@ -1,4 +1,4 @@
-"""Jobs over cells that need a dictionary: migrations there and back, checks, archives, and copies elsewhere."""
+"""Jobs on cells compressed with dictionaries: migrations both ways, checks, archives, dump and load."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def named(store: Datastore) -> set[int | None]:
 def test_migration_tells_dictionaries_apart(
     migrate_store: Datastore, admin: Datastore, documents: dict[uuid.UUID, object]
 ) -> None:
-    """To one, to another, to none: each run finds what is in another one, and a second run finds nothing to do."""
+    """Migrations to one dictionary, another, and none: each run re-encodes everything, a second run nothing."""
     first, second = kept(admin), kept(admin, 900)
     for number, spec in (
         (first.id, MigrateSpec("msgpack+zstd", dictionary=first.id)),
@@ -90,7 +90,7 @@ def test_migration_tells_dictionaries_apart(
 def test_migration_with_a_dictionary_that_cannot_be_had_changes_nothing(
     migrate_store: Datastore, admin: Datastore, documents: dict[uuid.UUID, object]
 ) -> None:
-    """Unknown, retired, or not for this codec: refused before a job is made."""
+    """An unknown or retired dictionary, or one for another codec, is refused before a job is created."""
     before = bodies(migrate_store)
     with pytest.raises(UnknownDictionary, match="40000"):
         migrate.run(migrate_store, MigrateSpec("msgpack+zstd", dictionary=40_000))
@@ -111,7 +111,7 @@ def test_migration_with_a_dictionary_that_cannot_be_had_changes_nothing(
 def test_cells_without_their_dictionary_are_faults_and_are_left(
     migrate_store: Datastore, migrate_url: str, admin: Datastore, documents: dict[uuid.UUID, object]
 ) -> None:
-    """Check, verify and migrate name each, and no body is touched; bringing it back heals all of them."""
+    """check, verify and migrate report each cell and change no body; importing the dictionary repairs all of them."""
     dictionary = kept(admin)
     migrate.run(migrate_store, MigrateSpec("msgpack+zstd", dictionary=dictionary.id))
     before = bodies(migrate_store)
@@ -134,7 +134,7 @@ def test_cells_without_their_dictionary_are_faults_and_are_left(
 def test_measurement_reads_cells_that_need_a_dictionary(
     migrate_store: Datastore, admin: Datastore, documents: dict[uuid.UUID, object]
 ) -> None:
-    """None of them counts as damaged, and JSON text is what the documents would be."""
+    """None of the cells counts as damaged, and they are measured by their JSON text."""
     plain = sum(len(json.dumps(each, separators=(",", ":"))) for each in documents.values())
     migrate.run(migrate_store, MigrateSpec("msgpack+zstd", dictionary=kept(admin).id))
     found = measure(admin, seed=1)
@@ -151,7 +151,7 @@ def test_archive_has_the_dictionaries_of_its_originals(
     documents: dict[uuid.UUID, object],
     tmp_path: Path,
 ) -> None:
-    """Migrated away from a dictionary, which is then removed: the archive gives both back, and says so in between."""
+    """After the dictionary was removed, restore refuses its cells until it is imported from the archive."""
     dictionary = kept(admin)
     migrate.run(migrate_store, MigrateSpec("msgpack+zstd", dictionary=dictionary.id))
     before = bodies(migrate_store)
@@ -180,7 +180,7 @@ def test_stored_dump_carries_dictionaries_and_loads_under_another_number(
     new_name: str,
     taken: bool,
 ) -> None:
-    """Where the number is free the bytes are the same; where it is taken only the number is another; twice is once."""
+    """The bytes are the same if the dictionary's id is free, else only the id changes; loading twice is harmless."""
     dictionary = kept(admin)
     migrate.run(migrate_store, MigrateSpec("msgpack+zstd", dictionary=dictionary.id))
     lines = b"".join(
@@ -203,7 +203,7 @@ def test_stored_dump_carries_dictionaries_and_loads_under_another_number(
         assert len(entries(internals_of(copy).catalog, copy.name)) == (1 if other is None else 2)
         if not taken:
             assert bodies(copy) == bodies(fresh_store)
-        # As documents they need none, and go to what the column is set to.
+        # Documents need no dictionary; they are encoded with the codec of the column.
         text = [line for _, line in loading.dump_lines(copy, loading.iter_dump(copy, range(4), None), stored=False)]
         assert not any(b"dictionary" in line for line in text)
 
@@ -211,7 +211,7 @@ def test_stored_dump_carries_dictionaries_and_loads_under_another_number(
 def test_dump_whose_dictionary_is_altered_or_missing_is_refused(
     fresh_store: Datastore, migrate_store: Datastore, admin: Datastore, documents: dict[uuid.UUID, object]
 ) -> None:
-    """A line says what is wrong with it, and nothing of it is written."""
+    """The error describes the faulty line, and nothing is written."""
     dictionary = kept(admin)
     migrate.run(migrate_store, MigrateSpec("msgpack+zstd", dictionary=dictionary.id))
     cell = next(iter(fresh_store.scan_shard(0)))
@@ -236,5 +236,5 @@ class Nothing:
     """A datastore without dictionaries."""
 
     def get(self, dictionary_id: int) -> Dictionary:
-        """Have none."""
+        """Return no dictionary."""
         raise UnknownDictionary(str(dictionary_id))

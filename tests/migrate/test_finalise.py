@@ -1,4 +1,4 @@
-"""finalise: only what is proven is let go."""
+"""finalise: an archive may be deleted only after the migration has been verified."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.mysql, ONE_KIND]
 
 
 def test_finalise_says_which_files_may_go_and_deletes_none(migrate_store, job, tmp_path):
-    """The job is finalised; a second time says the same."""
+    """Finalising twice gives the same result."""
     first = finalise(migrate_store, job)
     files = archive_files(tmp_path)
 
@@ -35,7 +35,7 @@ def test_finalise_says_which_files_may_go_and_deletes_none(migrate_store, job, t
 
 
 def test_finalise_of_a_job_that_replaced_nothing_asks_for_no_archive(migrate_store, job, tmp_path):
-    """The last of several runs finds nothing to do, and made no folder."""
+    """The last of several runs had nothing to do and created no folder."""
     report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path / "never made")))
     last = JobStore(migrate_store).job(report.job_id)
     result = finalise(migrate_store, last)
@@ -44,7 +44,7 @@ def test_finalise_of_a_job_that_replaced_nothing_asks_for_no_archive(migrate_sto
 
 
 def test_finalise_refuses_while_one_legacy_body_is_left(migrate_store, fresh_store, new_row, job):
-    """Written behind the checkpoint, by live traffic; the next run takes it."""
+    """An application wrote a legacy body after the checkpoint; the next run re-encodes it."""
     load(fresh_store, new_row, [b'{"late": true}'])
     late = finalise(migrate_store, job)
     report = migrate.run(migrate_store, MigrateSpec())
@@ -56,14 +56,14 @@ def test_finalise_refuses_while_one_legacy_body_is_left(migrate_store, fresh_sto
 
 
 def test_finalise_after_a_restore_is_refused(migrate_store, job, tmp_path):
-    """The originals are back, so the job's work is not."""
+    """After a restore, the bodies are not in the target codec."""
     restore(migrate_store, [tmp_path], [2])
 
     assert finalise(migrate_store, job).refused[0].endswith("NotReencoded")
 
 
 def test_finalise_with_cells_left_needs_to_be_told(migrate_store, fresh_store, new_row, tmp_path):
-    """Cells that could not be read are named by the job; they are accepted, others are not."""
+    """Unreadable cells that the job recorded can be accepted, others cannot."""
     load(fresh_store, new_row, [*TEXTS, b"{", b"\xff\xfe{\x00}\x00"])
     report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
     job = JobStore(migrate_store).job(report.job_id)
@@ -79,7 +79,7 @@ def test_finalise_with_cells_left_needs_to_be_told(migrate_store, fresh_store, n
 
 
 def test_finalise_of_more_failures_than_are_named(migrate_store, fresh_store, new_row, tmp_path, monkeypatch):
-    """The list of failures ends somewhere; what the job would have left as well is not held against it."""
+    """Beyond the limit of recorded failures, cells that the job would also have left are accepted."""
     for module in ("jobs.runner", "migrate.finalise", "migrate.verify"):
         monkeypatch.setattr(f"schemaless.{module}.FAILURES_KEPT", 3)
     load(fresh_store, new_row, [b"{"] * 40)
@@ -91,7 +91,7 @@ def test_finalise_of_more_failures_than_are_named(migrate_store, fresh_store, ne
 
 
 def test_finalise_with_cells_erased_needs_to_be_told(migrate_store, fresh_store, job, by_hand):
-    """The archive has the last copy of a cell that somebody erased."""
+    """The archive has the last copy of an erased cell."""
     (shard, added_id), *_ = everything(fresh_store)
     sql = f"DELETE FROM `{internals_of(fresh_store).shards.database(shard)}`.cell WHERE added_id={added_id}"
     by_hand(fresh_store).execute(shard, sql.encode())
@@ -102,7 +102,7 @@ def test_finalise_with_cells_erased_needs_to_be_told(migrate_store, fresh_store,
 
 
 def test_finalise_refuses_a_job_that_is_not_done(migrate_store):
-    """Running, paused or aborted."""
+    """A job that is running, paused or aborted."""
     job_store = JobStore(migrate_store)
     clusters = {cluster.name for cluster in internals_of(migrate_store).topology.clusters}
     job = job_store.create("migrate", MigrateSpec().as_json(), {0: 1}, clusters, {})
@@ -118,7 +118,7 @@ def test_finalise_refuses_a_job_that_is_not_done(migrate_store):
 
 
 def test_finalise_misses_files_of_the_archive(migrate_store, job, tmp_path):
-    """Where runners were on several machines, each has a part: all parts have to be named."""
+    """If runners ran on several machines, each has a part of the archive, and all parts have to be named."""
     file = archive_files(tmp_path, shards=[2])[0]
     elsewhere = Path(f"{tmp_path} of another machine")
     elsewhere.mkdir()
@@ -139,7 +139,7 @@ def test_finalise_misses_files_of_the_archive(migrate_store, job, tmp_path):
 
 
 def test_one_job_of_several_is_finalised_by_its_own_files(migrate_store, job, tmp_path):
-    """A later job's originals stay."""
+    """The originals of a later job are not listed."""
     later = migrate.run(migrate_store, MigrateSpec(to="json+zlib", archive=str(tmp_path)))
     job_store = JobStore(migrate_store)
 

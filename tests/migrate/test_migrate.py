@@ -35,7 +35,7 @@ DOCUMENTS = [
 
 @pytest.fixture
 def legacy(fresh_store, new_row):
-    """A datastore with 300 legacy cells in two columns; gives their keys and documents."""
+    """Store 300 legacy cells in two columns; return their keys and documents."""
     cells = [
         NewStoredCell(new_row(), ("A", "B")[number % 2], number, json.dumps(document, indent=number % 3).encode())
         for number, document in enumerate(DOCUMENTS)
@@ -45,7 +45,7 @@ def legacy(fresh_store, new_row):
 
 
 def everything(store) -> dict[tuple, tuple]:
-    """Return every cell's bytes, id and time by its key."""
+    """Return body, added_id and created_at of every cell by its key."""
     return {
         (shard, cell.key): (cell.body, cell.added_id, cell.created_at)
         for shard in range(store.shard_count)
@@ -54,7 +54,7 @@ def everything(store) -> dict[tuple, tuple]:
 
 
 def test_run_reencodes_every_legacy_body_and_keeps_ids_and_times(fresh_store, legacy, migrate_store):
-    """Documents, added_id and created_at stay; bodies are in the new codec; a second run finds nothing."""
+    """Documents, added_id and created_at stay the same, bodies are in the new codec, a second run does nothing."""
     before = everything(fresh_store)
     report = migrate.run(migrate_store)
     after = everything(fresh_store)
@@ -99,7 +99,7 @@ def test_run_to_another_codec_leaves_enveloped_bodies_alone(fresh_store, legacy,
     ],
 )
 def test_run_keeps_as_text_what_messagepack_would_lose(fresh_store, row, text, reason, migrate_store):
-    """The exact text stays under an envelope, is counted by reason, and is not looked at again."""
+    """The exact text is kept in an envelope, counted by reason, and skipped by the next run."""
     padded = text[:-1] + b" " * 200 + text[-1:]
     fresh_store.put_stored_cells([NewStoredCell(row, "A", 1, padded)])
     total = migrate.run(migrate_store).total()
@@ -115,7 +115,7 @@ def test_run_keeps_as_text_what_messagepack_would_lose(fresh_store, row, text, r
     "body", [b"", b"{", b"\xef\xbb\xbf{}", "{}".encode("utf-16"), b"\x1f\x8b\x08\x00rest", b"[" * 100_000]
 )
 def test_run_leaves_what_it_cannot_read_and_names_it(fresh_store, new_row, body, migrate_store, by_hand):
-    """An unreadable body stays byte for byte, is reported with its cell, and does not stop the others."""
+    """An unreadable body is unchanged and reported with its cell, and the others are re-encoded."""
     rows = [new_row() for _ in range(3)]
     fresh_store.put_stored_cells([NewStoredCell(row, "A", 1, b'{"fine": true}') for row in rows])
     shard = fresh_store.shard_of(rows[1])
@@ -134,7 +134,7 @@ def test_run_leaves_what_it_cannot_read_and_names_it(fresh_store, new_row, body,
 
 
 def test_run_to_legacy_is_the_way_back(fresh_store, legacy, migrate_store):
-    """The same command brings JSON text back: every body is bare text again, and says what it said."""
+    """Migrating to legacy turns every body back into bare JSON text of the same document."""
     before = everything(fresh_store)
     migrate.run(migrate_store, MigrateSpec("json+zstd"))
     migrate.run(migrate_store)
@@ -149,7 +149,7 @@ def test_run_to_legacy_is_the_way_back(fresh_store, legacy, migrate_store):
 
 
 def test_run_takes_only_the_columns_and_codecs_that_are_asked_for(fresh_store, legacy, migrate_store):
-    """``sources`` and ``columns`` restrict; what is not meant keeps its bytes."""
+    """Only the given ``sources`` and ``columns`` are re-encoded; other bodies are unchanged."""
     migrate.run(migrate_store, MigrateSpec("json+zlib", columns=("A",)))
     before = everything(fresh_store)
     report = migrate.run(migrate_store, MigrateSpec("msgpack+zstd", sources=("json+zlib",)))
@@ -163,7 +163,7 @@ def test_run_takes_only_the_columns_and_codecs_that_are_asked_for(fresh_store, l
 
 
 def test_run_refuses_what_cannot_be(fresh_store, migrate_store):
-    """A shard that is not there, a codec to itself."""
+    """A shard that does not exist, and a migration from a codec to itself."""
     with pytest.raises(InvalidInput, match="source and target codec are both"):
         MigrateSpec("legacy", sources=("legacy",))
     with pytest.raises(InvalidInput, match="0 to 3, got 4"):
@@ -172,7 +172,7 @@ def test_run_refuses_what_cannot_be(fresh_store, migrate_store):
 
 @pytest.fixture
 def meddle(monkeypatch):
-    """Runs a function once, between the reading of a chunk and its UPDATE."""
+    """Run a function once, between the read of a block and its UPDATE."""
 
     def arrange(action) -> None:
         pending = [action]
@@ -189,7 +189,7 @@ def meddle(monkeypatch):
 
 
 def test_run_does_not_bring_back_a_cell_erased_under_it(fresh_store, legacy, meddle, migrate_store, by_hand):
-    """A cell that was erased between reading and writing stays erased, and is counted as such."""
+    """A cell erased between the read and the UPDATE stays erased and is counted."""
     erased = []
 
     def erase(database: str, changes: list) -> None:
@@ -206,7 +206,7 @@ def test_run_does_not_bring_back_a_cell_erased_under_it(fresh_store, legacy, med
 
 
 def test_no_shards_are_not_all_shards(fresh_store, legacy, migrate_store):
-    """An empty list is what it says: a job needs a shard, a plan has nothing to do, and nothing is changed."""
+    """An empty list of shards: a job refuses it, a plan is empty, and nothing is changed."""
     before = everything(fresh_store)
     for call in (migrate.run, migrate.MIGRATE.begin_or_join, rebuild.run):
         spec = RebuildSpec() if call is rebuild.run else MigrateSpec()
@@ -222,7 +222,7 @@ def test_no_shards_are_not_all_shards(fresh_store, legacy, migrate_store):
 
 @pytest.mark.parametrize("change", [b'{"changed": true}', b'{"changed": 12345678901234567890123}'])
 def test_run_does_not_overwrite_a_body_changed_under_it(fresh_store, legacy, meddle, change, migrate_store, by_hand):
-    """A body that is no longer what was read is read again, and its new meaning is what is kept."""
+    """A body that changed since it was read is read again, and the new document is kept."""
     changed = []
 
     def alter(database: str, changes: list) -> None:
@@ -245,7 +245,7 @@ def test_run_does_not_overwrite_a_body_changed_under_it(fresh_store, legacy, med
 
 
 def test_run_counts_only_what_it_replaced_itself(fresh_store, legacy, meddle, migrate_store):
-    """Of a chunk that another run has done in part meanwhile, the rest is done and counted, and that part is not."""
+    """If another run re-encodes part of a block first, only the rest is re-encoded and counted."""
     cells = len(list(fresh_store.scan_shard(0)))
 
     def take_three(database: str, changes: list) -> None:
@@ -259,7 +259,7 @@ def test_run_counts_only_what_it_replaced_itself(fresh_store, legacy, meddle, mi
 
 
 def test_two_runs_at_once_share_one_job(fresh_store, legacy, migrate_store, fresh_url, migrate_url):
-    """Each cell is done and counted once, between them."""
+    """Two runs together re-encode and count each cell once."""
     reports = []
     with schemaless.connect(migrate_url) as other:
         threads = [
@@ -279,11 +279,11 @@ def test_two_runs_at_once_share_one_job(fresh_store, legacy, migrate_store, fres
 
 
 OF_TEN = BlockBounds(first_rows=10, most_rows=10)
-"""Blocks have ten cells, so that a shard has several."""
+"""Blocks of ten cells, so that a shard has several."""
 
 
 def test_run_goes_on_where_an_interrupted_one_stopped(fresh_store, legacy, monkeypatch, migrate_store):
-    """Interrupted after some blocks, the next run does the rest of the job; the end is that of an undisturbed run."""
+    """After an interruption the next run completes the job, with the result of an uninterrupted run."""
     blocks = itertools.count()
 
     def breaks(*arguments):
@@ -303,7 +303,7 @@ def test_run_goes_on_where_an_interrupted_one_stopped(fresh_store, legacy, monke
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, number: int) -> list[int]:
-    """Have the UPDATE of that number fail; return the shards of all that are sent."""
+    """Make one UPDATE fail, by its number; return the shards of all UPDATEs sent."""
     original = Shards.run
     calls: list[int] = []
 
@@ -319,7 +319,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, number: int) -> list[int]:
 
 
 def test_checkpoint_is_never_ahead_of_what_is_replaced(fresh_store, legacy, monkeypatch, migrate_store):
-    """The next block is read while one is replaced; where that fails, the checkpoint stays before it."""
+    """The next block is read while one is updated; if the UPDATE fails, the checkpoint is before that block."""
     calls = failing(monkeypatch, 3)
     with pytest.raises(VerificationFailed, match="at an UPDATE"):
         migrate.run(migrate_store, bounds=OF_TEN)
@@ -333,7 +333,7 @@ def test_checkpoint_is_never_ahead_of_what_is_replaced(fresh_store, legacy, monk
 
 
 def test_what_a_block_replaced_before_it_failed_is_counted(fresh_store, legacy, monkeypatch, migrate_store):
-    """A block of two statements, of which the second fails: the first one's cells are done, and in the counts."""
+    """If the second of a block's two statements fails, the cells of the first are done and counted."""
     calls = failing(monkeypatch, 2)
     with small_packets(migrate_store, 4_024) as store, pytest.raises(VerificationFailed, match="at an UPDATE"):
         migrate.run(store)
@@ -345,7 +345,7 @@ def test_what_a_block_replaced_before_it_failed_is_counted(fresh_store, legacy, 
 
 
 def test_blocks_begin_as_large_as_those_of_the_shard_before(fresh_store, legacy, monkeypatch, migrate_store):
-    """A shard that one block takes costs one read, and the few rows at a shard's end make no block smaller."""
+    """A shard that fits in one block costs one read, and a short last block does not shrink the next ones."""
     blocks: dict[str, list[int]] = {}
 
     def noted(database, after, rows, *others):
@@ -374,12 +374,12 @@ def test_blocks_begin_as_large_as_those_of_the_shard_before(fresh_store, legacy,
     ],
 )
 def test_long_bodies_are_grouped_by_what_fits(lengths, room, groups):
-    """The first group may share the block's memory; every other has as much as one block."""
+    """Only the first group shares the memory of the current block; each other group has that of a whole block."""
     assert list(blocks.groups(enumerate(lengths), room, 100)) == groups
 
 
 def test_run_takes_bodies_longer_than_their_share(fresh_store, new_row, migrate_store):
-    """Some share the block with the others, some have one of their own; some wait for the next."""
+    """Long bodies share the block, are processed by themselves, or wait for the next block."""
     bounds = BlockBounds(first_rows=20, most_bytes=100_000)
     sizes = [10, 6_000, 30_000, 90_000, 50_000, 20, 60_000, 10] * 4
     rows = [new_row() for _ in sizes]
@@ -397,7 +397,7 @@ def test_run_takes_bodies_longer_than_their_share(fresh_store, new_row, migrate_
 
 
 def test_run_large_bodies_stay_under_the_packet(fresh_store, new_row, migrate_store):
-    """A few bodies of several MB each, that do not compress, are cut into statements that the server takes."""
+    """Incompressible bodies of several MB are split into statements that fit the packet limit."""
     noise = (
         "".join(chr(32 + (number * number * 7919 + number // 3) % 90) for number in range(3_000_000))
         .replace('"', "'")
@@ -414,7 +414,7 @@ def test_run_large_bodies_stay_under_the_packet(fresh_store, new_row, migrate_st
 
 
 def test_update_statement_uses_the_primary_key(fresh_store, legacy, migrate_store):
-    """Each chunk touches its own rows only: the plan looks rows up by added_id."""
+    """The UPDATE locks only its own rows: the server looks them up by primary key."""
     cells = list(fresh_store.scan_shard(0))[:5]
     sql = update_bodies(
         internals_of(fresh_store).shards.database(0), [(cell.added_id, cell.body, b"1") for cell in cells]

@@ -1,4 +1,4 @@
-"""A migration with an archive: whatever is replaced can be put back, and public suites come through both ways."""
+"""Migration with an archive: every replaced body can be restored, also those of public test suites."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.mysql, pytest.mark.shared]
 
 @pytest.fixture
 def before(fresh_store, new_row):
-    """A datastore of legacy cells; gives all of it."""
+    """Store legacy cells; return every stored cell."""
     load(fresh_store, new_row)
     return everything(fresh_store)
 
@@ -43,7 +43,7 @@ def originals(folder: Path) -> dict[tuple[int, int], archive.ArchivedCell]:
 
 
 def test_each_original_is_in_the_archive_with_what_took_its_place(fresh_store, before, migrate_store, tmp_path):
-    """Key, id, time and body as they were; the digest is that of the stored body; files are closed."""
+    """The archive has the old key, added_id, created_at and body, the new body's digest, and an end mark."""
     report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
     after = everything(fresh_store)
     kept = originals(tmp_path)
@@ -61,7 +61,7 @@ def test_each_original_is_in_the_archive_with_what_took_its_place(fresh_store, b
 
 
 def test_a_second_run_adds_nothing_to_the_archive(fresh_store, before, migrate_store, tmp_path):
-    """A shard where nothing is replaced has no file."""
+    """A shard in which nothing is replaced has no archive file."""
     migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
     files = archive_files(tmp_path)
     migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
@@ -70,7 +70,7 @@ def test_a_second_run_adds_nothing_to_the_archive(fresh_store, before, migrate_s
 
 
 def test_nothing_is_updated_that_is_not_archived(fresh_store, before, migrate_store, tmp_path, monkeypatch):
-    """Whenever an append fails, what was replaced is in the archive, and the next run does the rest."""
+    """Whichever append fails, the replaced bodies are archived, and the next run completes the job."""
     original = archive.ArchiveWriter.append
     calls = []
 
@@ -105,7 +105,7 @@ sys.exit(run(sys.argv[2:]))
 
 @ONE_KIND
 def test_an_archive_on_a_full_disk_stops_the_job_cleanly(fresh_store, new_row, migrate_url, migrate_store, tmp_path):
-    """A file that may not grow, in a process of its own: exit 1 and one line; with room again the same job goes on."""
+    """With a file size limit, the command exits with status 1 and one line; without it, it continues the job."""
     texts = [json.dumps({"n": n, "noise": [hash((n, k)) for k in range(60)]}).encode() for n in range(400)]
     load(fresh_store, new_row, texts)
     before = everything(fresh_store)
@@ -139,7 +139,7 @@ def test_an_archive_on_a_full_disk_stops_the_job_cleanly(fresh_store, new_row, m
 
 
 def public_texts() -> list[bytes]:
-    """Return each text of the suite, good and bad, and each fifth line of the corpora."""
+    """Return every text of the suite, valid and invalid, and every fifth line of the corpora."""
     suite = shared("conformance", "JSONTestSuite")
     texts = [path.read_bytes() for path in sorted(suite.glob("test_*/*.json"))]
     assert len(texts) > 330
@@ -151,7 +151,7 @@ def public_texts() -> list[bytes]:
 @ONE_KIND
 @pytest.mark.parametrize("codec", ["msgpack+zlib", "packed+zstd"])
 def test_public_suites_come_through_a_migration_and_back(fresh_store, new_row, migrate_store, tmp_path, codec):
-    """What reads is the same document after; what does not is untouched and named; a restore gives the first bytes."""
+    """Readable bodies keep their documents, others are unchanged and reported, and a restore gives the exact bytes."""
     load(fresh_store, new_row, public_texts())
     before = everything(fresh_store)
     report = migrate.run(migrate_store, MigrateSpec(codec, archive=str(tmp_path)))
@@ -167,7 +167,7 @@ def test_public_suites_come_through_a_migration_and_back(fresh_store, new_row, m
                 with pytest.raises(CorruptBody):
                     cell.decode()
                 continue
-            # As text: that tells 1 from 1.0 and 0.0 from -0.0, keeps the order, and NaN is NaN.
+            # JSON text distinguishes 1 from 1.0 and 0.0 from -0.0, keeps key order, and NaN equals NaN.
             assert json.dumps(cell.decode().body) == json.dumps(document), text[:80]
             assert is_enveloped(cell.body)
             assert (cell.key, cell.created_at) == (key, created_at)
@@ -235,7 +235,7 @@ with schemaless.connect(url) as store:
 def test_killed_anywhere_between_archive_and_update_nothing_is_lost(
     fresh_store, before, migrate_url, migrate_store, tmp_path
 ):
-    """Kill -9 at each step of a chunk, and of the restore: what was replaced is archived, and the next run goes on."""
+    """Kill -9 at each step of a block and of a restore: replaced bodies are archived, and the next run continues."""
 
     def killed(where: str) -> None:
         command = [sys.executable, "-c", KILLED, where, migrate_url, str(tmp_path)]

@@ -1,8 +1,8 @@
-"""A migration among failures: whatever happens, the end is, byte for byte, that of a run that nobody disturbed.
+"""Migration with failures: the result is byte for byte that of an undisturbed run.
 
-What else is tried: kill -9 of a whole run and of a primary in test_killed.py, of a worker in test_workers.py; a disk
-that is full in test_migrate_archive.py; bodies changed and cells erased under a run in test_migrate.py; who may work on
-a shard in test_ledger.py.
+Elsewhere: kill -9 of a run and of a primary in test_killed.py, of a worker in test_workers.py; a full disk in
+test_migrate_archive.py; bodies changed and cells erased during a run in test_migrate.py; leases in
+tests/jobs/test_job_store.py.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _names = itertools.count(1)
 
 
 def fill(store: schemaless.Datastore, count: int) -> dict[tuple[uuid.UUID, int], bytes]:
-    """Write legacy cells; return the body that each has to get, by row and version."""
+    """Write legacy cells; return the expected new bodies by row and version."""
     cells = [
         NewStoredCell(
             uuid.uuid5(uuid.NAMESPACE_OID, f"{store.name} {number}"),
@@ -69,13 +69,13 @@ def bodies(store: schemaless.Datastore) -> dict[tuple[uuid.UUID, int], bytes]:
     }
 
 
-# ---- connections
+# Connections
 
 
 @ONE_KIND
 @pytest.mark.parametrize("how", ["rst", "late", "half"])
 def test_connection_cut_in_the_middle_of_a_commit(servers, monkeypatch, how):
-    """At any statement of a run, its job's own included, before or after the server had it: nothing is done twice."""
+    """The connection dies before or after any statement of a run, those on the job included: nothing is done twice."""
     monkeypatch.setattr(pools.NodePool, "retry_pause_s", 0.002)
     bounds = BlockBounds(first_rows=7, most_rows=7)
     chance = random.Random(f"cuts {how}")
@@ -103,19 +103,19 @@ def test_connection_cut_in_the_middle_of_a_commit(servers, monkeypatch, how):
         proxy.close()
 
 
-# ---- replicas
+# Replicas
 
 
 @pytest.fixture(scope="module")
 def primary(flavour: str) -> Iterator[LocalServer]:
-    """A server with a replica, both of which may be killed."""
+    """A server with a replica; both may be killed."""
     with private_servers(flavour, 1, replicas=1) as (server,):
         yield server
 
 
 @pytest.fixture(scope="module")
 def own_accounts(primary: LocalServer) -> Iterator[Accounts]:
-    """The accounts on it."""
+    """The accounts on that server."""
     with accounts_on([primary.url]) as made:
         yield made
 
@@ -134,14 +134,14 @@ def url(own_accounts: Accounts, primary: LocalServer) -> str:
 
 @pytest.fixture
 def filled(own_accounts: Accounts, url: str) -> tuple[schemaless.Datastore, dict[tuple[uuid.UUID, int], bytes]]:
-    """The datastore as ``app``, with legacy cells, and what has to become of them."""
+    """The datastore for ``app`` with legacy cells, and their expected new bodies."""
     with schemaless.connect(own_accounts.url("app", url)) as store:
         expected = fill(store, 120)
         yield store, expected
 
 
 def run_in_a_thread(url: str, spec: MigrateSpec) -> tuple[threading.Thread, list[object]]:
-    """Begin a migration beside this thread; its report, or what it raised, is put into the list."""
+    """Start a migration in a thread; its outcome or exception is appended to the list."""
     ended: list[object] = []
 
     def work() -> None:
@@ -157,13 +157,13 @@ def run_in_a_thread(url: str, spec: MigrateSpec) -> tuple[threading.Thread, list
 
 
 def test_replication_that_stops_is_waited_for(primary, url, filled, eventually):
-    """With the reason in the job; nothing is replaced meanwhile; it goes on by itself."""
+    """The job shows the reason, replaces nothing while it waits, and continues when the replica has caught up."""
     store, expected = filled
     word = "SLAVE" if primary.flavour == "mariadb" else "REPLICA"
     replica = primary.replicas[0]
     with schemaless.connect(url) as migrating:
         job_store = JobStore(migrating)
-        # One that was proven before: a replica that never showed anything would be refused.
+        # The replica has been proven before; one that never shows a token would be refused.
         migrate.run(migrating, MigrateSpec("json+zlib"), shards=[0])
         sql(replica, f"STOP {word}")
         time.sleep(0.1)
@@ -183,7 +183,7 @@ def test_replication_that_stops_is_waited_for(primary, url, filled, eventually):
 
 
 def test_replica_that_is_killed_is_waited_for(primary, url, filled, eventually):
-    """Until it is there again and has caught up."""
+    """The job waits until the replica is back and has caught up."""
     store, expected = filled
     replica = primary.replicas[0]
     with schemaless.connect(url) as migrating:
@@ -202,7 +202,7 @@ def test_replica_that_is_killed_is_waited_for(primary, url, filled, eventually):
 
 
 def test_new_bodies_are_verified_on_the_replica(primary, url, filled):
-    """Before each checkpoint, once it has them; what it holds in the end is what the primary holds."""
+    """New bodies are read from the replica before each checkpoint; in the end it has the same bytes as the primary."""
     store, expected = filled
     with schemaless.connect(url) as migrating:
         report = migrate.run(migrating, MigrateSpec(verify_after="replica"))
@@ -220,11 +220,11 @@ def test_new_bodies_are_verified_on_the_replica(primary, url, filled):
     assert found == expected
 
 
-# ---- jobs, clocks
+# Jobs and clocks
 
 
 def test_two_jobs_at_once_do_not_meet(fresh_store, migrate_store, migrate_url):
-    """A second one about the same shards is refused while the first is not through; about others it may work."""
+    """A second job on the same shards is refused while the first is unfinished; on other shards it may run."""
     expected = fill(fresh_store, 80)
     first, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec(), [0, 1])
     with pytest.raises(JobConflict, match=f"migrate job {first.job_id} is running"):
@@ -260,7 +260,7 @@ sys.exit(run(["migrate", "run", "--execute"]))
 def test_worker_whose_clock_is_off_by_an_hour_takes_nothing_from_others(
     fresh_store, migrate_store, migrate_url, eventually, hour
 ):
-    """Leases are on the server's clock: what another runner has, it leaves alone, and does the rest."""
+    """Leases use the server's clock: a runner with a wrong clock leaves another's shard alone and does the rest."""
     expected = fill(fresh_store, 80)
     job_store = JobStore(migrate_store)
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())

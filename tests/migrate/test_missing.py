@@ -1,4 +1,4 @@
-"""What a job has archived and the files at hand do not have: named, whatever the reason, and never waited for."""
+"""Originals that a job recorded but that are missing from the archive are reported, whatever the reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.mysql, ONE_KIND]
 
 
 def second_frame(data: bytes) -> int:
-    """Where the frame behind the header begins."""
+    """Offset of the first frame after the header."""
     return MARK_BYTES + int.from_bytes(data[20:24], "little")
 
 
@@ -34,7 +34,7 @@ def second_frame(data: bytes) -> int:
     ids=["cut", "header alone", "cut header", "empty"],
 )
 def test_restore_from_a_file_that_is_cut_names_what_is_missing(fresh_store, migrate_store, job, tmp_path, end, found):
-    """The others are put back; that their cells were never replaced is not claimed of these."""
+    """Other originals are restored, and the missing ones are reported."""
     file = archive_files(tmp_path, shards=[1])[0]
     cells = sum(shard == 1 for shard, _ in everything(fresh_store))
     data = file.path.read_bytes()
@@ -50,7 +50,7 @@ def test_restore_from_a_file_that_is_cut_names_what_is_missing(fresh_store, migr
 
 
 def test_restore_without_one_file_names_it(migrate_store, job, tmp_path):
-    """Not for shards that are not asked for; with a copy of the file somewhere else, nothing is missing."""
+    """Only the requested shards are compared; if another folder has a copy of the file, nothing is missing."""
     file = archive_files(tmp_path, shards=[2])[0]
     copy = tmp_path / "copy"
     copy.mkdir()
@@ -69,7 +69,7 @@ def test_restore_without_one_file_names_it(migrate_store, job, tmp_path):
 
 
 def test_originals_that_stand_twice_do_not_make_up_for_a_file(fresh_store, new_row, migrate_store, tmp_path):
-    """Each file is held against what its runner has noted of it, not against a sum."""
+    """Each file is compared with the number that its runner recorded, not with a total."""
     load(fresh_store, new_row, TEXTS[:8])
     shard = next(shard for shard in range(fresh_store.shard_count) if internals_of(fresh_store).id_span(shard))
     first = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)), shards=[shard])
@@ -87,7 +87,7 @@ def test_originals_that_stand_twice_do_not_make_up_for_a_file(fresh_store, new_r
 
 
 def test_job_that_noted_no_files_is_held_against_its_count(migrate_store, job):
-    """Of a version that noted none."""
+    """A job of a version that recorded no file names."""
     state = JobStore(migrate_store).shards(job.job_id)[2]
     del state.counters["archived"]
     missing = missing_of(job.job_id, [state], {})
@@ -102,7 +102,7 @@ def test_job_that_noted_no_files_is_held_against_its_count(migrate_store, job):
 
 
 def test_finalise_of_a_file_without_its_header_is_refused(migrate_store, job, tmp_path):
-    """Its originals are named; with the file as it was, the job is finalised."""
+    """The missing originals are reported; when the file is back, the job is finalised."""
     file = archive_files(tmp_path, shards=[3])[0]
     data = file.path.read_bytes()
     file.path.write_bytes(data[:MARK_BYTES])
@@ -116,7 +116,7 @@ def test_finalise_of_a_file_without_its_header_is_refused(migrate_store, job, tm
 
 
 def test_restore_where_nothing_has_a_header_is_refused_with_the_file(migrate_store, job, tmp_path):
-    """There is nothing to put back, and the reason is told."""
+    """There is nothing to restore, and the error gives the reason."""
     for file in archive_files(tmp_path):
         file.path.write_bytes(b"")
 
@@ -125,7 +125,7 @@ def test_restore_where_nothing_has_a_header_is_refused_with_the_file(migrate_sto
 
 
 def test_restore_of_a_job_that_the_catalog_does_not_know_says_so(migrate_store, job, tmp_path, by_hand):
-    """Nobody can tell then what is missing."""
+    """For a job that is not in the catalog, missing originals cannot be detected."""
     pool = by_hand(migrate_store).pool_for(internals_of(migrate_store).topology.cluster_of(0).primary)
     for table in ("job_event", "job_failure", "job_cluster", "job_shard", "job"):
         sql = f"DELETE FROM `{migrate_store.name}`.{table}"
@@ -138,7 +138,7 @@ def test_restore_of_a_job_that_the_catalog_does_not_know_says_so(migrate_store, 
 
 
 def test_what_is_no_regular_file_is_refused_and_not_waited_for(migrate_store, job, tmp_path):
-    """A named pipe that nobody writes to would hold a reader for ever."""
+    """Reading a named pipe without a writer would block forever."""
     pipe = archive_files(tmp_path, shards=[0])[0].path.with_name("shard-0000.9.0001020304050607.zst")
     os.mkfifo(pipe)
 

@@ -1,4 +1,4 @@
-"""Packed bodies in the tools: migrations to them and back, plans, checks, dumps and restores."""
+"""Packed bodies in migrations both ways, plans, checks, dumps and restores."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def trip(number: int) -> dict[str, Any]:
 
 @pytest.fixture
 def before(fresh_store: Datastore) -> dict[uuid.UUID, bytes]:
-    """Trips as JSON text, MessagePack and packed bodies, and a text for each reason to be kept."""
+    """Trips as JSON text, MessagePack and packed bodies, and a body for each reason to keep JSON text."""
     texts = [json.dumps(trip(number)).encode() for number in range(COUNT)]
     texts[:9] = [encode_body(trip(number), codec_named("json+zlib")) for number in range(9)]
     texts[9:12] = [encode_body(trip(number), codec_named("packed+zlib")) for number in range(9, 12)]
@@ -78,7 +78,7 @@ def read(store: Datastore) -> dict[uuid.UUID, object]:
 def test_migration_to_packed_and_back_gives_the_first_bytes(
     fresh_store: Datastore, migrate_store: Datastore, before: dict[uuid.UUID, bytes], tmp_path: Path, name: str
 ) -> None:
-    """From text to packed, to MessagePack, to packed: as planned, sound at each step, and restored byte for byte."""
+    """From text to packed, to MessagePack, to packed: as planned, verified at each step, restored byte for byte."""
     documents = read(fresh_store)
     codec = codec_named(name)
     promised = plan_migration(migrate_store, codec).total
@@ -110,7 +110,7 @@ def test_dump_and_load_carry_packed_bodies_with_their_dictionary(
     accounts,  # type: ignore[no-untyped-def]
     new_name: str,
 ) -> None:
-    """A dictionary is trained on packed payloads; a stored dump is loaded elsewhere, byte for byte."""
+    """A dictionary is trained on packed payloads, and a dump of stored bodies is loaded byte for byte."""
     cells = ((uuid.uuid5(uuid.NAMESPACE_OID, str(n)).bytes, encode_body(trip(n))) for n in range(200))
     trained = train(cells, codec_named("packed+zstd"), sizes=(2_048,))
     assert trained.codec.serializer == PACKED

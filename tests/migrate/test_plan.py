@@ -1,4 +1,4 @@
-"""plan: what a migration then does, said before; with intervals where it was sampled."""
+"""plan: predicts what a migration does, with intervals if it was sampled."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def everything(store) -> dict:
 
 @pytest.mark.parametrize(("to", "sources"), [("msgpack+zlib", ()), ("msgpack+zstd", ("legacy",)), ("legacy", ())])
 def test_plan_of_what_is_small_is_what_the_run_then_does(fresh_store, mixed, migrate_store, to, sources):
-    """Counts and bytes to the last one, by column; nothing is changed; then there is nothing to do."""
+    """Exact counts and bytes by column; the plan changes nothing; after the run there is nothing to do."""
     before = everything(fresh_store)
     found = plan_migration(migrate_store, codec_named(to), sources=sources or None)
     unchanged = everything(fresh_store) == before
@@ -78,7 +78,7 @@ def test_plan_of_what_is_small_is_what_the_run_then_does(fresh_store, mixed, mig
 
 
 def test_plan_of_one_column_and_some_shards_keeps_to_them(fresh_store, mixed, migrate_store):
-    """What is not asked for is not counted."""
+    """Other codecs and columns are not counted."""
     whole = plan_migration(migrate_store, columns=["B"])
     parts = [plan_migration(migrate_store, columns=["B"], shards=[shard]) for shard in range(4)]
 
@@ -89,7 +89,7 @@ def test_plan_of_one_column_and_some_shards_keeps_to_them(fresh_store, mixed, mi
 
 
 def test_plan_says_what_cannot_be_read_with_examples(fresh_store, mixed, migrate_store, by_hand):
-    """By reason, with shard, cell and message; such a body is in no other figure."""
+    """Unreadable bodies are counted by reason, with examples, and in no other figure."""
     cell = next(cell for cell in fresh_store.scan_shard(2) if cell.body[:1] == b"{")
     name = internals_of(fresh_store).shards.database(2).encode()
     by_hand(fresh_store).execute(2, b"UPDATE `%b`.cell SET body='{broken' WHERE added_id=%d" % (name, cell.added_id))
@@ -105,7 +105,7 @@ def test_plan_says_what_cannot_be_read_with_examples(fresh_store, mixed, migrate
 
 
 def test_plan_of_a_sample_holds_the_truth_in_its_intervals(fresh_store, migrate_store, new_row):
-    """Sampled, the figures have intervals that hold what is there, and an exact plan has none."""
+    """The intervals of a sample contain the actual figures; an exact plan has intervals without width."""
     drawn = random.Random(3)
     cells = [
         NewStoredCell(
@@ -132,7 +132,7 @@ def test_plan_of_a_sample_holds_the_truth_in_its_intervals(fresh_store, migrate_
         (sampled.columns["B"].bytes_after, exact.columns["B"].bytes_after),
         (sampled.total.after_share, exact.total.after_share),
     ):
-        # One draw: twice the interval, or it would fail in every twentieth order of the tests.
+        # A single sample: allow twice the interval, since a 95 % interval misses one time in twenty.
         assert one.low - (one.mid - one.low) <= other.mid <= one.high + (one.high - one.mid)
         assert 0 < one.high - one.low < 0.3 * other.mid
     assert sampled.binary_log.full.mid > sampled.binary_log.noblob.mid > sampled.total.bytes_after.mid
@@ -141,7 +141,7 @@ def test_plan_of_a_sample_holds_the_truth_in_its_intervals(fresh_store, migrate_
 
 @pytest.mark.parametrize("image", ["noblob", "full"])
 def test_plan_says_what_the_binary_log_will_get(fresh_store, migrate_store, new_row, image, by_hand, servers):
-    """Within a twentieth of what the server then writes for the UPDATEs, row events and all around them."""
+    """Within 5 % of the bytes that the server writes for the UPDATEs, row events and overhead."""
     rows = [row for row in (new_row() for _ in range(900)) if fresh_store.shard_of(row) == 0]
     fresh_store.put_stored_cells(
         NewStoredCell(row, "BASE", 1, json.dumps({"n": row.int, "text": row.hex * (1 + 99 * (n % 2))}).encode())
@@ -172,6 +172,6 @@ def test_plan_says_what_the_binary_log_will_get(fresh_store, migrate_store, new_
 
 
 def test_plan_from_a_codec_that_does_not_exist_is_refused(migrate_store):
-    """Before anything is read."""
+    """The arguments are checked before anything is read."""
     with pytest.raises(InvalidInput, match="unknown codec 'pickle'"):
         plan_migration(migrate_store, sources=["pickle"])

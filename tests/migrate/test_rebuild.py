@@ -1,4 +1,4 @@
-"""rebuild: files give back what is free, as predicted, and nothing is held up or begun that does not fit."""
+"""rebuild: files shrink as predicted, writers are not blocked, and a rebuild that does not fit is not started."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def admin_store(admin_url):
 
 @pytest.fixture
 def shrunk(fresh_store, new_row, by_hand):
-    """A datastore whose shards 0 and 1 had bodies of 20 KB that have 300 bytes now."""
+    """A datastore whose bodies in shards 0 and 1 shrank from 20 KB to 300 bytes."""
     cells = []
     while len(cells) < 300:
         row = new_row()
@@ -58,7 +58,7 @@ def file_bytes(store, by_hand, shard: int) -> int:
 
 
 def test_rebuild_gives_space_back_as_predicted(fresh_store, shrunk, admin_store, by_hand):
-    """Cells stay, files are what was predicted, the job is through and says how far off the prediction was."""
+    """Cells are unchanged, files have the predicted size, and the result includes the error of the prediction."""
     before = everything(fresh_store)
     sizes = [file_bytes(fresh_store, by_hand, shard) for shard in (0, 1)]
     planned = rebuild.plan_rebuild(admin_store, RebuildSpec(), [0, 1])
@@ -80,7 +80,7 @@ def test_rebuild_gives_space_back_as_predicted(fresh_store, shrunk, admin_store,
 
 
 def test_plan_of_the_next_rebuild_rests_on_the_speed_of_the_last(fresh_store, shrunk, admin_store):
-    """What was assumed at first is measured then, on each cluster for itself."""
+    """The assumed speed is replaced by a measured one for each cluster."""
     assumed = rebuild.plan_rebuild(admin_store, RebuildSpec(), [0])[0].seconds
     rebuild.run(admin_store, shards=[0])
     measured = rebuild.plan_rebuild(admin_store, RebuildSpec(), [0])[0].seconds
@@ -92,7 +92,7 @@ def test_plan_of_the_next_rebuild_rests_on_the_speed_of_the_last(fresh_store, sh
 def test_rebuild_waits_for_an_open_transaction_and_holds_nobody_up(
     fresh_store, shrunk, admin_store, by_hand, eventually, new_row
 ):
-    """The ALTER gives up soon, so that writers behind it go on; it is tried until the transaction has ended."""
+    """The ALTER times out soon, so that queued writers continue, and is repeated until the transaction has ended."""
     job_store = JobStore(admin_store)
     name = internals_of(fresh_store).shards.database(0).encode()
     row = next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == 0)
@@ -117,7 +117,7 @@ def test_rebuild_waits_for_an_open_transaction_and_holds_nobody_up(
 
 
 def test_rebuild_that_never_gets_the_table_leaves_it_alone(fresh_store, shrunk, admin_store, by_hand):
-    """After its attempts the shard is named, the next one is rebuilt, and the job ends."""
+    """After its attempts the shard is reported, the next one is rebuilt, and the job ends."""
     name = internals_of(fresh_store).shards.database(0).encode()
     pool = by_hand(fresh_store).pool_for(internals_of(fresh_store).topology.cluster_of(0).primary)
     size = file_bytes(fresh_store, by_hand, 0)
@@ -133,7 +133,7 @@ def test_rebuild_that_never_gets_the_table_leaves_it_alone(fresh_store, shrunk, 
 
 
 def test_rebuild_without_room_is_not_begun(fresh_store, shrunk, admin_store, by_hand, monkeypatch):
-    """By the disk where it can be seen, else by what the operator says; where neither tells, the plan says so."""
+    """Free space is that of the disk if visible, else that given by the operator, else unknown in the plan."""
     size = file_bytes(fresh_store, by_hand, 0)
     monkeypatch.setattr(rebuild, "disk_space_of", lambda pool, database: DiskSpace(1 << 40, 1 << 20))
     seen = rebuild.run(admin_store, RebuildSpec(free_bytes=1 << 40), shards=[0])
@@ -150,7 +150,7 @@ def test_rebuild_without_room_is_not_begun(fresh_store, shrunk, admin_store, by_
 
 
 def test_rebuild_that_would_have_replicas_lag_too_long_is_not_begun(shrunk, admin_store, monkeypatch):
-    """Predicted before it starts, since it cannot be slowed down; a cluster without replicas has nobody to lag."""
+    """The duration limit applies to clusters with replicas only."""
     monkeypatch.setattr(rebuild, "ASSUMED_BYTES_PER_S", Interval.of(1))
     alone = rebuild.plan_rebuild(admin_store, RebuildSpec(), [0])[0]
     topology = internals_of(admin_store).topology.with_nodes(
@@ -165,7 +165,7 @@ def test_rebuild_that_would_have_replicas_lag_too_long_is_not_begun(shrunk, admi
 
 
 def test_rebuild_and_migration_keep_out_of_each_others_way(fresh_store, shrunk, admin_store, migrate_store):
-    """A shard is rebuilt when its migration is through, not before."""
+    """A shard is rebuilt only after its migration has completed."""
     MIGRATE.begin_or_join(migrate_store, MigrateSpec(), [0])
 
     with pytest.raises(JobConflict, match="migrate job 1 is running and has not finished shard 0"):
@@ -174,21 +174,21 @@ def test_rebuild_and_migration_keep_out_of_each_others_way(fresh_store, shrunk, 
 
 
 def test_specs_that_make_no_sense_are_refused():
-    """Before anything is asked of a server."""
+    """Arguments are checked before a server is contacted."""
     for wrong in ({"max_rebuild_lag_s": 0}, {"free_bytes": -1}, {"lock_wait_s": 0}, {"attempts": 0}):
         with pytest.raises(InvalidInput):
             RebuildSpec(**wrong)
 
 
 def test_spec_goes_through_json():
-    """What stands in the job is what was asked for."""
+    """The job stores the parameters that were given."""
     spec = RebuildSpec(60, 10**12, 5, 3)
 
     assert RebuildSpec.from_json(json.loads(json.dumps(spec.as_json()))) == spec
 
 
 def test_rebuild_whose_thresholds_were_changed_is_joined(shrunk, admin_store):
-    """As a migration is: thresholds are the job's own once it is begun."""
+    """As with a migration, thresholds are not compared when a job is joined."""
     job, _ = REBUILD.begin_or_join(admin_store, RebuildSpec(), [0])
     JobStore(admin_store).change_thresholds(job.job_id, {"max_lag_s": 1.0})
     same, new = REBUILD.begin_or_join(admin_store, RebuildSpec(), [0])

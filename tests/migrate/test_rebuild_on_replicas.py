@@ -1,4 +1,4 @@
-"""rebuild on a cluster with a replica: no shard is begun while the replica lags, and none that takes too long."""
+"""rebuild on a cluster with a replica: waits while the replica lags, and skips shards that would take too long."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def accounts(replicated: LocalServer) -> Iterator[Accounts]:
 
 
 def test_rebuild_waits_for_a_replica_that_lags(accounts, replicated, eventually):
-    """While the replica stands still no ALTER is begun, and the reason is shown; then it goes on."""
+    """While replication is stopped, no ALTER is started and the reason is shown; then the rebuild continues."""
     replica = replicated.replicas[0]
     what = "SLAVE" if replica.flavour == "mariadb" else "REPLICA"
     done = []
@@ -44,7 +44,7 @@ def test_rebuild_waits_for_a_replica_that_lags(accounts, replicated, eventually)
         closing(connect(replicated.url, None)) as reader,
     ):
         job_store = JobStore(store)
-        # The first shard is kept from being rebuilt until the replica lags.
+        # Hold back the rebuild of the first shard until the replica lags.
         reader.begin()
         run(reader, f"SELECT COUNT(*) FROM {internals_of(store).shards.database(0)}.cell")
         spec = RebuildSpec(lock_wait_s=1, thresholds=Thresholds(max_lag_s=0.5))

@@ -1,4 +1,4 @@
-"""The space report: what is in the tables and on the disk, and what was predicted of it."""
+"""The space report: sizes of bodies, files and binary logs, and their predictions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def files(store, by_hand) -> dict[int, int]:
 
 
 def test_report_tells_bodies_files_and_binary_log_apart(fresh_store, legacy, migrate_store, admin_url, by_hand):
-    """Before, after the run and after a rebuild, by cluster, shard and column; each is what the servers say."""
+    """Sizes before, after the run and after a rebuild, by cluster, shard and column, match those of the servers."""
     before = files(fresh_store, by_hand)
     job_store = JobStore(migrate_store)
     ran = migrate.run(migrate_store, listener=only(RunBegan, lambda begun: note_plan(migrate_store, begun.job)))
@@ -77,7 +77,7 @@ def test_report_tells_bodies_files_and_binary_log_apart(fresh_store, legacy, mig
 
 
 def test_report_holds_predictions_against_what_came(fresh_store, legacy, migrate_store, admin_url):
-    """A small datastore is predicted from all of it, so cells and bodies come out to the byte."""
+    """A small datastore is read completely, so the prediction is exact."""
     ran = migrate.run(migrate_store, listener=only(RunBegan, lambda begun: note_plan(migrate_store, begun.job)))
     with schemaless.connect(admin_url) as admin_store:
         rebuild.run(admin_store)
@@ -91,7 +91,7 @@ def test_report_holds_predictions_against_what_came(fresh_store, legacy, migrate
 
 
 def test_report_of_a_migration_without_notes_says_what_it_knows(fresh_store, legacy, migrate_store):
-    """One that was begun and not run has neither sizes nor predictions, and no figure is made up."""
+    """A job that has not run has neither sizes nor predictions, and the report invents none."""
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
     found = reclaimed_report(migrate_store, job, NOW)
 

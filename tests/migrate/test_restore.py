@@ -1,4 +1,4 @@
-"""restore: each cell gets its first bytes back, whatever happened in between, and nothing else changes."""
+"""restore: each cell gets its exact original bytes back, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.mysql
 
 @pytest.fixture
 def before(fresh_store, new_row):
-    """A datastore of legacy cells; gives all of it."""
+    """Store legacy cells; return every stored cell."""
     load(fresh_store, new_row)
     return everything(fresh_store)
 
@@ -50,7 +50,7 @@ def set_body(shards, store, added_id, shard, body):
 
 
 def test_restore_gives_back_every_first_byte(fresh_store, before, migrate_store, tmp_path):
-    """Bodies, keys, ids and times are as before the migration; a second restore finds nothing to do."""
+    """Bodies, keys, added_ids and times are those before the migration; a second restore finds nothing to do."""
     migrate(migrate_store, tmp_path)
     migrated = everything(fresh_store)
     seen: list[Advanced] = []
@@ -82,7 +82,7 @@ def test_restore_gives_back_every_first_byte(fresh_store, before, migrate_store,
 
 
 def test_restore_of_some_shards_leaves_the_others(fresh_store, before, migrate_store, tmp_path):
-    """--shards: the rest stays as the migration left it."""
+    """Other shards stay migrated."""
     migrate(migrate_store, tmp_path)
     migrated = everything(fresh_store)
     report = restore(migrate_store, [tmp_path], [1, 3])
@@ -93,7 +93,7 @@ def test_restore_of_some_shards_leaves_the_others(fresh_store, before, migrate_s
 
 
 def test_restore_of_bodies_in_yet_another_codec_goes_by_their_meaning(fresh_store, before, migrate_store, tmp_path):
-    """A later migration that kept no archive is no hindrance: the documents are the same."""
+    """After a later migration without an archive, restore still works: the documents are the same."""
     migrate(migrate_store, tmp_path / "a")
     migrate(migrate_store, tmp_path / "not kept", codec_named("msgpack+zstd"), job_id=2)
     report = restore(migrate_store, [tmp_path / "a"])
@@ -103,7 +103,7 @@ def test_restore_of_bodies_in_yet_another_codec_goes_by_their_meaning(fresh_stor
 
 
 def test_restore_undoes_the_jobs_of_several_archives_newest_first(fresh_store, before, migrate_store, tmp_path):
-    """A cell ends with its oldest original; one job alone goes back one step."""
+    """With several jobs, a cell ends with its oldest original; a single job is undone by itself."""
     migrate(migrate_store, tmp_path / "a")
     between = everything(fresh_store)
     migrate(migrate_store, tmp_path / "b", codec_named("json+zlib"), job_id=2)
@@ -116,7 +116,7 @@ def test_restore_undoes_the_jobs_of_several_archives_newest_first(fresh_store, b
 
 
 def test_restore_after_originals_were_archived_twice(fresh_store, before, migrate_store, tmp_path):
-    """Runners that were killed between archive and UPDATE leave originals there that were never replaced."""
+    """A runner that dies between archive and UPDATE leaves originals in the archive that were never replaced."""
     migrate(migrate_store, tmp_path, epoch=1, update=False)
     first = restore(migrate_store, [tmp_path])
     migrate(migrate_store, tmp_path, epoch=2)
@@ -128,7 +128,7 @@ def test_restore_after_originals_were_archived_twice(fresh_store, before, migrat
 
 
 def test_the_original_that_was_archived_last_counts(fresh_store, before, migrate_store, by_hand, tmp_path):
-    """A body that was changed between two passes of a job comes back as it was changed."""
+    """A body that changed between two passes of a job is restored to its last original."""
     (shard, added_id), _ = next(iter(before.items()))
     migrate(migrate_store, tmp_path, epoch=1)
     set_body(by_hand(fresh_store), fresh_store, added_id, shard, b'{"changed": "%b"}' % (b"by hand " * 30))
@@ -142,7 +142,7 @@ def test_the_original_that_was_archived_last_counts(fresh_store, before, migrate
 
 
 def test_restore_leaves_what_is_no_longer_the_same_and_names_it(fresh_store, before, migrate_store, by_hand, tmp_path):
-    """Another document, a damaged body, an erased cell, another cell: all as they are, the rest restored."""
+    """Cells with another document, damaged body or other key, and erased ones, are reported; the rest is restored."""
     migrate(migrate_store, tmp_path)
     places = [place for place in before if place[0] == 2][:4]
     ids = [added_id for _, added_id in places]
@@ -171,7 +171,7 @@ def test_restore_leaves_what_is_no_longer_the_same_and_names_it(fresh_store, bef
 def test_restore_does_not_overwrite_a_body_changed_under_it(
     fresh_store, before, migrate_store, by_hand, tmp_path, monkeypatch
 ):
-    """Between the look and the UPDATE: the guard is the digest of what was looked at."""
+    """A body that changes between the read and the UPDATE is protected by the digest of the body that was read."""
     migrate(migrate_store, tmp_path)
     changed = []
 
@@ -191,7 +191,7 @@ def test_restore_does_not_overwrite_a_body_changed_under_it(
 
 
 def test_restore_that_was_stopped_goes_on(fresh_store, before, migrate_store, tmp_path, monkeypatch):
-    """Stopped at any statement, the same call goes on with its job, and counts what all its runs did."""
+    """Interrupted at any statement, the same call continues the job, and the counts include all runs."""
     migrate(migrate_store, tmp_path)
     original = restore_shard.replace_bodies
     for _ in range(3):
@@ -218,7 +218,7 @@ def test_restore_that_was_stopped_goes_on(fresh_store, before, migrate_store, tm
 
 
 def test_a_damaged_archive_changes_nothing_of_its_shard(fresh_store, before, migrate_store, tmp_path):
-    """All of a shard's files are read before its first cell is changed; shards before it are done, a copy mends it."""
+    """A damaged file is found before its shard is changed; earlier shards are done; a good copy completes the job."""
     migrate(migrate_store, tmp_path / "a")
     migrated = everything(fresh_store)
     shutil.copytree(tmp_path / "a", tmp_path / "copy")
@@ -235,13 +235,13 @@ def test_a_damaged_archive_changes_nothing_of_its_shard(fresh_store, before, mig
 
     report = restore(migrate_store, [tmp_path / "copy"])
     assert everything(fresh_store) == before
-    # Nobody was left to go on with the first.
+    # The first job had no runner left.
     assert [job.state for job in JobStore(migrate_store).jobs()] == ["aborted", "done"]
     assert report.total.archived == len(TEXTS)
 
 
 def test_a_torn_end_is_told_and_no_hindrance(fresh_store, before, migrate_store, tmp_path):
-    """A runner that was killed while it wrote: what it had written whole is restored."""
+    """A runner was killed while it wrote; its complete frames are restored."""
     migrate(migrate_store, tmp_path)
     file = archive_files(tmp_path, shards=[1])[0]
     file.path.write_bytes(file.path.read_bytes()[:-3])
@@ -253,7 +253,7 @@ def test_a_torn_end_is_told_and_no_hindrance(fresh_store, before, migrate_store,
 
 
 def test_restore_of_what_is_not_this_datastores_is_refused(fresh_store, before, migrate_store, tmp_path):
-    """Another datastore's, another count of shards, or an empty folder."""
+    """An archive of another datastore or shard count, and a missing folder."""
     key = {"shard": 1, "job_id": 1, "epoch": 1}
     cell = ArchivedCell(1, bytes(16), "A", 1, "2026-01-01 00:00:00.000000+00:00", b"1", bytes(32))
     for folder, datastore, shard_count in (("a", "somebody_elses", 4), ("b", fresh_store.name, 8)):
@@ -269,7 +269,7 @@ def test_restore_of_what_is_not_this_datastores_is_refused(fresh_store, before, 
 
 
 def test_restore_beside_a_job_that_is_at_work_is_refused(fresh_store, before, migrate_store, tmp_path):
-    """The job would replace again what is put back; once it has ended, or for other shards, it runs."""
+    """A running migration would undo the restore; after its end, or on other shards, the restore runs."""
     migrate(migrate_store, tmp_path)
     migrated = everything(fresh_store)
     job_store = JobStore(migrate_store)
@@ -286,7 +286,7 @@ def test_restore_beside_a_job_that_is_at_work_is_refused(fresh_store, before, mi
 
 
 def test_statements_stay_under_the_packet(fresh_store, new_row, migrate_store, tmp_path, monkeypatch):
-    """A chunk is cut into statements that the server takes; one original that it would not take is left and named."""
+    """A chunk is split to fit the packet limit; an original that fits in no statement is reported."""
     too_long = json.dumps([str(uuid.UUID(int=number * 7919**8)) for number in range(400)]).encode()
     load(fresh_store, new_row, [*TEXTS, too_long])
     before = everything(fresh_store)
@@ -306,7 +306,7 @@ def test_statements_stay_under_the_packet(fresh_store, new_row, migrate_store, t
 
 
 def watch(monkeypatch, on_sent):
-    """Have a function called with the store, the shard and the statement behind each that a restore sends."""
+    """Call a function with store, shard and statement after each statement of a restore."""
 
     def watched(store, shard, *arguments, send, **options):
         def sending(sql, body_bytes):
@@ -319,7 +319,7 @@ def watch(monkeypatch, on_sent):
 
 
 def test_restore_waits_while_a_threshold_says_so(fresh_store, before, migrate_store, tmp_path, eventually):
-    """A flag file holds it up, with the reason told; once it is gone, the restore goes on to its end."""
+    """A flag file pauses the restore with a reason; when it is removed, the restore completes."""
     migrate(migrate_store, tmp_path / "a")
     migrated = everything(fresh_store)
     flag = tmp_path / "wait"
@@ -344,7 +344,7 @@ def test_restore_waits_while_a_threshold_says_so(fresh_store, before, migrate_st
 
 
 def test_restore_keeps_old_bodies_out_of_the_binary_log(before, migrate_store, migrate_url, tmp_path, monkeypatch):
-    """What it sends goes through sessions that are set as a migration's are; not so where full images are asked for."""
+    """The sessions have the binary log settings of a migration, unless full row images are requested."""
     migrate(migrate_store, tmp_path)
     seen: list[str] = []
 
@@ -363,12 +363,12 @@ def test_restore_keeps_old_bodies_out_of_the_binary_log(before, migrate_store, m
     assert set(seen[len(full) :]) == {may}
 
 
-# ---- as a job
+# Restore as a job
 
 
 @ONE_KIND
 def test_restore_by_two_workers_gives_back_every_first_byte(fresh_store, before, migrate_store, tmp_path):
-    """Processes: the bytes, the counts and what is missing are those of one thread."""
+    """With processes, bytes, counts and missing originals are the same as with one thread."""
     migrated = JobStore(migrate_store).job(migration.run(migrate_store, MigrateSpec(archive=str(tmp_path))).job_id)
     file = archive_files(tmp_path, shards=[1])[0]
     dry = restore(migrate_store, [tmp_path], execute=False)
@@ -385,7 +385,7 @@ def test_restore_by_two_workers_gives_back_every_first_byte(fresh_store, before,
 
 
 def held(migrate_store, tmp_path, eventually, count=1):
-    """Begin a restore in a thread, which is paused before its first cell; gives its job, thread and outcomes."""
+    """Start a restore in a thread, paused before its first cell; return its job, thread and outcomes."""
     job_store = JobStore(migrate_store)
     spec = RestoreSpec((str(tmp_path),))
     job, _ = RESTORE.begin_or_join(migrate_store, spec)
@@ -405,7 +405,7 @@ def held(migrate_store, tmp_path, eventually, count=1):
 
 
 def test_paused_restore_waits_and_goes_on(fresh_store, before, migrate_store, tmp_path, eventually):
-    """From any terminal; its status says how far it is, and nothing is put back meanwhile."""
+    """While paused, nothing is restored, and the status shows the progress."""
     migrate(migrate_store, tmp_path)
     migrated = everything(fresh_store)
     job, run, outcomes = held(migrate_store, tmp_path, eventually)
@@ -425,7 +425,7 @@ def test_paused_restore_waits_and_goes_on(fresh_store, before, migrate_store, tm
 
 
 def test_aborted_restore_ends_and_another_does_the_rest(fresh_store, before, migrate_store, tmp_path, eventually):
-    """Its runners hear of it; what is left is a new job's."""
+    """The runners stop; a new job does the rest."""
     migrate(migrate_store, tmp_path)
     job, run, outcomes = held(migrate_store, tmp_path, eventually)
     JobStore(migrate_store).change_state(job.job_id, ("running", "paused"), "aborted", "by a test")
@@ -440,7 +440,7 @@ def test_aborted_restore_ends_and_another_does_the_rest(fresh_store, before, mig
 def test_another_restore_beside_one_that_somebody_works_on_is_refused(
     fresh_store, before, migrate_store, tmp_path, eventually
 ):
-    """So is a migration; of other shards neither is, and one that is paused is not taken for abandoned."""
+    """A second restore or a migration of its shards is refused, other shards are not; a paused job is not abandoned."""
     migrate(migrate_store, tmp_path)
     job, run, _ = held(migrate_store, tmp_path, eventually)
     job_store = JobStore(migrate_store)
@@ -457,7 +457,7 @@ def test_another_restore_beside_one_that_somebody_works_on_is_refused(
 
 
 def test_worker_of_a_restore_that_is_killed_is_replaced(fresh_store, before, migrate_store, tmp_path, eventually):
-    """Kill -9 of a worker in the middle of a shard: its driver begins others, and they take the shard over."""
+    """After kill -9 of a worker in the middle of a shard, the driver starts others, which take over the shard."""
     migrate(migrate_store, tmp_path)
     job_store = JobStore(migrate_store)
     database = internals_of(fresh_store).shards.database(0).encode()
@@ -466,7 +466,7 @@ def test_worker_of_a_restore_that_is_killed_is_replaced(fresh_store, before, mig
         .shards.pool_for(internals_of(migrate_store).shards.node_of(0))
         .connection() as blocker
     ):
-        # A worker stands still in the middle of its shard while these rows are locked.
+        # These row locks stop a worker in the middle of its shard.
         blocker.execute(b"START TRANSACTION")
         blocker.execute(b"UPDATE `%b`.cell SET body=body" % database)
         reports = []
@@ -481,7 +481,7 @@ def test_worker_of_a_restore_that_is_killed_is_replaced(fresh_store, before, mig
     run.join(60)
 
     assert everything(fresh_store) == before
-    # The server went on with the UPDATE of the one that was killed.
+    # The server completed the UPDATE of the killed worker.
     assert reports[0].total.restored + reports[0].total.already == len(TEXTS)
     assert job_store.job(1).state == "done"
 
@@ -489,7 +489,7 @@ def test_worker_of_a_restore_that_is_killed_is_replaced(fresh_store, before, mig
 def test_restore_that_is_gone_on_with_where_its_files_are_not_is_refused(
     fresh_store, before, migrate_store, tmp_path, eventually
 ):
-    """A worker without a shard's files must not call it done."""
+    """A worker that has no files of a shard must not mark it as done."""
     migrate(migrate_store, tmp_path)
     migrated = everything(fresh_store)
     job, _ = RESTORE.begin_or_join(migrate_store, RestoreSpec((str(tmp_path),)))

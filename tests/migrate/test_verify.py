@@ -1,4 +1,4 @@
-"""verify: what was damaged behind a migration's back is found, on the primary, a replica and in the archive."""
+"""verify: damage is found on the primary, on a replica and in the archive."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def change(shards, store, place, assignment: str) -> None:
 
 
 def found_by(store, job, **options):
-    """Return the report, and each fault as its kind, shard and added_id."""
+    """Return the report, and kind, shard and added_id of each fault."""
     faults = []
     report = verify(
         store,
@@ -50,7 +50,7 @@ def found_by(store, job, **options):
 
 
 def test_verify_of_a_sound_migration_finds_nothing(migrate_store, job):
-    """All cells, all originals, no fault; nothing is changed."""
+    """All cells and originals are compared without a fault, and nothing is changed."""
     before = everything(migrate_store)
     report, faults = found_by(migrate_store, job)
 
@@ -62,7 +62,7 @@ def test_verify_of_a_sound_migration_finds_nothing(migrate_store, job):
 
 
 def test_verify_finds_each_kind_of_damage(migrate_store, fresh_store, job, by_hand):
-    """A flipped bit, a legacy body, another document, another key or time, an erased cell: each by its place."""
+    """A flipped bit, a legacy body, another document, key or time, an erased cell: each is reported with its cell."""
     places = list(everything(fresh_store))[:7]
     shards = by_hand(fresh_store)
     change(shards, fresh_store, places[0], "body=CONCAT(SUBSTRING(body,1,9),'?',SUBSTRING(body,11))")
@@ -92,7 +92,7 @@ def test_verify_finds_each_kind_of_damage(migrate_store, fresh_store, job, by_ha
 
 
 def test_verify_without_a_job_takes_any_codec(migrate_store, fresh_store, new_row):
-    """A datastore of legacy cells is sound; with a migration in mind it is not."""
+    """Legacy cells are no fault by themselves, but are for a migration that should have re-encoded them."""
     load(fresh_store, new_row)
 
     assert verify(migrate_store).faults == {}
@@ -105,7 +105,7 @@ def test_verify_without_a_job_takes_any_codec(migrate_store, fresh_store, new_ro
 
 
 def test_verify_looks_at_a_sample_that_its_seed_repeats(migrate_store, job):
-    """Blocks of neighbouring cells, at least one a shard, the same for the same seed; the archive's are those too."""
+    """A seed selects the same blocks, at least one per shard, on the primary and in the archive."""
     first, _ = found_by(migrate_store, job, sample=0.2, block_rows=2)
     again, _ = found_by(migrate_store, job, sample=0.2, seed=first.seed, block_rows=2)
     least, _ = found_by(migrate_store, job, sample=0.0001, seed=7, block_rows=2)
@@ -122,7 +122,7 @@ def test_verify_looks_at_a_sample_that_its_seed_repeats(migrate_store, job):
 
 @ONE_KIND
 def test_verify_with_workers_finds_the_same(migrate_store, fresh_store, job, by_hand):
-    """Processes, a shard at a time: the same report, faults, and sample."""
+    """With processes, report, faults and sample are the same as in one thread."""
     place = next(iter(everything(fresh_store)))
     change(by_hand(fresh_store), fresh_store, place, "body='[1]'")
     options = VerifyOptions(MigrateSpec.of(job), sample=0.9, seed=3, archive=archive_of(migrate_store, job))
@@ -138,7 +138,7 @@ def test_verify_with_workers_finds_the_same(migrate_store, fresh_store, job, by_
     assert shards == [Advanced()] * 4
 
 
-# ---- replicas
+# Replicas
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +150,7 @@ def replica_accounts(replicated: LocalServer):
 
 @pytest.fixture(scope="module")
 def replica_url(replicated, replica_accounts):
-    """A datastore of two shards for ``migrate``, migrated, whose catalog names the replica."""
+    """A migrated datastore of two shards whose topology has the replica, for ``migrate``."""
     url = replica_accounts.create("verified", 2)
     replica_accounts.allow("migrate", "verified", 2)
     add_replica(
@@ -167,7 +167,7 @@ def replica_url(replicated, replica_accounts):
 
 @pytest.fixture
 def on_replica(replicated):
-    """Runs SQL on the replica alone, as root, writable for that long."""
+    """Run SQL as root on the replica only, which is writable for that time."""
     parsed = parse_url(replicated.replicas[0].url)
     pool = NodePool(parsed.node, parsed.credentials, PoolOptions())
     lock = b"super_read_only" if replicated.flavour == "mysql" else b"read_only"
@@ -190,7 +190,7 @@ def on_replica(replicated):
 
 
 def test_verify_compares_with_every_replica(replica_url, replicated):
-    """Right after a migration: what has not arrived yet is waited for, and is no fault."""
+    """Right after a migration, verify waits for the replica to catch up and reports no fault."""
     with schemaless.connect(replica_url) as store:
         report = verify(store, options=VerifyOptions(MigrateSpec()))
 
@@ -199,7 +199,7 @@ def test_verify_compares_with_every_replica(replica_url, replicated):
 
 
 def test_verify_finds_what_differs_on_a_replica(replica_url, on_replica):
-    """Another body, a missing cell, one that the primary has not, another time; put right again, nothing."""
+    """Another body, a missing cell, an extra cell, another time; after the repair there is no fault."""
     with schemaless.connect(replica_url) as store:
         ids = [cell.added_id for cell in store.scan_shard(1)][:4]
         cell = "verified_0001.cell"
@@ -236,7 +236,7 @@ def test_verify_finds_what_differs_on_a_replica(replica_url, on_replica):
 
 
 def test_verify_tells_a_replica_that_lags_from_one_that_differs(replica_url, on_replica, replicated):
-    """What is committed but has not arrived is no difference; after the time given it is one fault a shard."""
+    """A replica that lags is no difference at first; after the timeout it is one fault per shard."""
     replica = "SLAVE" if replicated.flavour == "mariadb" else "REPLICA"
     with schemaless.connect(replica_url) as store:
         cell = next(iter(store.scan_shard(0)))
@@ -258,7 +258,7 @@ def test_verify_tells_a_replica_that_lags_from_one_that_differs(replica_url, on_
 
 
 def test_verify_goes_on_without_a_replica_that_does_not_answer(replica_url, monkeypatch):
-    """One fault that names it; the primary's cells are looked at all the same."""
+    """One fault names the replica, and the cells of the primary are verified."""
     with schemaless.connect(replica_url) as store:
         original = Shards.run_on
 
