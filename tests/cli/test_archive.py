@@ -108,7 +108,7 @@ def test_verify_of_an_archive_that_is_not_whole_is_exit_1(invoke, migrate_url, b
     assert "originals are missing from the archive for shards 2 (0 of " in part.out
 
 
-def test_verify_asks_of_shards_what_their_job_promised(invoke, migrate_url, fresh_store, new_row):
+def test_verify_covers_only_the_shards_of_the_job(invoke, migrate_url, fresh_store, new_row):
     """Only the job's own shards are verified, and others are refused."""
     load(fresh_store, new_row)
     invoke("migrate", "run", "--execute", "--shards", "0", url=migrate_url)

@@ -86,7 +86,7 @@ def test_check_is_exit_1_with_one_line_for_each_bad_cell(invoke, fresh_url, lega
     assert all(fault["added_id"] and fault["message"] for fault in data.json["faults"])
 
 
-def test_check_names_a_shard_that_is_gone_and_checks_the_others(invoke, fresh_url, fresh_store, legacy, by_hand):
+def test_check_reports_a_missing_shard_and_checks_the_others(invoke, fresh_url, fresh_store, legacy, by_hand):
     """A dropped database is a fault and does not end the command."""
     gone = internals_of(fresh_store).shards.database(2)
     by_hand(fresh_store).execute(2, f"DROP DATABASE `{gone}`".encode())

@@ -29,7 +29,7 @@ def stored(store) -> dict:
     return {(shard, cell.added_id): cell.body for shard in range(store.shard_count) for cell in store.scan_shard(shard)}
 
 
-def test_plan_tells_people_what_a_run_would_do(invoke, migrate_url, fresh_store, legacy):
+def test_plan_prints_what_a_run_would_do(invoke, migrate_url, fresh_store, legacy):
     """Cells, bytes, bodies kept as text, run time, binary log and file sizes come before the tables."""
     before = stored(fresh_store)
     plan = invoke("migrate", "plan", url=migrate_url)

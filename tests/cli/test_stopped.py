@@ -45,7 +45,7 @@ def everything(store) -> dict:
 
 
 @pytest.mark.parametrize("how", SIGNALS)
-def test_load_stopped_in_the_middle_goes_on(start, eventually, fresh_store, fresh_url, how):
+def test_stopped_load_continues(start, eventually, fresh_store, fresh_url, how):
     """Loaded cells stay; the same load again stores every cell once and wastes no added_id."""
     arguments = ("load", "-", "--column", "A", "--row-key", "uuid5:id", "--json")
     process = start(*arguments, url=fresh_url)

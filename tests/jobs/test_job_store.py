@@ -194,7 +194,7 @@ def test_measures_are_added_up(job_store, job):
     assert job_store.clusters(1)[0].measures == {"log": "x"}
 
 
-def test_runner_of_this_machine_that_is_gone_is_known_to_be():
+def test_dead_runner_of_this_machine_is_detected():
     """A dead process of this machine is detected without waiting for its lease; those of other machines are not."""
     here = runner_name()
     gone = here.replace(f" pid {here.split(' pid ')[1].split()[0]} ", " pid 4194999 ")

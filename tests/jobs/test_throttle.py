@@ -240,7 +240,7 @@ def test_primary_by_another_address_is_refused_as_its_replica(watching, replicat
 
 
 @pytest.mark.mysql
-def test_replica_that_is_gone_or_hangs_is_waited_for(watching, until, replica, tmp_path):
+def test_job_waits_for_an_unreachable_replica(watching, until, replica, tmp_path):
     """An unreachable replica neither ends the run nor blocks the poll; when it is back, the job continues."""
     link = tmp_path / "replica.sock"
     link.symlink_to(replica.socket)
@@ -303,7 +303,7 @@ def test_calls_of_applications_make_a_job_yield(watching, replicated, new_row, e
 
 
 @pytest.mark.mysql
-def test_what_a_job_asks_itself_is_no_call_of_an_application(watching, replicated):
+def test_queries_of_the_job_are_not_application_calls(watching, replicated):
     """Reads of blocks, and catalog reads of all runners on the same server, are not counted as application calls."""
     with schemaless.connect(f"mysql://root@/{NAME}?unix_socket={replicated.socket}") as store:
         others, watch = watching(), watching(options={"catalog": internals_of(store).catalog})
@@ -337,7 +337,7 @@ def test_history_that_is_not_purged_is_a_reason(watching, until, replicated):
 
 
 @pytest.mark.mysql
-def test_history_that_the_account_may_not_see_is_said_once(watching, until, flavour, datastore):
+def test_invisible_history_length_is_noted_once(watching, until, flavour, datastore):
     """The job runs without the history length and notes the GRANT; MariaDB shows it to every account."""
     watch = watching()
     first, second = watch.look(), watch.look()

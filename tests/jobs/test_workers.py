@@ -148,7 +148,7 @@ def test_workers_that_always_die_end_the_run(fresh_store, legacy, migrate_store)
     assert bodies(fresh_store) == legacy
 
 
-def test_paused_job_waits_and_goes_on(fresh_store, legacy, migrate_store, eventually):
+def test_paused_job_waits_until_resumed(fresh_store, legacy, migrate_store, eventually):
     """While the job is paused from another process, nothing is replaced."""
     job_store = JobStore(migrate_store)
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
@@ -208,7 +208,7 @@ def test_budget_holds_for_all_workers_together(fresh_store, legacy, migrate_stor
     assert bodies(fresh_store) == legacy
 
 
-def test_interrupt_while_a_shard_is_handed_out_stops_its_runner_too(fresh_store, legacy, migrate_store, monkeypatch):
+def test_interrupt_during_dispatch_stops_the_runner_too(fresh_store, legacy, migrate_store, monkeypatch):
     """Runners stop at a checkpoint and release their shards, including a call that was not recorded yet."""
     original = Workers.submit
 
@@ -287,7 +287,7 @@ def test_workers_that_cannot_be_are_refused(fresh_store, migrate_store):
         pass
 
 
-def test_store_is_opened_by_what_it_was_opened_with(fresh_store):
+def test_opening_opens_the_same_store(fresh_store):
     """An ``Opening`` opens the same datastore, and its repr has no password."""
     secret = Opening(parse_url("mysql://app:secret@db-1/mezzanine"), PoolOptions(), DEFAULT_LIMITS)
     with opening_of(fresh_store).open() as again:
@@ -316,7 +316,7 @@ def test_work_steps_aside_for_servers_and_clients(migrate_store):
     assert (seen, os.getpriority(os.PRIO_PROCESS, 0)) == ({max(10, own)}, own)
 
 
-def test_shards_are_handed_out_without_asking_for_each(fresh_store, legacy, migrate_store, monkeypatch):
+def test_dispatch_does_not_query_for_each_shard(fresh_store, legacy, migrate_store, monkeypatch):
     """The driver polls the catalog at intervals and at the end, however many small shards there are."""
     original = JobStore.shards
     asked = []
@@ -336,7 +336,7 @@ def test_shards_are_handed_out_without_asking_for_each(fresh_store, legacy, migr
     assert len(asked) == 2
 
 
-def test_runner_keeps_from_shard_to_shard_what_it_has_learned(fresh_store, legacy, migrate_store):
+def test_learned_values_are_kept_between_shards(fresh_store, legacy, migrate_store):
     """Learned values are shared by all shards of a worker and job."""
     seen = []
 
@@ -390,7 +390,7 @@ class CountedWatch:
         """Do nothing."""
 
 
-def test_look_of_a_moment_ago_is_taken_for_the_next_shard():
+def test_recent_poll_is_reused_for_the_next_shard():
     """A cached result has no notes; after the cache time there is another poll."""
     watch = CountedWatch()
     kept = CachedWatch(watch, cache_s=600.0)

@@ -89,7 +89,7 @@ def test_a_file_that_may_not_grow_is_cut_back_to_its_last_frame(tmp_path):
     assert file.size_bytes < 20_000
 
 
-def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path, monkeypatch):
+def test_full_disk_raises_and_leaves_no_partial_frame(tmp_path, monkeypatch):
     """/dev/full refuses every byte with ENOSPC."""
     real = os.open
     monkeypatch.setattr(
@@ -144,7 +144,7 @@ def test_an_interrupt_in_the_middle_of_a_frame_ends_the_writer(tmp_path, monkeyp
     assert ([each.added_id for each in reader], reader.torn_bytes) == ([1], 0)
 
 
-def test_a_folder_that_cannot_be_made_is_told_at_once(tmp_path):
+def test_folder_that_cannot_be_created_raises_at_once(tmp_path):
     """The writer fails before the first cell is read."""
     (tmp_path / "file").write_bytes(b"")
 

@@ -78,7 +78,7 @@ def test_migrate_leaves_old_bodies_and_texts_out_in_its_own_sessions(migrate_sto
     assert everybody.annotation == ("binlog_annotate_row_events" if flavour == "mariadb" else None)
 
 
-def test_account_that_may_not_is_told_the_grant(fresh_store, accounts, flavour):
+def test_account_without_the_privilege_gets_the_grant(fresh_store, accounts, flavour):
     """Without the privilege nothing is set, and the migration works without the settings."""
     with own(fresh_store) as connection:
         log = binary_log(connection)
@@ -90,7 +90,7 @@ def test_account_that_may_not_is_told_the_grant(fresh_store, accounts, flavour):
     assert left.grant == (log.grant if flavour == "mariadb" else None), "the texts that MariaDB logs"
 
 
-def test_whatever_is_set_already_is_left_alone(migrate_store, flavour):
+def test_existing_settings_are_kept(migrate_store, flavour):
     """A smaller row image and requested full images are kept; statement text is turned off on both servers."""
     annotation = "binlog_annotate_row_events" if flavour == "mariadb" else "binlog_rows_query_log_events"
     with own(migrate_store) as connection:

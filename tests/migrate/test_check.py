@@ -113,7 +113,7 @@ def test_check_finds_keys_that_no_cell_may_have(fresh_store, row, by_hand):
     assert [fault.kind for fault in found] == ["InvalidCell", "InvalidCell"]
 
 
-def test_check_finds_a_shard_that_is_another_and_goes_on(fresh_store, new_row, by_hand):
+def test_check_reports_an_exchanged_shard_and_continues(fresh_store, new_row, by_hand):
     """The shard is checked even if this process has verified it before, and the other shards are checked, too."""
     rows = [new_row() for _ in range(20)]
     for row in rows:

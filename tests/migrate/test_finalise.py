@@ -62,7 +62,7 @@ def test_finalise_after_a_restore_is_refused(migrate_store, job, tmp_path):
     assert finalise(migrate_store, job).refused[0].endswith("NotReencoded")
 
 
-def test_finalise_with_cells_left_needs_to_be_told(migrate_store, fresh_store, new_row, tmp_path):
+def test_finalise_requires_accept_left_for_cells_left(migrate_store, fresh_store, new_row, tmp_path):
     """Unreadable cells that the job recorded can be accepted, others cannot."""
     load(fresh_store, new_row, [*TEXTS, b"{", b"\xff\xfe{\x00}\x00"])
     report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
@@ -90,7 +90,7 @@ def test_finalise_of_more_failures_than_are_named(migrate_store, fresh_store, ne
     assert finalise(migrate_store, job, accept_left=True).refused == []
 
 
-def test_finalise_with_cells_erased_needs_to_be_told(migrate_store, fresh_store, job, by_hand):
+def test_finalise_requires_accept_left_for_erased_cells(migrate_store, fresh_store, job, by_hand):
     """The archive has the last copy of an erased cell."""
     (shard, added_id), *_ = everything(fresh_store)
     sql = f"DELETE FROM `{internals_of(fresh_store).shards.database(shard)}`.cell WHERE added_id={added_id}"

@@ -162,7 +162,7 @@ def test_run_takes_only_the_columns_and_codecs_that_are_asked_for(fresh_store, l
     assert {describe_body(after[key][0]).name for key in changed} <= {"msgpack+zstd", "msgpack+none"}
 
 
-def test_run_refuses_what_cannot_be(fresh_store, migrate_store):
+def test_run_refuses_invalid_arguments(fresh_store, migrate_store):
     """A shard that does not exist, and a migration from a codec to itself."""
     with pytest.raises(InvalidInput, match="source and target codec are both"):
         MigrateSpec("legacy", sources=("legacy",))
@@ -282,7 +282,7 @@ OF_TEN = BlockBounds(first_rows=10, most_rows=10)
 """Blocks of ten cells, so that a shard has several."""
 
 
-def test_run_goes_on_where_an_interrupted_one_stopped(fresh_store, legacy, monkeypatch, migrate_store):
+def test_run_continues_an_interrupted_one(fresh_store, legacy, monkeypatch, migrate_store):
     """After an interruption the next run completes the job, with the result of an uninterrupted run."""
     blocks = itertools.count()
 
@@ -318,7 +318,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, number: int) -> list[int]:
     return calls
 
 
-def test_checkpoint_is_never_ahead_of_what_is_replaced(fresh_store, legacy, monkeypatch, migrate_store):
+def test_checkpoint_is_never_ahead_of_the_updates(fresh_store, legacy, monkeypatch, migrate_store):
     """The next block is read while one is updated; if the UPDATE fails, the checkpoint is before that block."""
     calls = failing(monkeypatch, 3)
     with pytest.raises(VerificationFailed, match="at an UPDATE"):
@@ -332,7 +332,7 @@ def test_checkpoint_is_never_ahead_of_what_is_replaced(fresh_store, legacy, monk
     assert state.cells == 20
 
 
-def test_what_a_block_replaced_before_it_failed_is_counted(fresh_store, legacy, monkeypatch, migrate_store):
+def test_updates_of_a_failed_block_are_counted(fresh_store, legacy, monkeypatch, migrate_store):
     """If the second of a block's two statements fails, the cells of the first are done and counted."""
     calls = failing(monkeypatch, 2)
     with small_packets(migrate_store, 4_024) as store, pytest.raises(VerificationFailed, match="at an UPDATE"):
@@ -373,7 +373,7 @@ def test_blocks_begin_as_large_as_those_of_the_shard_before(fresh_store, legacy,
         ([80, 30, 70], 10, [([0], False), ([1, 2], False)]),
     ],
 )
-def test_long_bodies_are_grouped_by_what_fits(lengths, room, groups):
+def test_long_bodies_are_grouped_by_memory(lengths, room, groups):
     """Only the first group shares the memory of the current block; each other group has that of a whole block."""
     assert list(blocks.groups(enumerate(lengths), room, 100)) == groups
 

@@ -86,7 +86,7 @@ def test_originals_that_stand_twice_do_not_make_up_for_a_file(fresh_store, new_r
     assert missing_of(first.job_id, [state], {file: 2 * state.cells}) == [Missing(first.job_id, shard, other, None, 3)]
 
 
-def test_job_that_noted_no_files_is_held_against_its_count(migrate_store, job):
+def test_job_without_recorded_files_is_compared_by_count(migrate_store, job):
     """A job of a version that recorded no file names."""
     state = JobStore(migrate_store).shards(job.job_id)[2]
     del state.counters["archived"]

@@ -46,7 +46,7 @@ def everything(store) -> dict:
 
 
 @pytest.mark.parametrize(("to", "sources"), [("msgpack+zlib", ()), ("msgpack+zstd", ("legacy",)), ("legacy", ())])
-def test_plan_of_what_is_small_is_what_the_run_then_does(fresh_store, mixed, migrate_store, to, sources):
+def test_plan_of_a_small_datastore_matches_the_run(fresh_store, mixed, migrate_store, to, sources):
     """Exact counts and bytes by column; the plan changes nothing; after the run there is nothing to do."""
     before = everything(fresh_store)
     found = plan_migration(migrate_store, codec_named(to), sources=sources or None)
@@ -140,7 +140,7 @@ def test_plan_of_a_sample_holds_the_truth_in_its_intervals(fresh_store, migrate_
 
 
 @pytest.mark.parametrize("image", ["noblob", "full"])
-def test_plan_says_what_the_binary_log_will_get(fresh_store, migrate_store, new_row, image, by_hand, servers):
+def test_plan_predicts_the_binary_log(fresh_store, migrate_store, new_row, image, by_hand, servers):
     """Within 5 % of the bytes that the server writes for the UPDATEs, row events and overhead."""
     rows = [row for row in (new_row() for _ in range(900)) if fresh_store.shard_of(row) == 0]
     fresh_store.put_stored_cells(

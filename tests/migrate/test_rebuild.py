@@ -89,7 +89,7 @@ def test_plan_of_the_next_rebuild_rests_on_the_speed_of_the_last(fresh_store, sh
     assert measured.high / measured.low == pytest.approx(1.5**2)
 
 
-def test_rebuild_waits_for_an_open_transaction_and_holds_nobody_up(
+def test_rebuild_waits_for_a_transaction_without_blocking_writers(
     fresh_store, shrunk, admin_store, by_hand, eventually, new_row
 ):
     """The ALTER times out soon, so that queued writers continue, and is repeated until the transaction has ended."""
@@ -116,7 +116,7 @@ def test_rebuild_waits_for_an_open_transaction_and_holds_nobody_up(
     assert fresh_store.get_cell(row, "BASE", 1).body == {"written": "meanwhile"}
 
 
-def test_rebuild_that_never_gets_the_table_leaves_it_alone(fresh_store, shrunk, admin_store, by_hand):
+def test_rebuild_that_never_gets_the_lock_skips_the_shard(fresh_store, shrunk, admin_store, by_hand):
     """After its attempts the shard is reported, the next one is rebuilt, and the job ends."""
     name = internals_of(fresh_store).shards.database(0).encode()
     pool = by_hand(fresh_store).pool_for(internals_of(fresh_store).topology.cluster_of(0).primary)
@@ -132,7 +132,7 @@ def test_rebuild_that_never_gets_the_table_leaves_it_alone(fresh_store, shrunk, 
     assert (done[0].after_bytes, file_bytes(fresh_store, by_hand, 0)) == (None, size)
 
 
-def test_rebuild_without_room_is_not_begun(fresh_store, shrunk, admin_store, by_hand, monkeypatch):
+def test_rebuild_without_disk_space_is_not_started(fresh_store, shrunk, admin_store, by_hand, monkeypatch):
     """Free space is that of the disk if visible, else that given by the operator, else unknown in the plan."""
     size = file_bytes(fresh_store, by_hand, 0)
     monkeypatch.setattr(rebuild, "disk_space_of", lambda pool, database: DiskSpace(1 << 40, 1 << 20))
@@ -149,7 +149,7 @@ def test_rebuild_without_room_is_not_begun(fresh_store, shrunk, admin_store, by_
     assert (unknown[0].free_bytes, unknown[0].refusal) == (None, None)
 
 
-def test_rebuild_that_would_have_replicas_lag_too_long_is_not_begun(shrunk, admin_store, monkeypatch):
+def test_rebuild_over_the_lag_limit_is_not_started(shrunk, admin_store, monkeypatch):
     """The duration limit applies to clusters with replicas only."""
     monkeypatch.setattr(rebuild, "ASSUMED_BYTES_PER_S", Interval.of(1))
     alone = rebuild.plan_rebuild(admin_store, RebuildSpec(), [0])[0]

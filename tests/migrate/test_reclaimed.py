@@ -76,7 +76,7 @@ def test_report_tells_bodies_files_and_binary_log_apart(fresh_store, legacy, mig
     ]
 
 
-def test_report_holds_predictions_against_what_came(fresh_store, legacy, migrate_store, admin_url):
+def test_report_compares_predictions_with_results(fresh_store, legacy, migrate_store, admin_url):
     """A small datastore is read completely, so the prediction is exact."""
     ran = migrate.run(migrate_store, listener=only(RunBegan, lambda begun: note_plan(migrate_store, begun.job)))
     with schemaless.connect(admin_url) as admin_store:
@@ -90,7 +90,7 @@ def test_report_holds_predictions_against_what_came(fresh_store, legacy, migrate
     assert {"binary log", "growth of the files"} <= set(off) | {"growth of the files"}
 
 
-def test_report_of_a_migration_without_notes_says_what_it_knows(fresh_store, legacy, migrate_store):
+def test_report_of_a_migration_without_records(fresh_store, legacy, migrate_store):
     """A job that has not run has neither sizes nor predictions, and the report invents none."""
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
     found = reclaimed_report(migrate_store, job, NOW)

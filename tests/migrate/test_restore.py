@@ -190,7 +190,7 @@ def test_restore_does_not_overwrite_a_body_changed_under_it(
     assert everything(fresh_store)[shard, added_id][1] == b'{"changed": true}'
 
 
-def test_restore_that_was_stopped_goes_on(fresh_store, before, migrate_store, tmp_path, monkeypatch):
+def test_interrupted_restore_continues(fresh_store, before, migrate_store, tmp_path, monkeypatch):
     """Interrupted at any statement, the same call continues the job, and the counts include all runs."""
     migrate(migrate_store, tmp_path)
     original = restore_shard.replace_bodies
@@ -240,7 +240,7 @@ def test_a_damaged_archive_changes_nothing_of_its_shard(fresh_store, before, mig
     assert report.total.archived == len(TEXTS)
 
 
-def test_a_torn_end_is_told_and_no_hindrance(fresh_store, before, migrate_store, tmp_path):
+def test_torn_end_is_reported_and_the_rest_restored(fresh_store, before, migrate_store, tmp_path):
     """A runner was killed while it wrote; its complete frames are restored."""
     migrate(migrate_store, tmp_path)
     file = archive_files(tmp_path, shards=[1])[0]
@@ -252,7 +252,7 @@ def test_a_torn_end_is_told_and_no_hindrance(fresh_store, before, migrate_store,
     assert everything(fresh_store) == before
 
 
-def test_restore_of_what_is_not_this_datastores_is_refused(fresh_store, before, migrate_store, tmp_path):
+def test_restore_of_another_datastores_archive_is_refused(fresh_store, before, migrate_store, tmp_path):
     """An archive of another datastore or shard count, and a missing folder."""
     key = {"shard": 1, "job_id": 1, "epoch": 1}
     cell = ArchivedCell(1, bytes(16), "A", 1, "2026-01-01 00:00:00.000000+00:00", b"1", bytes(32))
@@ -404,7 +404,7 @@ def held(migrate_store, tmp_path, eventually, count=1):
     return job, run, outcomes
 
 
-def test_paused_restore_waits_and_goes_on(fresh_store, before, migrate_store, tmp_path, eventually):
+def test_paused_restore_waits_until_resumed(fresh_store, before, migrate_store, tmp_path, eventually):
     """While paused, nothing is restored, and the status shows the progress."""
     migrate(migrate_store, tmp_path)
     migrated = everything(fresh_store)
@@ -437,14 +437,12 @@ def test_aborted_restore_ends_and_another_does_the_rest(fresh_store, before, mig
     assert everything(fresh_store) == before
 
 
-def test_another_restore_beside_one_that_somebody_works_on_is_refused(
-    fresh_store, before, migrate_store, tmp_path, eventually
-):
+def test_restore_beside_an_active_restore_is_refused(fresh_store, before, migrate_store, tmp_path, eventually):
     """A second restore or a migration of its shards is refused, other shards are not; a paused job is not abandoned."""
     migrate(migrate_store, tmp_path)
     job, run, _ = held(migrate_store, tmp_path, eventually)
     job_store = JobStore(migrate_store)
-    goes_on = f"join it with 'schemaless migrate restore --execute --job {job.job_id}', or end it"
+    goes_on = f"join it with 'schemaless migrate restore --execute --job {job.job_id}', or abort it"
     with pytest.raises(JobConflict, match=goes_on):
         restore(migrate_store, [tmp_path], [1])
     with pytest.raises(JobConflict, match=goes_on):
@@ -486,9 +484,7 @@ def test_worker_of_a_restore_that_is_killed_is_replaced(fresh_store, before, mig
     assert job_store.job(1).state == "done"
 
 
-def test_restore_that_is_gone_on_with_where_its_files_are_not_is_refused(
-    fresh_store, before, migrate_store, tmp_path, eventually
-):
+def test_restore_continued_without_its_files_is_refused(fresh_store, before, migrate_store, tmp_path, eventually):
     """A worker that has no files of a shard must not mark it as done."""
     migrate(migrate_store, tmp_path)
     migrated = everything(fresh_store)

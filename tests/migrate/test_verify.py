@@ -104,7 +104,7 @@ def test_verify_without_a_job_takes_any_codec(migrate_store, fresh_store, new_ro
     assert verify(migrate_store, [1, 2], VerifyOptions(MigrateSpec(to="legacy"))).faults == {}
 
 
-def test_verify_looks_at_a_sample_that_its_seed_repeats(migrate_store, job):
+def test_verify_sample_is_repeated_by_its_seed(migrate_store, job):
     """A seed selects the same blocks, at least one per shard, on the primary and in the archive."""
     first, _ = found_by(migrate_store, job, sample=0.2, block_rows=2)
     again, _ = found_by(migrate_store, job, sample=0.2, seed=first.seed, block_rows=2)
