@@ -3,11 +3,10 @@
 //! A layout is found again by all of its bytes. Both tables have a fixed number of places, and a newcomer takes the place
 //! of what stood there, or, where there are many long ones, of all: so nobody can fill the memory, or make a search long.
 
-use std::sync::Arc;
-
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
+use crate::memory::{copied, filled, with_room, Shared};
 use crate::py;
 use crate::refusal::{malformed, Refusal};
 use crate::wire::Cursor;
@@ -31,7 +30,7 @@ pub struct Layout {
 /// A layout with its bytes, and the place of the one that came after it: documents are like those before them.
 struct Known {
     bytes: Box<[u8]>,
-    layout: Arc<Layout>,
+    layout: Shared<Layout>,
     next: usize,
     /// Where the template of an only shape is, and its table: addresses to be fetched, never to be followed.
     far: [usize; 2],
@@ -43,7 +42,7 @@ impl Known {
     fn soon(&self) {
         const LINE_BYTES: usize = 64;
         py::soon(self.bytes.as_ptr());
-        py::soon(Arc::as_ptr(&self.layout));
+        py::soon(self.layout.address());
         let [template, table] = self.far;
         for address in [template, table, table + LINE_BYTES] {
             py::soon(address as *const u8);
@@ -69,17 +68,16 @@ pub struct Cache {
 }
 
 impl Cache {
-    pub fn new() -> Self {
-        Cache {
-            layouts: (0..LAYOUTS).map(|_| None).collect(),
-            last: 0,
-            bytes: 0,
-            keys: (0..KEYS).map(|_| None).collect(),
-        }
+    pub fn new() -> Result<Self, Refusal> {
+        let mut layouts = with_room(LAYOUTS)?;
+        layouts.resize_with(LAYOUTS, || None);
+        let mut keys = with_room(KEYS)?;
+        keys.resize_with(KEYS, || None);
+        Ok(Cache { layouts, last: 0, bytes: 0, keys })
     }
 
     /// Takes the layout of objects from the schema.
-    pub fn layout(&mut self, py: Python<'_>, schema: &mut Cursor<'_>) -> Result<Arc<Layout>, Refusal> {
+    pub fn layout(&mut self, py: Python<'_>, schema: &mut Cursor<'_>) -> Result<Shared<Layout>, Refusal> {
         let start = schema.rest();
         let next = self.layouts[self.last].as_ref().map_or(0, |known| known.next);
         if let Some(known) = &self.layouts[next] {
@@ -99,7 +97,7 @@ impl Cache {
     }
 
     #[inline(never)]
-    fn search(&mut self, py: Python<'_>, schema: &mut Cursor<'_>) -> Result<Arc<Layout>, Refusal> {
+    fn search(&mut self, py: Python<'_>, schema: &mut Cursor<'_>) -> Result<Shared<Layout>, Refusal> {
         let start = schema.rest();
         let (shape_count, key_count) = skip_layout(schema)?;
         let bytes = &start[..start.len() - schema.left()];
@@ -117,14 +115,14 @@ impl Cache {
                 return Ok(known.layout.clone());
             }
         }
-        let layout = Arc::new(self.read_layout(py, bytes, shape_count, key_count)?);
+        let layout = Shared::new(self.read_layout(py, bytes, shape_count, key_count)?)?;
         if bytes.len() <= LONGEST_LAYOUT {
             if self.bytes + bytes.len() > MOST_BYTES {
                 self.layouts.fill_with(|| None);
                 self.bytes = 0;
             }
             let far = layout.only.as_ref().map_or([0; 2], py::addresses);
-            let new = Known { bytes: bytes.into(), layout: layout.clone(), next: place, far };
+            let new = Known { bytes: boxed(bytes)?, layout: layout.clone(), next: place, far };
             self.bytes += bytes.len();
             if let Some(old) = self.layouts[place].replace(new) {
                 self.bytes -= old.bytes.len();
@@ -146,8 +144,8 @@ impl Cache {
         let mut cursor = Cursor::new(bytes);
         cursor.varint()?;
         cursor.varint()?;
-        let mut keys = Vec::with_capacity(key_count);
-        let all = py::new_dict(py);
+        let mut keys = with_room(key_count)?;
+        let all = py::new_dict(py)?;
         let null = py::new_null(py);
         for _ in 0..key_count {
             let length = cursor.varint()? as usize;
@@ -156,46 +154,47 @@ impl Cache {
             keys.push(key);
         }
         if all.len() < key_count {
-            return malformed(&"a key that comes twice");
+            return malformed(&c"a key that comes twice");
         }
         if shape_count == 1 {
             return Ok(Layout { only: Some(all.unbind()), keys, shapes: Vec::new() });
         }
-        let mut shapes = Vec::with_capacity(shape_count);
-        let mut known = std::collections::HashSet::with_capacity(shape_count);
-        let mut last_shape_with = vec![0usize; key_count];
+        let mut shapes = with_room(shape_count)?;
+        let mut known = std::collections::HashSet::new();
+        known.try_reserve(shape_count).map_err(|_| Refusal::NoMemory)?;
+        let mut last_shape_with = filled(0usize, key_count)?;
         let mut seen = 0;
         for number in 1..=shape_count {
             let count = cursor.varint()? as usize;
-            let mut shape = Vec::with_capacity(count);
-            let template = py::new_dict(py);
+            let mut shape = with_room(count)?;
+            let template = py::new_dict(py)?;
             let mut following = 0;
             for _ in 0..count {
                 let key = match cursor.varint()? {
                     0 => following,
-                    index if index - 1 == following => return malformed(&"a key named where 0 would do"),
+                    index if index - 1 == following => return malformed(&c"a key named where 0 would do"),
                     index => index - 1,
                 };
                 if key > seen {
-                    return malformed(&"a key before its turn");
+                    return malformed(&c"a key before its turn");
                 }
                 seen += u64::from(key == seen);
                 match last_shape_with.get_mut(usize::try_from(key).unwrap_or(usize::MAX)) {
-                    Some(last) if *last == number => return malformed(&"a key that a shape has twice"),
+                    Some(last) if *last == number => return malformed(&c"a key that a shape has twice"),
                     Some(last) => *last = number,
-                    None => return malformed(&"a key that is not there"),
+                    None => return malformed(&c"a key that is not there"),
                 }
                 py::set_member(&template, &keys[key as usize], &null)?;
                 shape.push(key as u32);
                 following = key + 1;
             }
-            if !known.insert(shape.clone()) {
-                return malformed(&"a shape that comes twice");
+            if !known.insert(copied(&shape)?) {
+                return malformed(&c"a shape that comes twice");
             }
             shapes.push(Shape { keys: shape, template: template.unbind() });
         }
         if seen < key_count as u64 {
-            return malformed(&"a key that no shape has");
+            return malformed(&c"a key that no shape has");
         }
         Ok(Layout { only: None, keys, shapes })
     }
@@ -209,10 +208,15 @@ impl Cache {
         }
         let key = py::new_key(py, bytes)?;
         if bytes.len() <= LONGEST_KEY {
-            self.keys[place] = Some((bytes.into(), key.clone_ref(py)));
+            self.keys[place] = Some((boxed(bytes)?, key.clone_ref(py)));
         }
         Ok(key)
     }
+}
+
+fn boxed(bytes: &[u8]) -> Result<Box<[u8]>, Refusal> {
+    // A vector without spare capacity becomes a box without another allocation.
+    Ok(copied(bytes)?.into_boxed_slice())
 }
 
 /// Passes over the layout of objects, without a look at what it says; returns how many shapes and keys it has.
@@ -221,7 +225,7 @@ fn skip_layout(schema: &mut Cursor<'_>) -> Result<(usize, usize), Refusal> {
     let shapes = schema.count(schema.left())?;
     let keys = schema.count(schema.left())?;
     if shapes == 0 || (keys == 0 && shapes > 1) {
-        return malformed(&"an impossible number of shapes");
+        return malformed(&c"an impossible number of shapes");
     }
     for _ in 0..keys {
         let length = schema.count(schema.left())?;

@@ -8,6 +8,7 @@
 #[cfg_attr(not(direct), path = "stable.rs")]
 mod access;
 mod cache;
+mod memory;
 mod py;
 mod reader;
 mod refusal;
@@ -18,15 +19,14 @@ mod typed;
 mod wire;
 mod writer;
 
-use std::cell::Cell;
 use std::ops::RangeInclusive;
-use std::sync::Mutex;
 
 use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes};
 
 use cache::Cache;
+use py::Reserved;
 use reader::Reader;
 use refusal::Refusal;
 use writer::Room;
@@ -79,26 +79,36 @@ mod mask {
         [NULL, BOOLEAN, BOOLEAN, INT, DECIMAL, TEXT, ARRAY, OBJECT, TYPED, DOUBLE, BIGINT];
 }
 
-thread_local! {
-    static ROOM: Cell<Option<Box<Room>>> = const { Cell::new(None) };
-}
+/// Shared by all threads, as packing never releases the GIL. A thread-local with a destructor allocates at a thread's first
+/// use, and aborts the process where that fails.
+static ROOM: Reserved<Room> = Reserved::new(Room::new());
 
-static CACHE: Mutex<Option<Cache>> = Mutex::new(None);
+static CACHE: Reserved<Option<Cache>> = Reserved::new(None);
 
 /// Returns a document's payload, or None where only the reference can tell why there is none, or make it.
 #[pyfunction]
 #[pyo3(signature = (document, /))]
-fn pack<'py>(document: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-    let mut room = ROOM.take().unwrap_or_default();
-    let packed = match writer::pack(document.as_borrowed(), &mut room) {
-        Ok(payload) => py::new_bytes(document.py(), &payload.parts()).map(Some),
+fn pack<'py>(document: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let py = document.py();
+    match ROOM.take(py) {
+        Some(mut room) => {
+            let packed = packed(document, &mut room);
+            if !room.is_small() {
+                *room = Room::new();
+            }
+            packed
+        }
+        None => packed(document, &mut Room::new()),
+    }
+    .map_err(|refusal| refusal.raised(py))
+}
+
+fn packed<'py>(document: &Bound<'py, PyAny>, room: &mut Room) -> Result<Option<Bound<'py, PyAny>>, Refusal> {
+    match writer::pack(document.as_borrowed(), room) {
+        Ok(payload) => py::joined(document.py(), &payload.parts()).map(Some),
         Err(Refusal::NotHeld) => Ok(None),
         Err(refusal) => Err(refusal),
-    };
-    if room.is_small() {
-        ROOM.set(Some(room));
     }
-    packed.map_err(|refusal| refusal.raised(document.py()))
 }
 
 /// Returns a payload's document, of at most so many levels, and so many values, keys included.
@@ -107,20 +117,46 @@ fn pack<'py>(document: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyBytes
 #[pyfunction]
 #[pyo3(signature = (payload, levels, values = u64::MAX, /))]
 fn unpack<'py>(payload: &Bound<'py, PyAny>, levels: usize, values: u64) -> PyResult<Bound<'py, PyAny>> {
+    unpacked(payload, levels, values).map_err(|refusal| refusal.raised(payload.py()))
+}
+
+fn unpacked<'py>(payload: &Bound<'py, PyAny>, levels: usize, values: u64) -> Result<Bound<'py, PyAny>, Refusal> {
     let py = payload.py();
-    let copied;
-    let bytes = if let Ok(bytes) = payload.cast::<PyBytes>() {
-        bytes.as_bytes()
-    } else {
-        copied = payload.cast::<PyByteArray>()?.to_vec();
-        &copied
-    };
+    let payload = Argument::new(payload)?;
     // Making objects may start the garbage collector and, by it, code that unpacks: that has a cache of its own.
-    match CACHE.try_lock() {
-        Ok(mut cache) => Reader::unpack(py, bytes, levels, values, cache.get_or_insert_with(Cache::new)),
-        Err(_) => Reader::unpack(py, bytes, levels, values, &mut Cache::new()),
+    let Some(mut cache) = CACHE.take(py) else {
+        return Reader::unpack(py, payload.bytes(), levels, values, &mut Cache::new()?);
+    };
+    let cache = match &mut *cache {
+        Some(cache) => cache,
+        none => none.insert(Cache::new()?),
+    };
+    Reader::unpack(py, payload.bytes(), levels, values, cache)
+}
+
+/// The bytes of an argument: borrowed from a `bytes`, copied from a `bytearray`, which other code could resize.
+enum Argument<'a> {
+    Lent(&'a [u8]),
+    Copied(Vec<u8>),
+}
+
+impl<'a> Argument<'a> {
+    fn new(argument: &'a Bound<'_, PyAny>) -> Result<Self, Refusal> {
+        if let Ok(bytes) = argument.cast::<PyBytes>() {
+            return Ok(Argument::Lent(bytes.as_bytes()));
+        }
+        match argument.cast::<PyByteArray>() {
+            Ok(bytes) => py::copy_of(bytes).map(Argument::Copied),
+            Err(_) => Err(Refusal::WrongType(&c"a payload is bytes or bytearray")),
+        }
     }
-    .map_err(|refusal| refusal.raised(py))
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Argument::Lent(bytes) => bytes,
+            Argument::Copied(bytes) => bytes,
+        }
+    }
 }
 
 #[pymodule]
@@ -128,6 +164,7 @@ fn schemaless_packed(module: &Bound<'_, PyModule>) -> PyResult<()> {
     if !py::is_as_expected(module.py())? {
         return Err(PyImportError::new_err("built for another Python than this"));
     }
+    replies::prepare(module.py())?;
     module.add_function(wrap_pyfunction!(pack, module)?)?;
     module.add_function(wrap_pyfunction!(unpack, module)?)?;
     module.add_function(wrap_pyfunction!(replies::packets, module)?)?;

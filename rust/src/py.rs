@@ -5,11 +5,16 @@
 //! its first to its last line and runs no Python code: it calls no method, hashes nothing, makes no object that is
 //! tracked by the garbage collector. So nobody can change the document, and what it holds lives as long as it does.
 
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString};
+use pyo3::types::{PyBool, PyByteArray, PyDict, PyList, PyString};
 use pyo3::{ffi, Borrowed};
 
 use crate::access;
+use crate::memory::{copied, reserve, with_room};
 use crate::refusal::{malformed, Refusal};
 
 pub type Value<'a, 'py> = Borrowed<'a, 'py, PyAny>;
@@ -85,31 +90,43 @@ fn long_int_of(value: Value<'_, '_>) -> Option<i64> {
     (overflow == 0).then_some(held)
 }
 
-/// Returns a str as UTF-8, or None where it holds a lone surrogate.
+/// Returns a str as UTF-8; anything else, or a lone surrogate in it, is not held.
 #[inline]
-pub fn text_of<'a>(value: Value<'a, '_>) -> Option<&'a str> {
+pub fn text_of<'a>(value: Value<'a, '_>) -> Result<&'a str, Refusal> {
     if class_of(value) != Class::Text {
-        return None;
+        return Err(Refusal::NotHeld);
     }
     // SAFETY: a live str; ASCII is UTF-8.
     match unsafe { access::ascii(value.as_ptr()) } {
-        Some(ascii) => Some(unsafe { std::str::from_utf8_unchecked(ascii) }),
+        Some(ascii) => Ok(unsafe { std::str::from_utf8_unchecked(ascii) }),
         None => utf8_of(value),
     }
 }
 
 #[inline(never)]
-fn utf8_of<'a>(value: Value<'a, '_>) -> Option<&'a str> {
+fn utf8_of<'a>(value: Value<'a, '_>) -> Result<&'a str, Refusal> {
     let mut length = 0;
     // SAFETY: a live str; the bytes are its own or kept with it, are UTF-8 and live as long as it does.
     unsafe {
         let start = ffi::PyUnicode_AsUTF8AndSize(value.as_ptr(), &mut length);
         if start.is_null() {
-            ffi::PyErr_Clear();
-            return None;
+            return Err(unless_no_memory(Refusal::NotHeld));
         }
-        Some(std::str::from_utf8_unchecked(std::slice::from_raw_parts(start.cast(), length as usize)))
+        Ok(std::str::from_utf8_unchecked(std::slice::from_raw_parts(start.cast(), length as usize)))
     }
+}
+
+/// Tells a `MemoryError` from a refusal of CPython's: keeps the former, and clears the latter in favour of `refusal`.
+#[cold]
+fn unless_no_memory(refusal: Refusal) -> Refusal {
+    // SAFETY: the interpreter is held, and an error is set.
+    unsafe {
+        if ffi::PyErr_ExceptionMatches(ffi::PyExc_MemoryError) != 0 {
+            return Refusal::Python;
+        }
+        ffi::PyErr_Clear();
+    }
+    refusal
 }
 
 /// Tells the processor that something is looked at soon: what was not touched lately is far from it.
@@ -125,19 +142,20 @@ pub fn soon<T>(address: *const T) {
     let _ = address;
 }
 
-/// Pushes the elements of a list. `list` is of class `Array`.
+/// Pushes the elements of a list, and returns how many they are. `list` is of class `Array`.
 #[inline]
-pub fn elements<'a, 'py>(list: Value<'a, 'py>, to: &mut Vec<Value<'a, 'py>>) -> usize {
+pub fn elements<'a, 'py>(list: Value<'a, 'py>, to: &mut Vec<Value<'a, 'py>>) -> Result<usize, Refusal> {
     debug_assert!(class_of(list) == Class::Array);
     // SAFETY: a live list, not changed meanwhile; it keeps its elements alive.
     unsafe {
         let elements = access::elements(list.as_ptr());
         let length = elements.len();
+        reserve(to, length)?;
         to.extend(elements.map(|each| {
             soon(each);
             Borrowed::from_ptr(list.py(), each)
         }));
-        length
+        Ok(length)
     }
 }
 
@@ -186,8 +204,15 @@ pub fn new_bool(py: Python<'_>, value: bool) -> Made<'_> {
     PyBool::new(py, value).to_owned().into_any()
 }
 
+/// Makes bytes.
+#[inline]
+pub fn new_bytes<'py>(py: Python<'py>, bytes: &[u8]) -> Result<Made<'py>, Refusal> {
+    // SAFETY: as many bytes as are said; a new reference, or null with an error set.
+    unsafe { owned(py, ffi::PyBytes_FromStringAndSize(bytes.as_ptr().cast(), bytes.len() as ffi::Py_ssize_t)) }
+}
+
 /// Makes bytes of some parts, one behind the other.
-pub fn new_bytes<'py>(py: Python<'py>, parts: &[&[u8]]) -> Result<Bound<'py, PyBytes>, Refusal> {
+pub fn joined<'py>(py: Python<'py>, parts: &[&[u8]]) -> Result<Made<'py>, Refusal> {
     let length = parts.iter().map(|part| part.len()).sum::<usize>();
     // SAFETY: a new reference, or null with an error set; there is room for as many bytes as all parts have, which nobody
     // reads before they are there.
@@ -198,8 +223,14 @@ pub fn new_bytes<'py>(py: Python<'py>, parts: &[&[u8]]) -> Result<Bound<'py, PyB
             to.copy_from_nonoverlapping(part.as_ptr(), part.len());
             to = to.add(part.len());
         }
-        Ok(made.cast_into_unchecked())
+        Ok(made)
     }
+}
+
+/// Copies the bytes of a bytearray.
+pub fn copy_of(bytes: &Bound<'_, PyByteArray>) -> Result<Vec<u8>, Refusal> {
+    // SAFETY: nothing runs that could change or resize it, as the interpreter is held until the copy is made.
+    copied(unsafe { bytes.as_bytes() })
 }
 
 /// Makes an int.
@@ -231,10 +262,8 @@ fn decoded<'py>(py: Python<'py>, bytes: &[u8]) -> Result<Made<'py>, Refusal> {
     // SAFETY: as many bytes as are said; a new reference, or null with an error set.
     unsafe {
         let length = bytes.len() as ffi::Py_ssize_t;
-        owned(py, ffi::PyUnicode_DecodeUTF8(bytes.as_ptr().cast(), length, std::ptr::null())).or_else(|_| {
-            ffi::PyErr_Clear();
-            malformed(&"text that is not UTF-8")
-        })
+        owned(py, ffi::PyUnicode_DecodeUTF8(bytes.as_ptr().cast(), length, std::ptr::null()))
+            .map_err(|_| unless_no_memory(Refusal::Malformed(&c"text that is not UTF-8")))
     }
 }
 
@@ -264,8 +293,9 @@ pub fn new_list<'py>(
 }
 
 /// Makes an empty dict.
-pub fn new_dict(py: Python<'_>) -> Bound<'_, PyDict> {
-    PyDict::new(py)
+pub fn new_dict(py: Python<'_>) -> Result<Bound<'_, PyDict>, Refusal> {
+    // SAFETY: a new reference to a dict, or null with an error set.
+    unsafe { owned(py, ffi::PyDict_New()).map(|made| made.cast_into_unchecked()) }
 }
 
 /// Makes a dict with the keys of another one, whose values are all None: theirs are to be set.
@@ -325,7 +355,7 @@ pub fn is_as_expected(py: Python<'_>) -> PyResult<bool> {
     dict.del_item("gone")?;
     let told = |dict: &Bound<'_, PyDict>| {
         members(dict.as_any().as_borrowed())
-            .map(|(key, value)| Some((text_of(key)?.to_owned(), text_of(value)?.to_owned())))
+            .map(|(key, value)| Some((text_of(key).ok()?.to_owned(), text_of(value).ok()?.to_owned())))
             .collect::<Option<Vec<_>>>()
     };
     let expected =
@@ -336,7 +366,9 @@ pub fn is_as_expected(py: Python<'_>) -> PyResult<bool> {
     dict.del_item(1)?;
     let list = PyList::new(py, [1.5, -0.0])?;
     let mut floats = Vec::new();
-    elements(list.as_any().as_borrowed(), &mut floats);
+    if elements(list.as_any().as_borrowed(), &mut floats).is_err() {
+        return Ok(false);
+    }
     let floats: Vec<f64> = floats.into_iter().map(float_of).collect();
     Ok(of_strings.as_ref() == Some(&expected)
         && told(&dict) == of_strings
@@ -356,27 +388,127 @@ pub fn new_ascii<'py>(py: Python<'py>, bytes: &[u8]) -> Result<Made<'py>, Refusa
 pub fn new_bigint<'py>(py: Python<'py>, digits: &[u8]) -> Result<Made<'py>, Refusal> {
     let unsigned = digits.strip_prefix(b"-").unwrap_or(digits);
     let is_spelled = (19..=MAX_DIGITS).contains(&unsigned.len()) && unsigned.iter().all(u8::is_ascii_digit);
-    if let (true, false, Ok(text)) = (is_spelled, unsigned.starts_with(b"0"), std::ffi::CString::new(digits)) {
+    if is_spelled && !unsigned.starts_with(b"0") {
+        let mut text = with_room(digits.len() + 1)?;
+        text.extend_from_slice(digits);
+        text.push(0);
         // SAFETY: text that ends with a zero; a new reference, or null with an error set.
-        let int = unsafe { owned(py, ffi::PyLong_FromString(text.as_ptr(), std::ptr::null_mut(), 10)) }?;
+        let int = unsafe { owned(py, ffi::PyLong_FromString(text.as_ptr().cast(), std::ptr::null_mut(), 10)) }?;
         if int_of(int.as_borrowed()).is_none() {
             return Ok(int);
         }
     }
-    malformed(&"not an integer beyond 64 bits")
+    malformed(&c"not an integer beyond 64 bits")
 }
 
-/// Returns the digits of an int, or None where Python will not write so many. `value` is of class `Int`.
-pub fn digits_of(value: Value<'_, '_>) -> Option<String> {
+/// Returns the digits of an int as a str; more than Python writes are not held. `value` is of class `Int`.
+pub fn digits_of<'py>(value: Value<'_, 'py>) -> Result<Made<'py>, Refusal> {
     debug_assert!(class_of(value) == Class::Int);
     // SAFETY: a live int, whose text is made without any Python code; a new reference, or null with an error set.
-    let digits = unsafe { owned(value.py(), ffi::PyNumber_ToBase(value.as_ptr(), 10)) };
-    match digits {
-        Ok(digits) => text_of(digits.as_borrowed()).map(str::to_owned),
-        Err(_) => {
-            // SAFETY: the interpreter is held.
-            unsafe { ffi::PyErr_Clear() };
-            None
+    unsafe { owned(value.py(), ffi::PyNumber_ToBase(value.as_ptr(), 10)) }
+        .map_err(|_| unless_no_memory(Refusal::NotHeld))
+}
+
+/// Makes an empty list, to be appended to.
+pub fn new_empty_list(py: Python<'_>) -> Result<Bound<'_, PyList>, Refusal> {
+    // SAFETY: a new reference to a list, or null with an error set.
+    unsafe { owned(py, ffi::PyList_New(0)).map(|made| made.cast_into_unchecked()) }
+}
+
+/// Returns an element of a list, which has that many.
+#[inline]
+pub fn element<'py>(list: &Bound<'py, PyList>, index: usize) -> Result<Made<'py>, Refusal> {
+    // SAFETY: a live list; a borrowed reference, which becomes one of ours at once, or null with an error set.
+    unsafe {
+        let found = ffi::PyList_GetItem(list.as_ptr(), index as ffi::Py_ssize_t);
+        Bound::from_borrowed_ptr_or_opt(list.py(), found).ok_or(Refusal::Python)
+    }
+}
+
+/// Appends to a list that this crate made.
+#[inline]
+pub fn append(list: &Bound<'_, PyList>, value: &Made<'_>) -> Result<(), Refusal> {
+    // SAFETY: live objects, of which the first is a list.
+    match unsafe { ffi::PyList_Append(list.as_ptr(), value.as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(Refusal::Python),
+    }
+}
+
+/// Makes a tuple of values.
+#[inline]
+pub fn new_tuple<'py>(py: Python<'py>, values: impl ExactSizeIterator<Item = Made<'py>>) -> Result<Made<'py>, Refusal> {
+    // SAFETY: a new tuple with a place for each value; a place that stays null is what CPython's deallocation expects.
+    unsafe {
+        let tuple = owned(py, ffi::PyTuple_New(values.len() as ffi::Py_ssize_t))?;
+        for (index, value) in values.enumerate() {
+            ffi::PyTuple_SetItem(tuple.as_ptr(), index as ffi::Py_ssize_t, value.into_ptr());
         }
+        Ok(tuple)
+    }
+}
+
+/// Calls with one argument.
+#[inline]
+pub fn call<'py>(callable: &Bound<'py, PyAny>, argument: &Made<'py>) -> Result<Made<'py>, Refusal> {
+    let end = std::ptr::null_mut::<ffi::PyObject>();
+    // SAFETY: live objects, and null behind the last; a new reference, or null with an error set.
+    unsafe { owned(callable.py(), ffi::PyObject_CallFunctionObjArgs(callable.as_ptr(), argument.as_ptr(), end)) }
+}
+
+/// A value with one user at a time; like a `Mutex` whose `try_lock` is all that is needed.
+pub struct Reserved<T> {
+    is_taken: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the flag lets one user at a time reach the value, so it moves between threads and is never shared.
+unsafe impl<T: Send> Sync for Reserved<T> {}
+
+impl<T> Reserved<T> {
+    pub const fn new(value: T) -> Self {
+        Reserved { is_taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    }
+
+    /// Returns access to the value, which ends with the guard; None while another user has it.
+    #[inline]
+    pub fn take(&self, _held: Python<'_>) -> Option<Taken<'_, T>> {
+        // `direct.rs` is for builds with a GIL: holding it excludes other threads, so no locked instruction is needed.
+        let was_taken = match cfg!(direct) {
+            true => self.is_taken.load(Ordering::Relaxed),
+            false => self.is_taken.swap(true, Ordering::Acquire),
+        };
+        if was_taken {
+            return None;
+        }
+        self.is_taken.store(true, Ordering::Relaxed);
+        Some(Taken(self))
+    }
+}
+
+pub struct Taken<'a, T>(&'a Reserved<T>);
+
+impl<T> Deref for Taken<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: there is one guard at a time.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for Taken<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: there is one guard at a time.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for Taken<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.is_taken.store(false, Ordering::Release);
     }
 }

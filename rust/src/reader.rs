@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 
 use crate::cache::{Cache, Layout};
+use crate::memory::{filled, with_room, Shared};
 use crate::py::{self, Made};
 use crate::refusal::{malformed, truncated, Refusal};
 use crate::scale::{quotient, LARGEST, SCALES};
@@ -49,7 +50,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         };
         let document = reader.one(0)?;
         if reader.schema.left() + reader.tokens.left() + reader.text.left() > 0 {
-            return malformed(&"a section goes on after the document");
+            return malformed(&c"a section goes on after the document");
         }
         Ok(document)
     }
@@ -65,13 +66,13 @@ impl<'a, 'py> Reader<'a, 'py> {
                 self.budget = left;
                 self.count(rows)
             }
-            None => malformed(&"more values than its length pays for"),
+            None => malformed(&c"more values than its length pays for"),
         }
     }
 
     fn deeper(&self, depth: usize) -> Result<usize, Refusal> {
         if depth >= self.levels {
-            return malformed(&"more levels than are allowed here");
+            return malformed(&c"more levels than are allowed here");
         }
         Ok(depth + 1)
     }
@@ -98,7 +99,7 @@ impl<'a, 'py> Reader<'a, 'py> {
                 self.array(length, depth)
             }
             mask::OBJECT => self.object(depth),
-            _ => malformed(&"not one kind for one row"),
+            _ => malformed(&c"not one kind for one row"),
         }
     }
 
@@ -128,7 +129,7 @@ impl<'a, 'py> Reader<'a, 'py> {
                 let values = self.many(usize::try_from(length).unwrap_or(usize::MAX), depth)?;
                 py::new_list(self.py, values.len(), &mut values.into_iter())
             }
-            _ => malformed(&"an impossible length"),
+            _ => malformed(&c"an impossible length"),
         }
     }
 
@@ -137,10 +138,10 @@ impl<'a, 'py> Reader<'a, 'py> {
         let depth = self.deeper(depth)?;
         let layout = self.layout()?;
         let Some(template) = &layout.only else {
-            return malformed(&"several shapes for one object");
+            return malformed(&c"several shapes for one object");
         };
         if layout.keys.is_empty() && self.tokens.varint()? != 0 {
-            return malformed(&"a shape that is not there");
+            return malformed(&c"a shape that is not there");
         }
         let object = py::new_like(self.py, template)?;
         for index in 0..layout.keys.len() {
@@ -152,7 +153,7 @@ impl<'a, 'py> Reader<'a, 'py> {
     }
 
     #[inline]
-    fn layout(&mut self) -> Result<std::sync::Arc<Layout>, Refusal> {
+    fn layout(&mut self) -> Result<Shared<Layout>, Refusal> {
         self.cache.layout(self.py, &mut self.schema)
     }
 
@@ -160,7 +161,11 @@ impl<'a, 'py> Reader<'a, 'py> {
 
     fn node(&mut self, rows: usize, depth: usize) -> Result<Column<'py>, Refusal> {
         match rows {
-            1 => Ok(vec![self.one(depth)?]),
+            1 => {
+                let mut only = with_room(1)?;
+                only.push(self.one(depth)?);
+                Ok(only)
+            }
             _ => self.many(rows, depth),
         }
     }
@@ -170,7 +175,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         let present = self.schema.varint()?;
         let texts = mask::TEXT | mask::TYPED;
         if present == 0 || present > mask::ALL || present & texts == texts {
-            return malformed(&"an impossible mask");
+            return malformed(&c"an impossible mask");
         }
         if present.is_power_of_two() && present > mask::BOOLEAN {
             return self.column(present, rows, depth);
@@ -186,7 +191,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         for &kind in kinds {
             match counts.get_mut(kind as usize) {
                 Some(count) => *count += 1,
-                None => return malformed(&"an unknown kind"),
+                None => return malformed(&c"an unknown kind"),
             }
         }
         let mut used = 0;
@@ -194,17 +199,18 @@ impl<'a, 'py> Reader<'a, 'py> {
             used |= if count > 0 { mask::OF_KIND[kind] } else { 0 };
         }
         if used != present {
-            return malformed(&"a mask that is not that of its kinds");
+            return malformed(&c"a mask that is not that of its kinds");
         }
         // Not on the stack, which is small in some threads, and has this once for each level.
-        let mut columns: Vec<_> = (0..kind::ALL).map(|_| Column::new().into_iter()).collect();
+        let mut columns = with_room(kind::ALL)?;
+        columns.resize_with(kind::ALL, || Column::new().into_iter());
         for kind in kind::IN_ORDER.map(usize::from) {
             if counts[kind] > 0 {
                 columns[kind] = self.column(mask::OF_KIND[kind], counts[kind], depth)?.into_iter();
             }
         }
         let py = self.py;
-        let mut merged = Vec::with_capacity(rows);
+        let mut merged = with_room(rows)?;
         for &kind in kinds {
             merged.push(match kind {
                 kind::NULL => py::new_null(py),
@@ -230,7 +236,7 @@ impl<'a, 'py> Reader<'a, 'py> {
     fn scalars(&mut self, bit: u64, count: usize) -> Result<Column<'py>, Refusal> {
         let py = self.py;
         // Each of them takes a byte of one of the two sections at least.
-        let mut values = Vec::with_capacity(count.min(self.tokens.left() + self.text.left()));
+        let mut values = with_room(count.min(self.tokens.left() + self.text.left()))?;
         match bit {
             mask::INT => take_numbers(&mut self.schema, &mut self.tokens, count, |int| {
                 values.push(py::new_int(py, int)?);
@@ -250,7 +256,7 @@ impl<'a, 'py> Reader<'a, 'py> {
             }
             mask::TYPED => {
                 if count < TYPED_MIN {
-                    return malformed(&"too few strings to be typed");
+                    return malformed(&c"too few strings to be typed");
                 }
                 let format = Format::take(&mut self.schema)?;
                 if let Some(bytes) = format.raw_bytes() {
@@ -284,12 +290,12 @@ impl<'a, 'py> Reader<'a, 'py> {
         let py = self.py;
         let fixed = if count > 1 { self.schema.byte()? } else { 0 };
         if fixed == 0 {
-            let mut lengths = Vec::with_capacity(count.min(self.tokens.left()));
+            let mut lengths = with_room(count.min(self.tokens.left()))?;
             let mut total = 0;
             let most = self.budget as i64;
             take_numbers(&mut self.schema, &mut self.tokens, count, |length| {
                 if !(0..=most).contains(&length) {
-                    return malformed(&"an impossible length");
+                    return malformed(&c"an impossible length");
                 }
                 total += length as u64;
                 lengths.push(length as usize);
@@ -297,28 +303,28 @@ impl<'a, 'py> Reader<'a, 'py> {
             })?;
             if count > 1 && TUPLES.contains(&(lengths[0] as i64)) && lengths.iter().all(|&length| length == lengths[0])
             {
-                return malformed(&"lengths where a fixed one would do");
+                return malformed(&c"lengths where a fixed one would do");
             }
             let mut values = match total {
                 0 => Vec::new(),
                 _ => self.node(usize::try_from(total).unwrap_or(usize::MAX), depth)?,
             }
             .into_iter();
-            let mut made = Vec::with_capacity(count);
+            let mut made = with_room(count)?;
             for length in lengths {
                 made.push(py::new_list(py, length, &mut values)?);
             }
             return Ok(made);
         }
         if !TUPLES.contains(&fixed.into()) {
-            return malformed(&"an impossible fixed length");
+            return malformed(&c"an impossible fixed length");
         }
         let fixed = usize::from(fixed);
-        let mut columns = Vec::with_capacity(fixed);
+        let mut columns = with_room(fixed)?;
         for _ in 0..fixed {
             columns.push(self.many(count, depth)?.into_iter());
         }
-        let mut made = Vec::with_capacity(count);
+        let mut made = with_room(count)?;
         for _ in 0..count {
             made.push(py::new_list(py, fixed, &mut columns.iter_mut().filter_map(Iterator::next))?);
         }
@@ -331,7 +337,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         let py = self.py;
         let layout = self.layout()?;
         let mut of_row = Vec::new();
-        let mut rows_of = vec![count; layout.keys.len()];
+        let mut rows_of = filled(count, layout.keys.len())?;
         if layout.only.is_none() || layout.keys.is_empty() {
             of_row = self.shapes_of_rows(count, layout.shapes.len().max(1))?;
         }
@@ -341,13 +347,13 @@ impl<'a, 'py> Reader<'a, 'py> {
                 layout.shapes[shape].keys.iter().for_each(|&key| rows_of[key as usize] += 1);
             }
         }
-        let mut columns = Vec::with_capacity(rows_of.len());
+        let mut columns = with_room(rows_of.len())?;
         for rows in rows_of {
             self.count(rows)?;
             columns.push(self.node(rows, depth)?.into_iter());
         }
         // Only now that their values are here, which the payload's bytes have paid for.
-        let mut made = Vec::with_capacity(count);
+        let mut made = with_room(count)?;
         if let Some(template) = &layout.only {
             for _ in 0..count {
                 let object = py::new_like(py, template)?;
@@ -376,7 +382,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         if count > self.tokens.left() {
             return Err(truncated());
         }
-        let mut of_row = Vec::with_capacity(count);
+        let mut of_row = with_room(count)?;
         let mut seen = 0;
         for _ in 0..count {
             let shape = self.tokens.count(seen)?;
@@ -384,7 +390,7 @@ impl<'a, 'py> Reader<'a, 'py> {
             of_row.push(shape);
         }
         if seen != shapes {
-            return malformed(&"a shape that no object has, or that is not there");
+            return malformed(&c"a shape that no object has, or that is not there");
         }
         Ok(of_row)
     }
@@ -392,7 +398,7 @@ impl<'a, 'py> Reader<'a, 'py> {
 
 fn scale(byte: u8) -> Result<usize, Refusal> {
     if usize::from(byte) >= SCALES {
-        return malformed(&"a scale over 15");
+        return malformed(&c"a scale over 15");
     }
     Ok(byte.into())
 }
@@ -400,7 +406,7 @@ fn scale(byte: u8) -> Result<usize, Refusal> {
 #[inline]
 fn decimal(py: Python<'_>, held: i64, scale: usize) -> Result<Made<'_>, Refusal> {
     if held.unsigned_abs() > LARGEST as u64 {
-        return malformed(&"a decimal of more than 2^53");
+        return malformed(&c"a decimal of more than 2^53");
     }
     py::new_float(py, quotient(held, scale))
 }

@@ -5,7 +5,11 @@
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyInt, PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyInt, PyList};
+
+use crate::memory::with_room;
+use crate::py::{self, Made};
+use crate::refusal::Refusal;
 
 const HEADER: usize = 4;
 const MOST_PIECE: usize = 0xFF_FFFF;
@@ -39,6 +43,21 @@ impl<'a> Packets<'a> {
         self.at += HEADER + packet.len();
         self.number = self.number.wrapping_add(1);
     }
+
+    /// Returns a result tuple: the list found, `more`, and the offset and number of the next packet.
+    fn told<'py, const MORE: usize>(
+        &self,
+        py: Python<'py>,
+        found: Bound<'py, PyList>,
+        more: [Made<'py>; MORE],
+    ) -> Result<Made<'py>, Refusal> {
+        let mut told = with_room(3 + MORE)?;
+        told.push(found.into_any());
+        told.extend(more);
+        told.push(py::new_int(py, self.at as i64)?);
+        told.push(py::new_int(py, self.number.into())?);
+        py::new_tuple(py, told.into_iter())
+    }
 }
 
 /// Whether a packet ends a reply's columns or rows; a value that long takes more bytes.
@@ -49,55 +68,68 @@ fn is_end(packet: &[u8]) -> bool {
 /// Returns the packets that are here up to an end and with it, where the next one begins, and its number.
 #[pyfunction]
 #[pyo3(signature = (here, number, /))]
-pub fn packets<'py>(here: &Bound<'py, PyBytes>, number: u8) -> PyResult<(Bound<'py, PyList>, usize, u8)> {
-    let found = PyList::empty(here.py());
-    let mut left = Packets { here: here.as_bytes(), at: 0, number };
+pub fn packets<'py>(here: &Bound<'py, PyBytes>, number: u8) -> PyResult<Bound<'py, PyAny>> {
+    let py = here.py();
+    packets_in(py, here.as_bytes(), number).map_err(|refusal| refusal.raised(py))
+}
+
+fn packets_in<'py>(py: Python<'py>, here: &[u8], number: u8) -> Result<Made<'py>, Refusal> {
+    let found = py::new_empty_list(py)?;
+    let mut left = Packets { here, at: 0, number };
     while let Some(packet) = left.peek() {
-        found.append(PyBytes::new(here.py(), packet))?;
+        py::append(&found, &py::new_bytes(py, packet)?)?;
         left.skip(packet);
         if is_end(packet) {
             break;
         }
     }
-    Ok((found, left.at, left.number))
+    left.told(py, found, [])
 }
 
 /// What makes a column's values of their bytes.
-enum Maker<'a, 'py> {
+enum Maker<'py> {
     Bytes,
-    Int(&'a Bound<'py, PyAny>),
-    Text(&'a Bound<'py, PyAny>),
-    Call(&'a Bound<'py, PyAny>),
+    Int(Bound<'py, PyAny>),
+    Text(Bound<'py, PyAny>),
+    Call(Bound<'py, PyAny>),
 }
 
-impl<'a, 'py> Maker<'a, 'py> {
-    fn of(maker: &'a Bound<'py, PyAny>) -> PyResult<Self> {
-        static DECODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+/// `bytes.decode`: a maker whose results are known without a call.
+static DECODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+/// Looks up `bytes.decode` at import: a lookup that fails later would have to be handled by each call.
+pub fn prepare(py: Python<'_>) -> PyResult<()> {
+    DECODE.get_or_try_init(py, || py.get_type::<PyBytes>().getattr("decode").map(Bound::unbind)).map(|_| ())
+}
+
+impl<'py> Maker<'py> {
+    fn of(maker: Bound<'py, PyAny>) -> Self {
         let py = maker.py();
         if maker.is_none() {
-            return Ok(Maker::Bytes);
+            Maker::Bytes
+        } else if maker.is(py.get_type::<PyInt>()) {
+            Maker::Int(maker)
+        } else if DECODE.get(py).is_some_and(|decode| maker.is(decode)) {
+            Maker::Text(maker)
+        } else {
+            Maker::Call(maker)
         }
-        if maker.is(py.get_type::<PyInt>()) {
-            return Ok(Maker::Int(maker));
-        }
-        let decode = DECODE.get_or_try_init(py, || py.get_type::<PyBytes>().getattr("decode").map(Bound::unbind))?;
-        Ok(if maker.is(decode) { Maker::Text(maker) } else { Maker::Call(maker) })
     }
 
-    fn make(&self, py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
-        let call = match self {
-            Maker::Bytes => return Ok(PyBytes::new(py, bytes).into_any()),
-            Maker::Int(call) => match integer(bytes) {
-                Some(value) => return Ok(value.into_pyobject(py)?.into_any()),
-                None => call,
+    fn make(&self, py: Python<'py>, bytes: &[u8]) -> Result<Made<'py>, Refusal> {
+        let callable = match self {
+            Maker::Bytes => return py::new_bytes(py, bytes),
+            Maker::Int(callable) => match integer(bytes) {
+                Some(value) => return py::new_int(py, value),
+                None => callable,
             },
-            Maker::Text(call) => match std::str::from_utf8(bytes) {
-                Ok(text) => return Ok(PyString::new(py, text).into_any()),
-                Err(_) => call,
+            Maker::Text(callable) => match py::new_text(py, bytes) {
+                Err(Refusal::Malformed(_)) => callable,
+                made => return made,
             },
-            Maker::Call(call) => call,
+            Maker::Call(callable) => callable,
         };
-        call.call1((PyBytes::new(py, bytes),))
+        py::call(callable, &py::new_bytes(py, bytes)?)
     }
 }
 
@@ -141,36 +173,42 @@ fn value<'a>(row: &mut &'a [u8]) -> Option<Option<&'a [u8]>> {
 /// Returns the rows that are here up to an end, the packet of that, where the next packet begins, and its number.
 #[pyfunction]
 #[pyo3(signature = (here, number, makers, /))]
-#[allow(clippy::type_complexity)]
-pub fn rows<'py>(
-    here: &Bound<'py, PyBytes>,
-    number: u8,
-    makers: Vec<Bound<'py, PyAny>>,
-) -> PyResult<(Bound<'py, PyList>, Option<Bound<'py, PyBytes>>, usize, u8)> {
+pub fn rows<'py>(here: &Bound<'py, PyBytes>, number: u8, makers: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = here.py();
-    let makers = makers.iter().map(Maker::of).collect::<PyResult<Vec<_>>>()?;
-    let found = PyList::empty(py);
-    let mut values = Vec::with_capacity(makers.len());
-    let mut left = Packets { here: here.as_bytes(), at: 0, number };
+    rows_in(py, here.as_bytes(), number, makers).map_err(|refusal| refusal.raised(py))
+}
+
+fn rows_in<'py>(py: Python<'py>, here: &[u8], number: u8, makers: &Bound<'py, PyAny>) -> Result<Made<'py>, Refusal> {
+    let Ok(listed) = makers.cast_exact::<PyList>() else {
+        return Err(Refusal::WrongType(&c"makers have to be a list"));
+    };
+    // A copy, as calling one of them may change the list.
+    let mut makers = with_room(listed.len())?;
+    for index in 0..listed.len() {
+        makers.push(Maker::of(py::element(listed, index)?));
+    }
+    let found = py::new_empty_list(py)?;
+    let mut values = with_room(makers.len())?;
+    let mut left = Packets { here, at: 0, number };
     'rows: while let Some(packet) = left.peek() {
         if is_end(packet) {
             left.skip(packet);
-            return Ok((found, Some(PyBytes::new(py, packet)), left.at, left.number));
+            return left.told(py, found, [py::new_bytes(py, packet)?]);
         }
         let mut row = packet;
         values.clear();
         for maker in &makers {
             match value(&mut row) {
                 Some(Some(bytes)) => values.push(maker.make(py, bytes)?),
-                Some(None) => values.push(py.None().into_bound(py)),
+                Some(None) => values.push(py::new_null(py)),
                 None => break 'rows,
             }
         }
         if !row.is_empty() {
             break;
         }
-        found.append(PyTuple::new(py, values.drain(..))?)?;
+        py::append(&found, &py::new_tuple(py, values.drain(..))?)?;
         left.skip(packet);
     }
-    Ok((found, None, left.at, left.number))
+    left.told(py, found, [py::new_null(py)])
 }

@@ -1,6 +1,9 @@
 //! Floats as short decimals: which scale a node's floats have, and which of them are decimals there. Knows nothing of
 //! Python.
 
+use crate::memory::reserve;
+use crate::refusal::Refusal;
+
 pub const SCALES: usize = 16;
 const POWERS: [f64; SCALES] = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
 pub const LARGEST: i64 = 1 << 53;
@@ -60,8 +63,10 @@ pub fn least_scale(value: f64, from: usize, hint: usize) -> Option<(usize, i64)>
 const MISFIT: u64 = 32;
 
 /// Returns the cheapest scale for `values`, and leaves in `decimals` those that fit it.
-pub fn scale_of(values: &[f64], hint: usize, decimals: &mut Vec<i64>) -> usize {
+pub fn scale_of(values: &[f64], hint: usize, decimals: &mut Vec<i64>) -> Result<usize, Refusal> {
     decimals.clear();
+    // Whatever is written to it below fits.
+    reserve(decimals, values.len())?;
     decimals.resize(values.len(), 0);
     // The least scale that all fit is found by going up only: whatever is passed over, some value does not fit.
     let (mut scale, mut since) = (0, 0);
@@ -73,17 +78,17 @@ pub fn scale_of(values: &[f64], hint: usize, decimals: &mut Vec<i64>) -> usize {
             };
             match least_scale(misfit, scale + 1, hint) {
                 Some((higher, _)) => (scale, since) = (higher, index * CHUNK),
-                None => return count_all(values, hint, decimals),
+                None => return Ok(count_all(values, hint, decimals)),
             }
         }
     }
     if scale == 0 {
-        return 0;
+        return Ok(0);
     }
     for (&value, held) in values.iter().zip(decimals.iter_mut()).take(since) {
         match scaled(value, scale) {
             Some(there) => *held = there,
-            None => return count_all(values, hint, decimals),
+            None => return Ok(count_all(values, hint, decimals)),
         }
     }
     // Those above it cost more. Those below, the more zeros end the numbers here; see `least_scale` for 2^50.
@@ -102,7 +107,7 @@ pub fn scale_of(values: &[f64], hint: usize, decimals: &mut Vec<i64>) -> usize {
         }
     }
     if largest >= 1 << 50 {
-        return count_all(values, hint, decimals);
+        return Ok(count_all(values, hint, decimals));
     }
     let (mut fits, mut best) = (0, (all * scale as u64, scale));
     for (lower, more) in fitting.into_iter().enumerate().take(scale) {
@@ -115,7 +120,7 @@ pub fn scale_of(values: &[f64], hint: usize, decimals: &mut Vec<i64>) -> usize {
     if best.1 < scale {
         keep_those_that_fit(values, best.1, decimals);
     }
-    best.1
+    Ok(best.1)
 }
 
 const CHUNK: usize = 32;

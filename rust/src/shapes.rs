@@ -2,9 +2,9 @@
 
 use std::collections::hash_map::{Entry, HashMap};
 
-use crate::py::{self, Value};
+use crate::memory::{copied, push, reserve, with_room};
+use crate::py::{self, text_of, Value};
 use crate::refusal::Refusal;
-use crate::writer::text_of;
 
 /// The keys of a node's objects, and in which order each object has which; both in the order of first appearance.
 #[derive(Default)]
@@ -24,15 +24,14 @@ impl<'a, 'py> Shapes<'a, 'py> {
         let size = py::size_of(object);
         let mut same = 0;
         let mut last = self.last.iter();
-        values.reserve(size);
+        reserve(values, size)?;
         for (key, value) in py::members(object) {
             values.push(value);
             same += usize::from(last.next().is_some_and(|last| last.as_ptr() == key.as_ptr()));
         }
         if same == self.last.len() && size == same {
             if let Some(&shape) = self.of_row.last() {
-                self.of_row.push(shape);
-                return Ok(());
+                return push(&mut self.of_row, shape);
             }
         }
         self.add_shape(object)
@@ -41,21 +40,30 @@ impl<'a, 'py> Shapes<'a, 'py> {
     #[inline(never)]
     fn add_shape(&mut self, object: Value<'a, 'py>) -> Result<(), Refusal> {
         self.last.clear();
+        reserve(&mut self.last, py::size_of(object))?;
         self.last.extend(py::members(object).map(|(key, _)| key));
         if self.shapes.is_empty() {
+            reserve(&mut self.keys, self.last.len())?;
             for &key in &self.last {
                 self.keys.push(text_of(key)?);
             }
-            self.shapes.push((0..self.keys.len() as u32).collect());
-            self.of_row.push(0);
-            return Ok(());
+            let mut shape = with_room(self.keys.len())?;
+            shape.extend(0..self.keys.len() as u32);
+            push(&mut self.shapes, shape)?;
+            return push(&mut self.of_row, 0);
         }
         if self.by_keys.is_empty() {
             // Only now are they to be looked up.
+            self.by_text.try_reserve(self.keys.len()).map_err(|_| Refusal::NoMemory)?;
             self.by_text.extend(self.keys.iter().copied().zip(0..));
-            self.by_keys.insert(self.shapes[0].clone(), 0);
+            let first = copied(&self.shapes[0])?;
+            self.by_keys.try_reserve(1).map_err(|_| Refusal::NoMemory)?;
+            self.by_keys.insert(first, 0);
         }
-        let mut shape = Vec::with_capacity(self.last.len());
+        let mut shape = with_room(self.last.len())?;
+        reserve(&mut self.keys, self.last.len())?;
+        self.by_text.try_reserve(self.last.len()).map_err(|_| Refusal::NoMemory)?;
+        self.by_keys.try_reserve(1).map_err(|_| Refusal::NoMemory)?;
         for &key in &self.last {
             let next = self.keys.len() as u32;
             shape.push(match self.by_text.entry(text_of(key)?) {
@@ -67,13 +75,13 @@ impl<'a, 'py> Shapes<'a, 'py> {
             });
         }
         let next = self.shapes.len() as u32;
-        self.of_row.push(match self.by_keys.entry(shape) {
+        let shape = match self.by_keys.entry(shape) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => {
-                self.shapes.push(new.key().clone());
+                push(&mut self.shapes, copied(new.key())?)?;
                 *new.insert(next)
             }
-        });
-        Ok(())
+        };
+        push(&mut self.of_row, shape)
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Each format writes a number in one way only, so that a string either is in the format, byte for byte, or is text.
 
+use crate::memory::reserve;
 use crate::refusal::{malformed, Refusal};
 use crate::wire::Cursor;
 use crate::TYPED_MIN;
@@ -96,21 +97,27 @@ impl Spelled {
 
 impl Format {
     /// Returns the first format that all of a node's strings have, and leaves in `ticks` what numbers they stand for.
-    pub fn of(texts: &[&str], ticks: &mut Vec<i64>) -> Option<Format> {
+    pub fn of(texts: &[&str], ticks: &mut Vec<i64>) -> Result<Option<Format>, Refusal> {
         if texts.len() < TYPED_MIN {
-            return None;
+            return Ok(None);
         }
         let first = texts[0].as_bytes();
-        let format = Format::of_one(first)?;
+        let Some(format) = Format::of_one(first) else {
+            return Ok(None);
+        };
         ticks.clear();
+        if format.raw_bytes().is_none() {
+            reserve(ticks, texts.len())?;
+        }
         if format.all(texts, ticks) {
-            return Some(format);
+            return Ok(Some(format));
         }
         // Digits alone are decimal text, and hexadecimal too: the others tell.
-        let hex = Format::Hex { digits: u8::try_from(first.len()).ok()? };
-        (format != hex && hex.all(texts, ticks)).then_some(hex)
+        let hex = u8::try_from(first.len()).ok().map(|digits| Format::Hex { digits });
+        Ok(hex.filter(|hex| format != *hex && hex.all(texts, ticks)))
     }
 
+    /// Whether all of `texts` are of this format, and pushes their numbers, for which there is room.
     fn all(&self, texts: &[&str], ticks: &mut Vec<i64>) -> bool {
         if self.raw_bytes().is_some() {
             return texts.iter().all(|text| self.holds(text.as_bytes()));
@@ -228,7 +235,7 @@ impl Format {
                 let unit = 10i64.pow(u32::from(*digits));
                 let whole = ticks.div_euclid(unit);
                 if !DAYS.contains(&whole.div_euclid(DAY_S)) {
-                    return malformed(&"a time that is out of range");
+                    return malformed(&c"a time that is out of range");
                 }
                 to.date(whole.div_euclid(DAY_S));
                 to.push(*separator);
@@ -252,7 +259,7 @@ impl Format {
                     to.number(ticks.unsigned_abs() % unit, usize::from(*digits));
                 }
             }
-            _ => return malformed(&"a number that is out of its format's range"),
+            _ => return malformed(&c"a number that is out of its format's range"),
         }
         Ok(to)
     }
@@ -266,7 +273,7 @@ impl Format {
         }
     }
 
-    /// Writes the bytes of a string that is of this format.
+    /// Writes the bytes of a string that is of this format; there is room for them.
     pub fn put_raw(&self, text: &str, to: &mut Vec<u8>) {
         let mut high = None;
         for digit in text.bytes().filter(|&digit| digit != b'-') {
@@ -296,7 +303,8 @@ impl Format {
     }
 
     /// Writes the format itself.
-    pub fn put(&self, schema: &mut Vec<u8>) {
+    pub fn put(&self, schema: &mut Vec<u8>) -> Result<(), Refusal> {
+        reserve(schema, 4 + LONGEST_SUFFIX)?;
         match self {
             Format::Time => schema.push(0),
             Format::Timestamp { separator, digits, suffix } => {
@@ -309,6 +317,7 @@ impl Format {
             Format::Uuid => schema.push(4),
             Format::Hex { digits } => schema.extend([5, *digits]),
         }
+        Ok(())
     }
 
     /// Reads a format.
@@ -321,20 +330,20 @@ impl Format {
                 let suffix = Suffix::new(schema.until_zero()?);
                 match (separator, digits, suffix) {
                     (b'T' | b' ', 0..=9, Some(suffix)) => Format::Timestamp { separator, digits, suffix },
-                    _ => return malformed(&"an impossible format of times"),
+                    _ => return malformed(&c"an impossible format of times"),
                 }
             }
             2 => Format::Date,
             3 => match schema.byte()? {
                 digits @ 0..=9 => Format::Decimal { digits },
-                _ => return malformed(&"an impossible format of decimals"),
+                _ => return malformed(&c"an impossible format of decimals"),
             },
             4 => Format::Uuid,
             5 => match schema.byte()? {
                 digits @ 2..=254 if digits % 2 == 0 => Format::Hex { digits },
-                _ => return malformed(&"an impossible length of hexadecimal digits"),
+                _ => return malformed(&c"an impossible length of hexadecimal digits"),
             },
-            _ => return malformed(&"an unknown format of strings"),
+            _ => return malformed(&c"an unknown format of strings"),
         })
     }
 }

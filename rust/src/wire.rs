@@ -1,5 +1,6 @@
 //! Numbers as bytes: varints, zigzag, predictors and short decimals. Knows nothing of Python.
 
+use crate::memory::{extend, reserve};
 use crate::refusal::{malformed, truncated, Refusal};
 
 /// Where a reader stands in one section.
@@ -64,12 +65,12 @@ impl<'a> Cursor<'a> {
         let mut value = 0u64;
         for (index, &byte) in self.rest.iter().enumerate().take(10) {
             if index == 9 && byte > 1 {
-                return malformed(&"a varint of 2^64 or more");
+                return malformed(&c"a varint of 2^64 or more");
             }
             value |= u64::from(byte & 0x7F) << (7 * index);
             if byte < 0x80 {
                 if byte == 0 && index > 0 {
-                    return malformed(&"a varint longer than it must be");
+                    return malformed(&c"a varint longer than it must be");
                 }
                 self.rest = &self.rest[index + 1..];
                 return Ok(value);
@@ -83,12 +84,16 @@ impl<'a> Cursor<'a> {
     pub fn count(&mut self, most: usize) -> Result<usize, Refusal> {
         let count = self.varint()?;
         if count > most as u64 {
-            return malformed(&"a count that is too high");
+            return malformed(&c"a count that is too high");
         }
         Ok(count as usize)
     }
 }
 
+/// The most bytes of a varint.
+pub const VARINT_BYTES: usize = 10;
+
+/// Writes a varint, for which there is room already.
 #[inline]
 pub fn put_varint(to: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
@@ -137,15 +142,17 @@ fn costs(values: &[i64], bits: impl Fn(u64) -> u64) -> [u64; 3] {
 }
 
 /// Writes `numbers(c)`: the predictor whose residuals have the fewest bits, and those.
-pub fn put_numbers(schema: &mut Vec<u8>, tokens: &mut Vec<u8>, values: &[i64]) {
+pub fn put_numbers(schema: &mut Vec<u8>, tokens: &mut Vec<u8>, values: &[i64]) -> Result<(), Refusal> {
     if let [value] = values {
+        reserve(tokens, VARINT_BYTES)?;
         put_varint(tokens, zigzag(*value));
-        return;
+        return Ok(());
     }
     // Residuals of numbers below 2^59 are below 2^62.
     let largest = values.iter().fold(0, |all, &value| all | (value ^ value >> 63) as u64);
     let cost = if largest < 1 << 59 { costs(values, bits) } else { costs(values, bits_of_any) };
     let predictor = (0..3).min_by_key(|&each| cost[each]).unwrap_or(0);
+    reserve(schema, 1)?;
     schema.push(predictor as u8);
     let (mut last, mut step) = (0i64, 0i64);
     match predictor {
@@ -157,22 +164,22 @@ pub fn put_numbers(schema: &mut Vec<u8>, tokens: &mut Vec<u8>, values: &[i64]) {
         }),
         _ => {
             // The second number has no line yet: its step counts from nothing, as that of the first does.
-            put_varints(tokens, &values[..1], zigzag);
+            put_varints(tokens, &values[..1], zigzag)?;
             last = values[0];
             put_varints(tokens, &values[1..], |value| {
                 let residual = value.wrapping_sub(last);
                 let change = residual.wrapping_sub(step);
                 (last, step) = (value, residual);
                 zigzag(change)
-            });
+            })
         }
     }
 }
 
 /// Writes a varint for each value, some of them at once.
 #[inline]
-fn put_varints(to: &mut Vec<u8>, values: &[i64], mut spelled: impl FnMut(i64) -> u64) {
-    let mut room = [0u8; 10 * CHUNK];
+fn put_varints(to: &mut Vec<u8>, values: &[i64], mut spelled: impl FnMut(i64) -> u64) -> Result<(), Refusal> {
+    let mut room = [0u8; VARINT_BYTES * CHUNK];
     for some in values.chunks(CHUNK) {
         let mut at = 0;
         for &value in some {
@@ -194,8 +201,9 @@ fn put_varints(to: &mut Vec<u8>, values: &[i64], mut spelled: impl FnMut(i64) ->
             room[at] = rest as u8;
             at += 1;
         }
-        to.extend_from_slice(&room[..at]);
+        extend(to, &room[..at])?;
     }
+    Ok(())
 }
 
 const CHUNK: usize = 32;
@@ -229,6 +237,6 @@ pub fn take_numbers(
                 take(last)
             })
         }
-        _ => malformed(&"an unknown predictor"),
+        _ => malformed(&c"an unknown predictor"),
     }
 }

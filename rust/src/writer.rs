@@ -2,16 +2,16 @@
 
 use std::mem::take;
 
-use crate::py::{self, Class, Value};
+use crate::memory::{copied, extend, filled, push, reserve};
+use crate::py::{self, text_of, Class, Value};
 use crate::refusal::Refusal;
 use crate::scale::{least_scale, scale_of, scaled};
 use crate::shapes::Shapes;
 use crate::typed::Format;
-use crate::wire::{put_numbers, put_varint, zigzag};
+use crate::wire::{put_numbers, put_varint, zigzag, VARINT_BYTES};
 use crate::{kind, mask, MAX_LEVELS, TUPLES};
 
 /// Room that outlives a document, so that the next one need not ask for it.
-#[derive(Default)]
 pub struct Room {
     head: Vec<u8>,
     schema: Vec<u8>,
@@ -30,7 +30,26 @@ pub struct Room {
 
 const KEPT_BYTES: usize = 1 << 18;
 
+/// Room for the mask, the scale and the number of a row.
+const TOKEN_BYTES: usize = 3 + VARINT_BYTES;
+
 impl Room {
+    pub const fn new() -> Self {
+        Room {
+            head: Vec::new(),
+            schema: Vec::new(),
+            tokens: Vec::new(),
+            text: Vec::new(),
+            kinds: Vec::new(),
+            ints: Vec::new(),
+            floats: Vec::new(),
+            decimals: Vec::new(),
+            ticks: Vec::new(),
+            rows: Vec::new(),
+            texts: Vec::new(),
+        }
+    }
+
     /// Whether it is small enough to be kept.
     pub fn is_small(&self) -> bool {
         self.schema.capacity() + self.tokens.capacity() + self.text.capacity() + 8 * self.floats.capacity() < KEPT_BYTES
@@ -77,6 +96,7 @@ pub fn pack<'r>(document: Value<'_, '_>, room: &'r mut Room) -> Result<Payload<'
     room.rows = emptied(rows);
     room.texts = emptied(texts);
     room.head.clear();
+    reserve(&mut room.head, 2 * VARINT_BYTES)?;
     put_varint(&mut room.head, room.schema.len() as u64);
     put_varint(&mut room.head, room.tokens.len() as u64);
     let payload = Payload { room };
@@ -106,10 +126,11 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
     fn one(&mut self, value: Value<'a, 'py>, depth: usize) -> Result<(), Refusal> {
         let to = &mut *self.to;
         self.charged += 1;
+        reserve(&mut to.tokens, TOKEN_BYTES)?;
         match py::class_of(value) {
             Class::Text => {
                 to.tokens.push(mask::TEXT as u8);
-                put_text(&mut to.text, text_of(value)?);
+                put_text(&mut to.text, text_of(value)?)?;
                 self.zeros += 1;
             }
             Class::Null => to.tokens.push(mask::NULL as u8),
@@ -135,7 +156,7 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
                     }
                     None => {
                         put_varint(&mut to.tokens, mask::DOUBLE);
-                        self.put_raw(&float.to_le_bytes());
+                        self.put_raw(&float.to_le_bytes())?;
                     }
                 }
             }
@@ -152,7 +173,7 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
             return Err(Refusal::NotHeld);
         }
         let start = self.rows.len();
-        let length = py::elements(value, &mut self.rows);
+        let length = py::elements(value, &mut self.rows)?;
         self.to.tokens.push(mask::ARRAY as u8);
         put_varint(&mut self.to.tokens, zigzag(length as i64));
         if length > 0 {
@@ -171,10 +192,12 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
         let to = &mut *self.to;
         let size = py::size_of(value);
         to.tokens.push(mask::OBJECT as u8);
+        reserve(&mut to.schema, 1 + VARINT_BYTES)?;
+        reserve(&mut self.rows, size)?;
         to.schema.push(1);
         put_varint(&mut to.schema, size as u64);
         for (key, member) in py::members(value) {
-            put_key(&mut to.schema, text_of(key)?);
+            put_key(&mut to.schema, text_of(key)?)?;
             self.rows.push(member);
         }
         if size == 0 {
@@ -206,6 +229,7 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
             let mut first = start;
             if present != bit || step > 1 {
                 first = end;
+                reserve(&mut self.rows, count)?;
                 for row in 0..count {
                     let value = self.rows[start + row * step];
                     if py::class_of(value) == class {
@@ -230,6 +254,7 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
         self.charged += count as u64;
         let to = &mut *self.to;
         to.kinds.clear();
+        reserve(&mut to.kinds, count)?;
         to.ints.clear();
         to.floats.clear();
         self.texts.clear();
@@ -245,6 +270,7 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
             let kind = match class {
                 Class::Float => {
                     let before = to.floats.len();
+                    reserve(&mut to.floats, count - row)?;
                     to.floats.extend(run.map(py::float_of));
                     row += to.floats.len() - before;
                     kind::DECIMAL
@@ -252,17 +278,19 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
                 Class::Int => match py::int_of(value) {
                     Some(_) => {
                         let before = to.ints.len();
+                        reserve(&mut to.ints, count - row)?;
                         to.ints.extend(run.map_while(py::int_of));
                         row += to.ints.len() - before;
                         kind::INT
                     }
                     None => {
-                        bigints.push(value);
+                        push(&mut bigints, value)?;
                         row += 1;
                         kind::BIGINT
                     }
                 },
                 Class::Text => {
+                    reserve(&mut self.texts, count - row)?;
                     for value in run {
                         self.texts.push(text_of(value)?);
                         row += 1;
@@ -287,7 +315,7 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
         }
         let mut scale = 0;
         if present & mask::DECIMAL != 0 {
-            scale = scale_of(&to.floats, self.hint, &mut to.decimals);
+            scale = scale_of(&to.floats, self.hint, &mut to.decimals)?;
             self.hint = scale;
             if to.decimals.len() < to.floats.len() {
                 present |= mask::DOUBLE;
@@ -300,44 +328,46 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
                 }
             }
         }
-        let format = Format::of(&self.texts, &mut to.ticks);
+        let format = Format::of(&self.texts, &mut to.ticks)?;
         if format.is_some() {
             present ^= mask::TEXT ^ mask::TYPED;
         }
+        reserve(&mut to.schema, VARINT_BYTES + 1)?;
         put_varint(&mut to.schema, present);
         if !present.is_power_of_two() || present <= mask::BOOLEAN {
             if format.is_some() {
                 to.kinds.iter_mut().filter(|each| **each == kind::TEXT).for_each(|each| *each = kind::TYPED);
             }
-            to.tokens.extend_from_slice(&to.kinds);
+            extend(&mut to.tokens, &to.kinds)?;
         }
         if present & mask::INT != 0 {
-            put_numbers(&mut to.schema, &mut to.tokens, &to.ints);
+            put_numbers(&mut to.schema, &mut to.tokens, &to.ints)?;
         }
         if present & mask::DECIMAL != 0 {
-            to.schema.push(scale as u8);
-            put_numbers(&mut to.schema, &mut to.tokens, &to.decimals);
+            push(&mut to.schema, scale as u8)?;
+            put_numbers(&mut to.schema, &mut to.tokens, &to.decimals)?;
         }
         match format {
             None => {
-                self.texts.iter().for_each(|text| put_text(&mut to.text, text));
+                self.texts.iter().try_for_each(|text| put_text(&mut to.text, text))?;
                 self.zeros += self.texts.len();
             }
             Some(format) => {
-                format.put(&mut to.schema);
-                if format.raw_bytes().is_some() {
+                format.put(&mut to.schema)?;
+                if let Some(bytes) = format.raw_bytes() {
+                    reserve(&mut to.text, bytes * self.texts.len())?;
                     let from = to.text.len();
                     self.texts.iter().for_each(|text| format.put_raw(text, &mut to.text));
                     self.zeros += memchr::memchr_iter(0, &to.text[from..]).count();
                 } else {
-                    put_numbers(&mut to.schema, &mut to.tokens, &to.ticks);
+                    put_numbers(&mut to.schema, &mut to.tokens, &to.ticks)?;
                 }
             }
         }
         if present & mask::DOUBLE != 0 {
             for double in take(&mut self.to.floats) {
                 if scaled(double, scale).is_none() {
-                    self.put_raw(&double.to_le_bytes());
+                    self.put_raw(&double.to_le_bytes())?;
                 }
             }
         }
@@ -347,18 +377,20 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
         Ok(present)
     }
 
-    fn put_raw(&mut self, bytes: &[u8]) {
-        self.to.text.extend_from_slice(bytes);
+    fn put_raw(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
+        extend(&mut self.to.text, bytes)?;
         self.zeros += bytes.iter().filter(|&&byte| byte == 0).count();
+        Ok(())
     }
 
     #[inline(never)]
     fn put_bigint(&mut self, value: Value<'a, 'py>) -> Result<(), Refusal> {
-        let digits = py::digits_of(value).ok_or(Refusal::NotHeld)?;
+        let spelled = py::digits_of(value)?;
+        let digits = text_of(spelled.as_borrowed())?;
         if digits.trim_start_matches('-').len() > py::MAX_DIGITS {
             return Err(Refusal::NotHeld);
         }
-        put_text(&mut self.to.text, &digits);
+        put_text(&mut self.to.text, digits)?;
         self.zeros += 1;
         Ok(())
     }
@@ -370,19 +402,20 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
         let count = end - first;
         let mut lengths = take(&mut self.to.ints);
         lengths.clear();
+        reserve(&mut lengths, count)?;
         for row in first..end {
             let row = self.rows[row];
-            lengths.push(py::elements(row, &mut self.rows) as i64);
+            lengths.push(py::elements(row, &mut self.rows)? as i64);
         }
         let length = lengths[0];
         let is_fixed = count > 1 && TUPLES.contains(&length) && lengths.iter().all(|&each| each == length);
         if is_fixed {
-            self.to.schema.push(length as u8);
+            push(&mut self.to.schema, length as u8)?;
         } else {
             if count > 1 {
-                self.to.schema.push(0);
+                push(&mut self.to.schema, 0)?;
             }
-            put_numbers(&mut self.to.schema, &mut self.to.tokens, &lengths);
+            put_numbers(&mut self.to.schema, &mut self.to.tokens, &lengths)?;
         }
         self.to.ints = lengths;
         if is_fixed {
@@ -418,16 +451,19 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
         }
         let Shapes { keys, shapes, of_row, .. } = found;
         let to = &mut *self.to;
+        reserve(&mut to.schema, 2 * VARINT_BYTES)?;
         put_varint(&mut to.schema, shapes.len() as u64);
         put_varint(&mut to.schema, keys.len() as u64);
         for key in &keys {
-            put_key(&mut to.schema, key);
+            put_key(&mut to.schema, key)?;
         }
         if shapes.len() > 1 {
             for shape in &shapes {
+                reserve(&mut to.schema, VARINT_BYTES)?;
                 put_varint(&mut to.schema, shape.len() as u64);
                 let mut following = 0;
                 for &key in shape {
+                    reserve(&mut to.schema, VARINT_BYTES)?;
                     put_varint(&mut to.schema, if key == following { 0 } else { u64::from(key) + 1 });
                     following = key + 1;
                 }
@@ -435,6 +471,7 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
         }
         if shapes.len() > 1 || keys.is_empty() {
             for &shape in &of_row {
+                reserve(&mut to.tokens, VARINT_BYTES)?;
                 put_varint(&mut to.tokens, u64::from(shape));
             }
         }
@@ -442,7 +479,7 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
             return self.columns_of(end, keys.len(), of_row.len(), depth);
         }
         // Where the column of each key starts; then every value goes to its own.
-        let mut places = vec![0usize; keys.len() + 1];
+        let mut places = filled(0usize, keys.len() + 1)?;
         for &shape in &of_row {
             for &key in &shapes[shape as usize] {
                 places[key as usize + 1] += 1;
@@ -451,9 +488,10 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
         for key in 0..keys.len() {
             places[key + 1] += places[key];
         }
-        let starts = places.clone();
-        let values = self.rows.split_off(end);
-        let mut columns = values.clone();
+        let starts = copied(&places)?;
+        let values = copied(&self.rows[end..])?;
+        self.rows.truncate(end);
+        let mut columns = copied(&values)?;
         let mut values = values.into_iter();
         for &shape in &of_row {
             for (&key, value) in shapes[shape as usize].iter().zip(&mut values) {
@@ -462,7 +500,7 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
             }
         }
         for key in 0..keys.len() {
-            self.rows.extend_from_slice(&columns[starts[key]..starts[key + 1]]);
+            extend(&mut self.rows, &columns[starts[key]..starts[key + 1]])?;
             self.node(end, depth)?;
             self.rows.truncate(end);
         }
@@ -470,21 +508,18 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
     }
 }
 
-/// Returns a str as UTF-8; anything else, or a lone surrogate in it, is not held.
-#[inline]
-pub fn text_of<'a>(value: Value<'a, '_>) -> Result<&'a str, Refusal> {
-    py::text_of(value).ok_or(Refusal::NotHeld)
-}
-
-#[inline]
-fn put_text(to: &mut Vec<u8>, text: &str) {
-    to.reserve(text.len() + 1);
+#[inline(always)]
+fn put_text(to: &mut Vec<u8>, text: &str) -> Result<(), Refusal> {
+    reserve(to, text.len() + 1)?;
     to.extend_from_slice(text.as_bytes());
     to.push(0);
+    Ok(())
 }
 
-#[inline]
-fn put_key(to: &mut Vec<u8>, key: &str) {
+#[inline(always)]
+fn put_key(to: &mut Vec<u8>, key: &str) -> Result<(), Refusal> {
+    reserve(to, VARINT_BYTES + key.len())?;
     put_varint(to, key.len() as u64);
     to.extend_from_slice(key.as_bytes());
+    Ok(())
 }
