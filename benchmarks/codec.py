@@ -38,7 +38,7 @@ from schemaless.codec.envelope import DEFAULT_LIMITS, decode_body, encode_body, 
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import DEFAULT, ZLIB
 
-PACKAGES = ("msgpack", "ormsgpack", "orjson", "msgspec", "deflate")
+PACKAGES = ("msgpack", "ormsgpack", "orjson", "msgspec", "schemaless-packed")
 
 
 def logbooks(count: int) -> list[Any]:

@@ -55,7 +55,7 @@ BATCH = 100
 THREADS = 8
 COLUMN = "BASE"
 ROW_COLUMNS = ("BASE", "FARE", "ROUTE", "STATUS")
-PACKAGES = ("PyMySQL", "SQLAlchemy", "msgpack", "ormsgpack", "orjson", "msgspec", "deflate")
+PACKAGES = ("PyMySQL", "SQLAlchemy", "msgpack", "ormsgpack", "orjson", "msgspec", "schemaless-packed")
 SETTINGS = (
     "innodb_flush_log_at_trx_commit",
     "sync_binlog",

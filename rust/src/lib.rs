@@ -18,6 +18,7 @@ mod shapes;
 mod typed;
 mod wire;
 mod writer;
+mod zlib;
 
 use std::ops::RangeInclusive;
 
@@ -159,6 +160,27 @@ impl<'a> Argument<'a> {
     }
 }
 
+/// Inflates a zlib stream. Returns None where the reference has to decide: the stream is damaged, incomplete, followed by
+/// other bytes, or inflates to more than `most` bytes.
+#[pyfunction]
+#[pyo3(signature = (stream, most, /))]
+fn inflate<'py>(stream: &Bound<'py, PyAny>, most: usize) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let py = stream.py();
+    Argument::new(stream)
+        .and_then(|stream| zlib::inflate(py, stream.bytes(), most))
+        .map_err(|refusal| refusal.raised(py))
+}
+
+/// Compresses a payload to a zlib stream, at level 1 to 9.
+#[pyfunction]
+#[pyo3(signature = (payload, level, /))]
+fn deflate<'py>(payload: &Bound<'py, PyAny>, level: i32) -> PyResult<Bound<'py, PyAny>> {
+    let py = payload.py();
+    Argument::new(payload)
+        .and_then(|payload| zlib::deflate(py, payload.bytes(), level))
+        .map_err(|refusal| refusal.raised(py))
+}
+
 #[pymodule]
 fn schemaless_packed(module: &Bound<'_, PyModule>) -> PyResult<()> {
     if !py::is_as_expected(module.py())? {
@@ -167,6 +189,8 @@ fn schemaless_packed(module: &Bound<'_, PyModule>) -> PyResult<()> {
     replies::prepare(module.py())?;
     module.add_function(wrap_pyfunction!(pack, module)?)?;
     module.add_function(wrap_pyfunction!(unpack, module)?)?;
+    module.add_function(wrap_pyfunction!(inflate, module)?)?;
+    module.add_function(wrap_pyfunction!(deflate, module)?)?;
     module.add_function(wrap_pyfunction!(replies::packets, module)?)?;
     module.add_function(wrap_pyfunction!(replies::rows, module)?)
 }

@@ -22,7 +22,6 @@ BASELINE: Final = ("json", "zlib")
 _LIBRARIES: Final = (
     "cbor2",
     "cramjam",
-    "deflate",
     "fastavro",
     "flatbuffers",
     "lz4",
@@ -32,6 +31,7 @@ _LIBRARIES: Final = (
     "ormsgpack",
     "protobuf",
     "pymongo",
+    "schemaless-packed",
     "thriftpy2",
     "ujson",
     "zstandard",

@@ -1,7 +1,7 @@
 """Payloads to shorter ones and back: none, zlib and zstd, each strict about where a stream ends and how large it gets.
 
-``zlib`` is the reference. ``deflate`` (libdeflate) is used where it is present and where it is certain that ``zlib``
-would have read the same stream to the same end.
+``zlib`` is the reference. The native part, which has libdeflate, is used where it is present and where ``zlib`` would
+have read the same stream to the same end.
 """
 
 from __future__ import annotations
@@ -26,11 +26,16 @@ from schemaless.errors import (
     TruncatedBody,
 )
 
-_GUESSED_RATIO: Final = 16
-_DEFLATE_MAX_BYTES: Final = 1 << 22
-"""Larger guesses are left to ``zlib``, which takes memory only as the stream fills it."""
+_NATIVE_MAX_BYTES: Final = 1 << 22
+"""Largest payload that the native part inflates. ``zlib`` takes the rest, and allocates only as the stream goes on."""
+
+_ZLIB_NO_MEMORY: Final = "Error -4 "
+"""Start of ``zlib.error``'s text where an allocation failed: zlib's Z_MEM_ERROR."""
 
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_ZSTD_NO_MEMORY: Final = "not enough memory"
+"""Part of ``zstandard.ZstdError``'s text where an allocation failed."""
+
 _ZSTD_SIZE_UNKNOWN: Final = (1 << 64) - 1
 _ZSTD_PLAUSIBLE_RATIO: Final = 64
 _ZSTD_STEP_BYTES: Final = 256
@@ -145,28 +150,16 @@ class Zlib(Compressor):
     levels = range(1, 10)
     counts_as = (1, 0)
 
-    def __init__(self, *, fast: bool, deflate_min_bytes: int = 512) -> None:
-        """Take a compressor.
-
-        Args:
-            fast: whether ``deflate`` is used where it is present.
-            deflate_min_bytes: streams that are shorter are left to ``zlib``, which begins sooner: 1.1 us for 140 bytes,
-                against 2.3.
-        """
-        self._deflate_min_bytes = deflate_min_bytes
-        deflate = optional("deflate") if fast else None
-        self._inflate: Callable[[Payload, int], bytearray] | None = None
-        self._compress: Callable[[Payload, int], Payload] = zlib.compress
-        if deflate:
-            self._inflate = deflate.zlib_decompress
-            self._compress = deflate.zlib_compress
-            self._adler32: Callable[[Payload], int] = deflate.adler32
-            self._refusal: type[Exception] = deflate.DeflateError
+    def __init__(self, *, fast: bool) -> None:
+        """Take the native part if ``fast`` and where it is present; a version before 0.3 has no compressor."""
+        native = optional("schemaless_packed") if fast else None
+        self._inflate: Callable[[Payload, int], bytes | None] | None = getattr(native, "inflate", None)
+        self._compress: Callable[[Payload, int], bytes] = getattr(native, "deflate", zlib.compress)
 
     def compress(
         self, payload: Payload, level: int | None, dictionary: Dictionary | None = None, table_bits: int | None = None
     ) -> Payload:
-        """Return a zlib stream; ``level`` is 1 to 9, 6 unless told."""
+        """Return a zlib stream; ``level`` is 1 to 9, and 6 by default."""
         return self._compress(payload, self.level if level is None else level)
 
     def decompress(self, compressed: Payload, max_bytes: int, dictionaries: Dictionaries = NO_DICTIONARIES) -> Payload:
@@ -178,22 +171,10 @@ class Zlib(Compressor):
             DecodedSizeExceeded: it inflates to more than ``max_bytes``.
             MalformedPayload: zlib refuses it.
         """
-        if self._inflate is not None and len(compressed) >= self._deflate_min_bytes:
-            room = min(len(compressed) * _GUESSED_RATIO + 1024, max_bytes)
-            while room <= _DEFLATE_MAX_BYTES:
-                try:
-                    inflated = self._inflate(compressed, room)
-                except self._refusal:  # too little room, or a bad stream: it does not say which
-                    if room == max_bytes:
-                        break
-                    room = min(room * 8, max_bytes)
-                    continue
-                # libdeflate ignores what follows the stream, and does not say where it ended. It ends with this
-                # checksum: where that stands nowhere in the input but in the last four bytes, nothing follows.
-                checksum = self._adler32(inflated).to_bytes(4, "big")
-                if compressed.find(checksum) == len(compressed) - 4:
-                    return inflated
-                break
+        if self._inflate is not None:
+            inflated = self._inflate(compressed, min(max_bytes, _NATIVE_MAX_BYTES))
+            if inflated is not None:
+                return inflated
         return _inflate(compressed, max_bytes)
 
     def check_canonical(self, compressed: Payload, payload_bytes: int) -> None:
@@ -225,14 +206,14 @@ class Zstd(Compressor):
         """Return a zstd frame; ``level`` is 1 to 22, 3 unless told."""
         level = self.level if level is None else level
         if dictionary is not None:
-            return dictionary.compressor(level, table_bits if level == self.level else None).compress(payload)
+            return _zstd_stream(dictionary.compressor(level, table_bits if level == self.level else None), payload)
         compressors: dict[int, zstandard.ZstdCompressor] = self._local.__dict__.setdefault("compressors", {})
         compressor = compressors.get(level)
         if compressor is None:
             compressor = compressors[level] = zstandard.ZstdCompressor(
                 level=level, write_checksum=False, write_content_size=True, write_dict_id=False
             )
-        return compressor.compress(payload)
+        return _zstd_stream(compressor, payload)
 
     def decompress(self, compressed: Payload, max_bytes: int, dictionaries: Dictionaries = NO_DICTIONARIES) -> bytes:
         """Return what a frame holds.
@@ -307,11 +288,22 @@ def frame_header(compressed: Payload | memoryview) -> tuple[int | None, int]:
     return None if header.content_size == _ZSTD_SIZE_UNKNOWN else header.content_size, header.dict_id
 
 
+def _zstd_stream(compressor: zstandard.ZstdCompressor, payload: Payload) -> bytes:
+    try:
+        return compressor.compress(payload)
+    except zstandard.ZstdError as refusal:
+        if _ZSTD_NO_MEMORY not in str(refusal):
+            raise
+        raise MemoryError(f"zstd could not allocate memory to compress {len(payload)} bytes") from None
+
+
 def _inflate(compressed: Payload, max_bytes: int) -> bytes:
     stream = zlib.decompressobj()
     try:
         inflated = stream.decompress(compressed, max_bytes + 1)
     except zlib.error as refusal:
+        if str(refusal).startswith(_ZLIB_NO_MEMORY):
+            raise MemoryError(f"zlib could not allocate memory to inflate {len(compressed)} bytes") from None
         raise MalformedPayload(f"zlib refuses the payload: {refusal}") from None
     if len(inflated) > max_bytes:
         raise too_large(max_bytes)
@@ -335,6 +327,8 @@ def _decompress_in_steps(compressed: Payload, max_bytes: int, dictionary: Dictio
         except zstandard.ZstdError as refusal:
             if "too much memory" in str(refusal):
                 raise too_large(max_bytes) from None
+            if _ZSTD_NO_MEMORY in str(refusal):
+                raise MemoryError(f"zstd could not allocate memory to decompress {len(compressed)} bytes") from None
             if dictionary is not None:
                 # The envelope's checksum holds, so the frame is as it was written.
                 raise DictionaryDamaged(

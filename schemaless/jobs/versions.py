@@ -27,7 +27,7 @@ def versions(store: Datastore) -> dict[str, Any]:
 def _installed() -> dict[str, str | None]:
     versions: dict[str, str | None] = {}
     for name in (
-        *("schemaless-store", "PyMySQL", "msgpack", "zstandard", "ormsgpack", "msgspec", "orjson", "deflate"),
+        *("schemaless-store", "PyMySQL", "msgpack", "zstandard", "ormsgpack", "msgspec", "orjson"),
         "schemaless-packed",
     ):
         try:

@@ -8,17 +8,11 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from schemaless.codec.compressors import Zlib
 from schemaless.codec.documents import identical
 from schemaless.codec.engine import REFERENCE, Engine
 from schemaless.errors import SchemalessError
 
-DEFLATE = Zlib(fast=True, deflate_min_bytes=0)
-"""Nearly all streams here are so short that ``zlib`` would read them on both paths."""
-
-
 FAST = Engine(fast=True)
-FAST.compressors[DEFLATE.id] = DEFLATE
 
 
 BOUNDED = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

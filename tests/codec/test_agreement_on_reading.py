@@ -28,7 +28,7 @@ from schemaless.codec.recode import recode
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.errors import CorruptBody
 from tests.cases import each
-from tests.codec.agreement import ANY_DOCUMENT, BOUNDED, DEFLATE, FAST, MODEL, agree, outcome
+from tests.codec.agreement import ANY_DOCUMENT, BOUNDED, FAST, MODEL, agree, outcome
 from tests.codec.test_agreement_on_writing import nested
 
 pytestmark = pytest.mark.once  # each test names its engine
@@ -199,7 +199,7 @@ def test_decode_damaged_payload_is_agreed_on(document: Any, position: int, byte:
 def test_decompress_damaged_stream_is_agreed_on(content: bytes, data: st.DataObject) -> None:
     """Cut, extended or damaged streams end alike on every path; what both read is what went in."""
     for reference, fast, compress in (
-        (Zlib(fast=False), DEFLATE, zlib.compress),
+        (Zlib(fast=False), Zlib(fast=True), zlib.compress),
         (Zstd(fast=False), Zstd(fast=True), zstandard.compress),
     ):
         stream = bytearray(compress(content))
@@ -226,13 +226,14 @@ def test_decompress_damaged_stream_is_agreed_on(content: bytes, data: st.DataObj
 
 @pytest.mark.parametrize("filler", [b"\x00", b"ab", b"\x90"])
 def test_decompress_trailing_bytes_that_repeat_the_checksum_raise(filler: bytes) -> None:
-    """The trick that finds a stream's end cannot be fooled by bytes that look like one."""
+    """Bytes after a stream are refused, even where they look like its end."""
+    zlib_fast = Zlib(fast=True)
     for content in (b"", filler, filler * 100, filler * 5000):
         stream = zlib.compress(content)
         for tail in (stream[-4:], stream[-1:], stream[-4:] * 3, b"\x00" * 4, stream):
             with pytest.raises(CorruptBody):
-                DEFLATE.decompress(stream + tail, 1 << 20)
-        assert DEFLATE.decompress(stream, 1 << 20) == content
+                zlib_fast.decompress(stream + tail, 1 << 20)
+        assert zlib_fast.decompress(stream, 1 << 20) == content
 
 
 @each("limit", [1, 999, 1000, 1001, 5000])

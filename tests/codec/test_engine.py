@@ -23,7 +23,7 @@ from schemaless.codec.envelope import decode_body, dictionary_of, encode_body, s
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import codec_named, codec_names
 
-PACKAGES = ("deflate", "msgspec", "orjson", "ormsgpack")
+PACKAGES = ("msgspec", "orjson", "ormsgpack")
 GOLDEN = [
     path
     for path in sorted((Path(__file__).parents[1] / "vectors" / "bodies").glob("*.body"))
@@ -85,7 +85,7 @@ def test_fast_extra_is_switched_off_by_the_environment() -> None:
     program = (
         "import sys; from schemaless.codec.engine import ENGINE; from schemaless.codec.recode import recode; "
         "recode(b'{\"a\": 1}'); "
-        "print(ENGINE.fast, sorted({'ormsgpack', 'orjson', 'msgspec', 'deflate'} & set(sys.modules)))"
+        "print(ENGINE.fast, sorted({'ormsgpack', 'orjson', 'msgspec', 'schemaless_packed'} & set(sys.modules)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], env={"SCHEMALESS_FAST": "0"}, capture_output=True, text=True, check=True
@@ -94,7 +94,11 @@ def test_fast_extra_is_switched_off_by_the_environment() -> None:
     assert done.stdout == "False []\n"
 
 
-@pytest.mark.parametrize("missing", [PACKAGES, *((name,) for name in PACKAGES)], ids=" ".join)
+@pytest.mark.parametrize(
+    "missing",
+    [PACKAGES, (*PACKAGES, "schemaless_packed"), *((name,) for name in (*PACKAGES, "schemaless_packed"))],
+    ids=" ".join,
+)
 def test_without_packages_of_the_fast_extra_bodies_are_the_same_documents(missing: tuple[str, ...]) -> None:
     """Every golden body is read, written in every codec and recoded; what was written reads here as the same."""
     *lines, imported = run_without(missing, CODEC_PROGRAM, given=" ".join(path.read_bytes().hex() for path in GOLDEN))

@@ -1,4 +1,4 @@
-"""The native part of packed bodies by itself: it answers where it can, says so where it cannot, and ends no process."""
+"""The native part by itself: it answers where it can, says so where it cannot, and ends no process."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import weakref
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -346,3 +347,49 @@ def test_native_forgets_when_there_are_too_many_layouts() -> None:
     for number in range(6_000):
         document = {f"{number} {key}": key for key in range(number % 60)}
         assert native.unpack(native.pack(document), MAX_DEPTH) == document
+
+
+@each("content", [b"", b"a", b"ab" * 5_000, bytes(range(256)) * 300, random.Random(5).randbytes(40_000)])
+def test_native_inflate_and_deflate_are_inverse_to_zlib(content: bytes) -> None:
+    """Each reads what the other wrote, at every level; bytes and bytearray give the same."""
+    for level in range(1, 10):
+        stream = native.deflate(content, level)
+        assert stream == native.deflate(bytearray(content), level)
+        assert zlib.decompress(stream) == content
+        assert native.inflate(stream, 1 << 20) == content
+        assert native.inflate(bytearray(zlib.compress(content, level)), 1 << 20) == content
+
+
+def test_native_inflate_refuses_what_is_no_whole_stream() -> None:
+    """Cut short, followed by bytes, damaged or too long: None, so that zlib tells why."""
+    content = bytes(range(256)) * 300
+    stream = zlib.compress(content)
+    changed = stream[:40] + bytes([stream[40] ^ 1]) + stream[41:]
+    for damaged in (b"", stream[:-1], stream[: len(stream) // 2], stream + b"\0", stream * 2, changed):
+        assert native.inflate(damaged, 1 << 20) is None
+    assert native.inflate(stream, len(content) - 1) is None
+    assert native.inflate(stream, len(content)) == content
+
+
+@each("level", [-1, 0, 10, 12])
+def test_native_deflate_refuses_other_levels(level: int) -> None:
+    """Levels are those of zlib, without the one that does not compress."""
+    with pytest.raises(ValueError, match="level"):
+        native.deflate(b"content", level)
+
+
+def test_native_threads_inflate_and_deflate_beside_each_other() -> None:
+    """They run without the GIL, each with memory of its own."""
+    contents = [random.Random(seed).choices(b"abcdefgh", k=2_000 * (seed + 1)) for seed in range(8)]
+    start = threading.Barrier(4)
+
+    def work(seed: int) -> None:
+        chance = random.Random(seed)
+        start.wait()
+        for _ in range(500):
+            content = bytes(chance.choice(contents))
+            assert native.inflate(native.deflate(content, chance.randrange(1, 10)), 1 << 20) == content
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(work, seed) for seed in range(4)]:
+            done.result()

@@ -61,7 +61,7 @@ def test_the_example_of_the_page_runs(pytester, run):
     page = PAGE.read_text(encoding="utf-8")
     (example,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (settings,) = re.findall(r"^```ini\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    missing = ("click", "rich", "deflate", "msgspec", "orjson", "ormsgpack")
+    missing = ("click", "rich", "msgspec", "orjson", "ormsgpack")
     pytester.makeconftest(f"import sys\nsys.modules.update(dict.fromkeys({missing}))")
     pytester.makeini(settings)
     pytester.makepyfile(
