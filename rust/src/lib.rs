@@ -181,7 +181,9 @@ fn deflate<'py>(payload: &Bound<'py, PyAny>, level: i32) -> PyResult<Bound<'py, 
         .map_err(|refusal| refusal.raised(py))
 }
 
-#[pymodule]
+// References borrowed from a document are sound only while no other thread can change it, so a free-threaded interpreter
+// has to enable the GIL when it imports this module.
+#[pymodule(gil_used = true)]
 fn schemaless_packed(module: &Bound<'_, PyModule>) -> PyResult<()> {
     if !py::is_as_expected(module.py())? {
         return Err(PyImportError::new_err("built for another Python than this"));

@@ -10,7 +10,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyByteArray, PyDict, PyList, PyString};
+use pyo3::types::{PyBool, PyByteArray, PyDict, PyFloat, PyList, PyString};
 use pyo3::{ffi, Borrowed};
 
 use crate::access;
@@ -370,10 +370,76 @@ pub fn is_as_expected(py: Python<'_>) -> PyResult<bool> {
         return Ok(false);
     }
     let floats: Vec<f64> = floats.into_iter().map(float_of).collect();
-    Ok(of_strings.as_ref() == Some(&expected)
+    Ok(makes_strings(py)?
+        && fills_templates(py)?
+        && of_strings.as_ref() == Some(&expected)
         && told(&dict) == of_strings
         && size_of(dict.as_any().as_borrowed()) == 2
         && floats == [1.5, -0.0])
+}
+
+/// Whether `access` makes and reads ASCII strings as CPython does.
+fn makes_strings(py: Python<'_>) -> PyResult<bool> {
+    for length in [0, 1, 2, 7, 8, 9, 100, 5000] {
+        let text: String = ('!'..='~').cycle().take(length).collect();
+        let Ok(made) = new_ascii(py, text.as_bytes()) else {
+            return Ok(false);
+        };
+        let expected = PyString::new(py, &text);
+        let is_same = made.eq(&expected)? && made.hash()? == expected.hash()? && made.len()? == length;
+        if !is_same || made.extract::<String>()? != text || text_of(made.as_borrowed()).ok() != Some(text.as_str()) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether `access` replaces the members of copied dicts where CPython finds them, with the reference counts and the
+/// tracking by the garbage collector that CPython expects; with index tables of one and two bytes an entry.
+fn fills_templates(py: Python<'_>) -> PyResult<bool> {
+    for size in [1usize, 5, 6, 100, 300] {
+        let template = PyDict::new(py);
+        let keys: Vec<Py<PyString>> = (0..size).map(|number| PyString::new(py, &number.to_string()).unbind()).collect();
+        for key in &keys {
+            template.set_item(key, py.None())?;
+        }
+        let template = template.unbind();
+        let Ok(object) = new_like(py, &template) else {
+            return Ok(false);
+        };
+        // The last value is a list, so that the dict has to be tracked by the garbage collector.
+        let values: Vec<Made<'_>> = (0..size)
+            .map(|number| match number + 1 == size {
+                true => PyList::empty(py).into_any(),
+                false => PyFloat::new(py, number as f64).into_any(),
+            })
+            .collect();
+        for (index, value) in values.iter().enumerate() {
+            if replace_member(&object, index, value.clone(), || &keys[index]).is_err() {
+                return Ok(false);
+            }
+        }
+        let is_held = values.iter().all(|value| owners(value) == 2);
+        let is_there = object.len() == size
+            && object
+                .iter()
+                .zip(&keys)
+                .zip(&values)
+                .all(|((member, key), value)| member.0.is(key) && member.1.is(value));
+        // SAFETY: a live dict.
+        let is_tracked = unsafe { ffi::PyObject_GC_IsTracked(object.as_ptr()) } == 1;
+        let is_untouched = template.bind(py).iter().all(|(_, value)| value.is_none());
+        drop(object);
+        if !(is_held && is_there && is_tracked && is_untouched && values.iter().all(|value| owners(value) == 1)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn owners(value: &Made<'_>) -> isize {
+    // SAFETY: a live object.
+    unsafe { ffi::Py_REFCNT(value.as_ptr()) as isize }
 }
 
 /// Makes a str of ASCII bytes.
