@@ -7,7 +7,7 @@
 .POSIX:
 .SUFFIXES:
 .NOTPARALLEL:
-.PHONY: help install demo test lint bench bench-migrate docs reference dist clean
+.PHONY: help install demo test test-native lint bench bench-migrate docs reference dist clean
 
 export PYTHON DATA ROW_KEY
 PY = .venv/bin/python
@@ -17,6 +17,7 @@ help:
 	@echo '             (DATA=file.ndjson and ROW_KEY=field: on your own)'
 	@echo 'make test    lint, then all tests with the [fast] extra on MySQL, and without it on MariaDB'
 	@echo '             (CROSS=1: both on both; FAST=1 or FAST=0: one, on both; ARGS=... goes to pytest)'
+	@echo 'make test-native  the native part and its tests on each CPython found here, 3.11 to 3.14'
 	@echo 'make lint    ruff, mypy --strict, import contracts'
 	@echo 'make bench   what the figures in README.md come from (ARGS=... goes to each script)'
 	@echo 'make bench-migrate  only those of the migration'
@@ -61,6 +62,10 @@ else
 	$(PY) -m pytest $(SIDES) $(call side,fast,1//env:SERVER=mysql//env:SCHEMALESS_SIDE=0) \
 	    $(call side,plain,0//env:SERVER=mariadb//env:SCHEMALESS_SIDE=1) $(ARGS)
 endif
+
+test-native: export ARGS := $(ARGS)
+test-native: install
+	@sh tools/test-native.sh
 
 lint: install
 	$(PY) -m ruff check
