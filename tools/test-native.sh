@@ -17,7 +17,7 @@ packages='PyMySQL SQLAlchemy alembic hypothesis msgpack msgspec orjson ormsgpack
     pytest-xdist zstandard'
 tests='tests/codec/test_packed_native.py tests/codec/test_packed.py tests/codec/test_packed_reader.py
     tests/codec/test_agreement_on_reading.py tests/codec/test_engine.py tests/codec/test_out_of_memory.py
-    tests/codec/test_vectors.py tests/mysql/test_replies.py'
+    tests/codec/test_vectors.py tests/wire/test_replies.py'
 
 fail() {
     echo "make: $*" >&2

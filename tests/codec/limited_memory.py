@@ -21,7 +21,7 @@ from typing import Any
 from schemaless.codec.documents import identical
 from schemaless.codec.envelope import decode_body, encode_body
 from schemaless.codec.registry import codec_named
-from schemaless.mysql.replies import PARSER
+from schemaless.wire.replies import PARSER
 
 DOCUMENTS = 20_000
 PIECE = 200
