@@ -224,7 +224,7 @@ def test_tables_of_a_sound_datastore_are_checked_and_what_the_account_cannot_see
         assert tables == {**counts, "locations": locations}
     said = invoke("check", url=fresh_url)
 
-    assert (said.code, "'schemaless index check NAME' compares entries" in said.out) == (0, True)
+    assert (said.code, "use 'schemaless index check NAME'" in said.out) == (0, True)
     assert "not checked: follower in 2 shards of " in said.err
 
 
