@@ -262,7 +262,7 @@ class ShardIdentityMismatch(TopologyError):
 class ReplicaRefused(TopologyError):
     """Raised if a server does not replicate from the cluster's primary, or is the primary itself.
 
-    Nothing but the token that was to appear on the replica was written.
+    Only the token that should have appeared on the replica was written.
     """
 
 
@@ -367,7 +367,7 @@ class FeedRefused(ServerError):
 class WrongReply(ServerError):
     """Raised if a read received the reply to another query; the reply was discarded and the connection closed.
 
-    This is a second line of defence: a mixed-up reply should be noticed before it gets this far.
+    This is a second line of defence: earlier checks should detect most mixed-up replies.
     """
 
     retryable = True
@@ -523,7 +523,7 @@ class WorkersDied(SchemalessError):
 
 
 class InvalidInput(SchemalessError):
-    """Raised if an argument, option or input file cannot be used; the message gives the place."""
+    """Raised if an argument, option or input file cannot be used; the message says which one, and where."""
 
 
 class LocalServerError(SchemalessError):

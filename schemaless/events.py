@@ -1,6 +1,6 @@
 """Progress events of long-running calls.
 
-Every call that takes a while has a ``listener`` argument; its docstring lists the events and the unit it counts in.
+Every long-running call takes a ``listener``; its docstring lists the events and the unit of progress.
 Events about a particular concept, such as a fault or a job, are defined next to that concept.
 
 A listener runs in the caller's thread, between two steps of the work, so the work waits for it. It may read and print,

@@ -24,10 +24,11 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 def settle_exit_status() -> None:
-    """Have the process end with its own status after an interrupt that was handled.
+    """Make the process exit with its own status after a handled interrupt.
 
-    An interrupt within ``exec`` of text, as dataclasses and named tuples are made by, leaves a mark in the interpreter:
-    at its end, it kills itself with SIGINT, even if the interrupt was handled. The next ``exec`` takes the mark away.
+    An interrupt during ``exec`` of a string, by which dataclasses and named tuples generate code, sets a flag in the
+    interpreter. On exit, the interpreter then kills itself with SIGINT, even if the interrupt was handled. The next
+    ``exec`` clears the flag.
     """
     exec("")  # noqa: S102 - there is no other way
 
@@ -36,11 +37,11 @@ def settle_exit_status() -> None:
 def starting_processes() -> Iterator[None]:
     """Start processes within the block that Ctrl-C does not reach before they call ``ignore_interrupts``.
 
-    A terminal sends SIGINT to all processes of a command. One that still imports its modules would show a traceback.
+    A terminal sends SIGINT to all processes of a command. A process still importing modules would print a traceback.
     """
     from multiprocessing import resource_tracker  # most commands start no processes
 
-    # It unblocks the signal when it starts its own process, which it does once.
+    # Start the tracker before blocking SIGINT: starting it unblocks the signal, and happens only once.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -52,5 +53,5 @@ def starting_processes() -> Iterator[None]:
 def ignore_interrupts() -> None:
     """Ignore SIGINT from now on, in a process that was started within ``starting_processes``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # What this process starts is not to inherit that it is blocked.
+    # Processes that this one starts must not inherit the blocked signal.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

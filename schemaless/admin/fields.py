@@ -106,7 +106,7 @@ def check_ref_key_expression(expression: str) -> None:
 
 
 def hashed(name: str) -> uuid.UUID:
-    """Return the row_key of a name; raise InvalidInput if UTF-8 cannot encode it."""
+    """Hash a name to a row_key; raise InvalidInput if UTF-8 cannot encode it."""
     try:
         return row_key_for(name)
     except UnicodeEncodeError:

@@ -306,7 +306,7 @@ class DumpDictionaries:
     """Dictionaries in a dump, and their numbers in the datastore that is loaded."""
 
     def __init__(self, here: Dictionaries, bring: Callable[[Dictionary, dict[str, Any]], Dictionary]) -> None:
-        """Create it without dictionaries from the dump.
+        """Start without any dictionaries from the dump.
 
         Args:
             here: dictionaries of the datastore.

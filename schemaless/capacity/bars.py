@@ -1,8 +1,8 @@
 """File bytes by column, now and in each codec: the data of the stacked bar chart. Pure.
 
-A column's part of the files is its body bytes times the file bytes per body byte of a large file, and in a codec times
-the column's own ratio. Whatever remains of the file lengths is free space inside the files, which is most of a small
-file.
+The file bytes of a column are its body bytes times the file bytes per body byte of a large file. For another codec,
+they are multiplied by the column's ratio in that codec. The rest of the file length is free space inside the files,
+which is most of a small file.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def disk_usage(
     """Reconstruct how a disk filled up; empty if its size or free space is unknown.
 
     The usage at the start of the forecast is known, so each day's growth is subtracted from it, latest day first. The
-    measured file lengths are returned beside that. The two differ if files contain free space or were rebuilt. Usage by
+    measured file lengths are returned as well. The two differ if files contain free space or were rebuilt. Usage by
     others is assumed to be constant, as its history is unknown.
 
     Args:

@@ -226,7 +226,7 @@ def forecast(
     _check(history, horizon_days)
     if len(history) < FEWEST_DAYS:
         days = "1 day was" if len(history) == 1 else f"{len(history)} days were" if history else "no day was"
-        return NoForecast(f"{days} measured, and a forecast needs at least {FEWEST_DAYS}", len(history))
+        return NoForecast(f"{days} measured, but a forecast needs at least {FEWEST_DAYS}", len(history))
     if not any(value for _, value in history):
         return NoForecast(f"nothing was written on the {len(history)} measured days", len(history))
     span = (history[-1][0] - history[0][0]).days + 1

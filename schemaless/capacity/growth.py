@@ -105,7 +105,7 @@ class Growth:
         return math.exp(power * begin) * math.expm1(power * (end - begin)) / power if power else end - begin
 
     def _same_weekday(self, day: int, weeks: float) -> float:
-        """Return the sum over the days ``day``, ``day + 7``, ... of ``weeks`` weeks: a geometric or linear series."""
+        """Return the sum over every seventh day for ``weeks`` weeks, starting at ``day``, in closed form."""
         if self.share_per_year == 0:
             return weeks
         if self.kind == "linear":

@@ -1,7 +1,7 @@
 """Saved measurements in the catalog: write, list and thin them, so that a trend needs no re-reading of old cells.
 
 Every measurement of the last 14 days is kept, then the last one of each day for 100 days, of each week for two years,
-and of each month before that (all UTC). The newest and the oldest one always stay.
+and of each month before that (all UTC). The newest and the oldest one are never deleted.
 """
 
 from __future__ import annotations

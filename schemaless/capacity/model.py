@@ -156,7 +156,7 @@ class Plan:
         for name in ("copies", "hosts"):
             count = getattr(self, name)
             if not isinstance(count, int) or count < 1:
-                raise InvalidInput(f"{name} must be a whole number of 1 or more, got {count}")
+                raise InvalidInput(f"{name} must be an integer of at least 1, got {count}")
         if self.hosts < self.copies:
             raise InvalidInput(
                 f"{self.copies} copies need at least {self.copies} hosts, got {self.hosts}; "

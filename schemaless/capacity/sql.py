@@ -20,13 +20,13 @@ def insert_sample(catalog: str, taken_at: str, figures: str) -> bytes:
 
 
 def select_sample_times(catalog: str) -> bytes:
-    """Select number and time of every measurement, oldest first."""
+    """Select the number and time of every measurement, oldest first."""
     samples = table(catalog, b"capacity_sample")
     return b"SELECT sample_id, CONCAT(taken_at,'+00:00') FROM %b ORDER BY taken_at, sample_id" % samples
 
 
 def select_samples(catalog: str, sample_ids: Iterable[int]) -> bytes:
-    """Select number and figures of measurements, oldest first."""
+    """Select the number and figures of measurements, oldest first."""
     some = (table(catalog, b"capacity_sample"), numbers(sample_ids))
     return b"SELECT sample_id, figures FROM %b WHERE sample_id IN (%b) ORDER BY taken_at, sample_id" % some
 

@@ -151,7 +151,7 @@ class Scenario:
 
     @property
     def unknown(self) -> list[DiskOutlook]:
-        """The disks without an answer."""
+        """The disks for which the days until full are unknown."""
         return [outlook for outlook in self.disks if outlook.days is None]
 
 

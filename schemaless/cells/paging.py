@@ -91,7 +91,7 @@ def read_page(
         last, count, examined = read(end, None)[0]
         rows = [] if last is None else page(int(last), MAX_BODY_BYTES)
         more = count < examined or examined == cells
-        if rows:  # otherwise they were erased in between
+        if rows:  # if empty, the cells were erased between the two statements
             break
     if rows:
         size.learn(rows)

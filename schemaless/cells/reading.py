@@ -280,7 +280,7 @@ class Available(Reader):
         return Cell(*(getattr(cell, field.name) for field in fields(cell)))
 
     def latest(self, row_key: RowKey, column_name: str, read_from: ReadFrom) -> Cell | None:
-        """Read the version with the highest ref_key on the server that is read."""
+        """Read the version with the highest ref_key from the primary or a replica."""
         cell = super().latest(row_key, column_name, read_from)
         if cell is None:
             row = row_key_bytes(row_key)
@@ -290,7 +290,7 @@ class Available(Reader):
     def latest_of_many(
         self, keys: Iterable[tuple[RowKey, str]], read_from: ReadFrom
     ) -> dict[tuple[uuid.UUID, str], Cell]:
-        """Read the latest version on the servers that are read, for many ``(row_key, column_name)``."""
+        """Read the latest version for many ``(row_key, column_name)`` from their primaries, or from replicas."""
         wanted = list(keys)
         cells = super().latest_of_many(wanted, read_from)
         for row_key, column_name in wanted:
@@ -301,7 +301,7 @@ class Available(Reader):
         return cells
 
     def row(self, row_key: RowKey, read_from: ReadFrom) -> dict[str, Cell]:
-        """Read the latest cell of each column of a row, on the server that is read."""
+        """Read the latest cell of each column of a row from the primary or a replica."""
         cells = super().row(row_key, read_from)
         if not cells:
             row = row_key_bytes(row_key)
@@ -335,7 +335,7 @@ class Available(Reader):
     def _check_absent(
         self, shard: int, missing: str, others: Mapping[tuple[uuid.UUID, str], Cell] | None = None
     ) -> None:
-        """Check that it was the primary that had no such cell.
+        """Raise ``StaleAbsence`` if the shard was read from a replica, which may lack the cell.
 
         Raises:
             StaleAbsence: a replica was read.

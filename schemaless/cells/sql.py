@@ -1,4 +1,4 @@
-"""Statements for cells, for the codecs of columns and for dictionaries."""
+"""SQL statements for cells, column codecs and dictionaries."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def select_columns_with(catalog: str, dictionary_id: int) -> bytes:
 
 
 def select_dictionary(catalog: str, dictionary_id: int, *, lock: bool = False) -> bytes:
-    """Select content, digest, removed_at and retired_at (UTC) of a dictionary; ``lock`` locks the row."""
+    """Select the content, digest, removed_at and retired_at (UTC) of a dictionary; ``lock`` locks the row."""
     arguments = (table(catalog, b"dictionary"), dictionary_id, b" FOR UPDATE" if lock else b"")
     return b"SELECT content, digest, removed_at, retired_at FROM %b WHERE dictionary_id=%d%b" % arguments
 

@@ -218,7 +218,7 @@ class Cells:
                     target.clear()
                     inserted.clear()
             raise ServerTimeout(
-                f"other writers took the next ref_key first, {_MAX_APPENDS:,} times in a row; nothing was written",
+                f"gave up after {_MAX_APPENDS:,} attempts: other writers took each ref_key first; nothing was written",
                 node=connection.node,
                 shard=shard,
             )

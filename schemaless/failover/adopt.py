@@ -165,7 +165,7 @@ def _adopt(url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: 
             reachable = [replica for replica in now.replicas if replica not in unasked]
             if old not in (None, "unreachable"):
                 reachable.append(now.primary)
-            # A group loses nothing, because it acknowledges only what its majority has.
+            # A group loses no transactions, because it acknowledges only those that its majority has received.
             quorum = has_majority(pool, len(now.nodes))
             if old == "ahead" or (old == "unreachable" and not quorum):
                 note_lost(pool, change.topology.name, cluster, now.primary)

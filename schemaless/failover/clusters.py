@@ -145,7 +145,7 @@ def _check_primary(change: Change, home: NodePool, pool: NodePool, cluster: str)
 
 
 def _foreign(home: NodePool, pool: NodePool, name: str, cluster: str) -> str | None:
-    """Return a content of a heartbeat database that no interrupted ``add_cluster`` can have left, or None."""
+    """Describe contents of a heartbeat database that no interrupted ``add_cluster`` can have left; None if none."""
     known = DictionaryReplica(home, name).rows()
     for number, row in DictionaryReplica(pool, name, cluster).rows().items():
         if number not in known or known[number].digest != row.digest:
@@ -172,7 +172,8 @@ def _create_database(pool: NodePool, datastore: str) -> None:
     except AccessDenied as denied:
         granted = pool.run(lambda connection: own_grant(connection, _NEEDED, f"`{heartbeat_database(datastore)}`.*"))
         raise AccessDenied(
-            f"the account cannot create the cluster's database {heartbeat_database(datastore)}; run there: {granted}",
+            f"the account cannot create the cluster's database {heartbeat_database(datastore)}; "
+            f"run on that server: {granted}",
             node=denied.node,
             code=denied.code,
         ) from denied

@@ -112,7 +112,7 @@ def group_view(pool: NodePool) -> GroupView | None:
         except AccessDenied as refusal:
             granted = own_grant(connection, "SELECT", MEMBERS_TABLE)
             raise AccessDenied(
-                f"the account cannot read the members of the server's group; run there: {granted}",
+                f"the account cannot read the members of the server's group; run on that server: {granted}",
                 node=connection.node,
                 code=refusal.code,
             ) from refusal

@@ -1,4 +1,4 @@
-"""Finds cells lost by a failover: those that only the old primary has, once it answers again.
+"""Finds cells lost in a failover: cells that exist only on the old primary, which must be reachable again.
 
 Blocks of ids and keys are compared by digests that the servers compute, and cell by cell where the digests differ.
 Nothing is written; ``load`` puts the cells again, and reports for each whether it was created, existed, or conflicts.

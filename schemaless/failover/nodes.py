@@ -51,7 +51,7 @@ class NodeChange:
 def add_replica(url: str, cluster: str, replica: str, *, timeout_s: float = ARRIVAL_TIMEOUT_S) -> NodeChange:
     """Add a replica to the catalog, after checking that it is one.
 
-    The replica must be another server than the primary, a transaction that is committed on the primary must arrive
+    The replica must be a different server from the primary, a transaction that is committed on the primary must arrive
     there, and it must have every shard of the cluster. A replica that the catalog already has is checked again, and
     nothing is written.
 

@@ -55,7 +55,7 @@ def received(pool: NodePool) -> Received:
         except AccessDenied as refusal:
             granted = own_grant(connection, "SELECT", "performance_schema.replication_connection_status")
             raise AccessDenied(
-                f"the account cannot read which transactions the server has received; run there: {granted}",
+                f"the account cannot read which transactions the server has received; run on that server: {granted}",
                 node=connection.node,
                 code=refusal.code,
             ) from refusal

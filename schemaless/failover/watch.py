@@ -110,7 +110,7 @@ class Watch:
         new = self._new(None, [])
         clusters = self._topology.clusters if self._topology is not None else ()
         if undecided is not None:
-            # The catalog cannot be written, whatever the state of the other clusters is.
+            # Without a writable catalog, nothing can be adopted on any cluster.
             return new + self._new(self._home, [(undecided.kind, str(undecided), None)])
         for cluster in clusters:
             try:
@@ -124,7 +124,7 @@ class Watch:
         """Return the findings that the last check did not have."""
         previous = self._previous.get(cluster, set())
         self._previous[cluster] = {(kind, message) for kind, message, _ in findings}
-        # After "adopted", the "agrees" of the next check is no news.
+        # "agrees" right after "adopted" is not a new finding.
         agreed = [_agrees(adoption.cluster) for _, _, adoption in findings if adoption is not None]
         self._previous[cluster] |= {(kind, message) for kind, message, _ in agreed}
         now = datetime.now(UTC)
@@ -159,7 +159,7 @@ class Watch:
                 return None
         self._url = find_catalog(self._given, self._name, self._pools.pool_for)
         if self._url.node not in self._servers:
-            self._ask(self._url.node)  # learns its UUID: the catalog may have another address for it
+            self._ask(self._url.node)  # records its UUID: the catalog may list it under another address
         return None
 
     def _own_cluster(self) -> Cluster | None:
@@ -197,7 +197,7 @@ class Watch:
             server = self._servers.get(removed.having("primary"))
             if server is not None:
                 self._removed[cluster.name, server] = removed
-        if not done.changed:  # another watch was first
+        if not done.changed:  # another watch has adopted it already
             return _agrees(done.cluster)
         return ("adopted", f"{node} is the primary of its group: adopted, with claim {done.cluster.epoch}", done)
 
@@ -212,7 +212,7 @@ class Watch:
             pool.run(lambda connection: remove_token(connection, self._name, cluster, writer))
 
     def _strangers(self, cluster: Cluster, view: GroupView) -> list[_Found]:
-        """Add members back that an adoption of this watch removed, and report those that the catalog does not have."""
+        """Re-add members that an adoption by this watch removed, and report members that the catalog lacks."""
         findings: list[_Found] = []
         named = {self._servers.get(node.having("primary")) for node in cluster.nodes}
         for member in view.members:

@@ -10,7 +10,7 @@ lower id can appear any more.
   of them have ended, every id up to top is settled, and the cells up to top are read again.
 
 Lists of unfinished transactions and the settled ids are kept in memory, so each gap is resolved once. They describe one
-primary; losing them costs one more look at the locks. A page therefore uses one routing from its first statement to its
+primary; losing them costs one more lock query. A page therefore uses one routing from its first statement to its
 last. If the shard moves in the meantime, the page is read again on the new server, without the old server's settled id.
 """
 

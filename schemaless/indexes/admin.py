@@ -270,7 +270,7 @@ class Indexes:
             listener(Advanced(1))
 
     def backfill(self, entry: IndexEntry) -> Backfill:
-        """Start to follow the building of an index. The targets are the current ends of the shards."""
+        """Start tracking the building of an index. The targets are the current ends of the shards."""
         return Backfill({pair: row.top for pair, row in self._follower_rows(entry).items()})
 
     def watch(self, entry: IndexEntry, backfill: Backfill) -> bool:
@@ -285,7 +285,7 @@ class Indexes:
         rows = self._follower_rows(entry)
         backfill.reached = {pair: row.location for pair, row in rows.items()}
         if len(backfill.targets) < self._shard_count:
-            # A shard could not be read when this began.
+            # A shard could not be read when the targets were first recorded.
             backfill.targets |= {pair: row.top for pair, row in rows.items() if pair not in backfill.targets}
             return False
         if not backfill.done:
@@ -315,7 +315,7 @@ class Indexes:
     def drop(
         self, entry: IndexEntry, listener: Listener = nobody, *, wait: Callable[[float], None] = time.sleep
     ) -> None:
-        """Drop an index: queries are refused, workers let go of it, then its tables are dropped.
+        """Drop an index: queries are refused, workers stop maintaining it, then its tables are dropped.
 
         An interrupted call can be repeated.
 
@@ -406,7 +406,7 @@ class Watch:
                     if entry.state == BACKFILLING:
                         _log.warning("index %s (%d) is ready", entry.name, entry.number)
         except ServerError as error:
-            # The workers continue with what they know, so this does not end them.
+            # Keep the workers running: they continue with the last list of indexes.
             _log.warning("cannot read the progress of indexes: %s", error)
             return False
         ids = sum(backfill.ids for backfill in self._backfills.values())

@@ -1,8 +1,8 @@
 """Check and repair of an index: compares every row with its entry, and every entry with its row.
 
-A check runs beside writers and workers. A row that differs from its entry is read again, after the follower's location:
-if the follower has yet to process the row's latest cells, the row lags, which is no fault. A difference that remains
-would stay for ever, and is reported or repaired.
+A check runs concurrently with writers and workers. When a row differs from its entry, the check reads the follower's
+location and then the row again. If the follower has yet to process the row's latest cells, the entry merely lags. Any
+other difference would be permanent, and is reported or repaired.
 """
 
 from __future__ import annotations
@@ -97,19 +97,19 @@ class _Progress:
         if self.first is None or self.last is None:
             return
         first, last, here = (int.from_bytes(key, "big") for key in (self.first, self.last, row_key))
-        # A key that was written during the check may lie outside.
+        # A key that was written during the check may lie outside the range.
         fraction = base + min(_STEPS, max(0, _STEPS * (here - first) // max(1, last - first))) / (2 * _STEPS)
         if fraction > self._reported:
             self._listener(Advanced(fraction - self._reported))
             self._reported = fraction
 
     def ended(self) -> None:
-        """Report the rest of the shard."""
+        """Report the remaining progress of a shard that has been checked completely."""
         self._listener(Advanced(1 - self._reported))
 
 
 class IndexCheck:
-    """A check of one index, made by ``Indexes.check``.
+    """A check of one index, as returned by ``Indexes.check``.
 
     Args:
         entry: the index.
@@ -283,12 +283,12 @@ class IndexCheck:
             else:
                 found.stale += 1
             if self._repair:
-                # With exactly these refs: an entry that was written since stays.
+                # Match the refs exactly, so that an entry written in the meantime is kept.
                 self._entries.delete_exactly(found.shard, [(entry.row_key, entry.refs)])
                 found.repaired += 1
 
     def _belongs(self, shard: int, entry: Entry, state: RowState) -> bool:
-        """Return True if the entry of this row belongs into this shard; its values are compared by ``_check_rows``."""
+        """Return True if this shard is the right one for the row's entry; ``_check_rows`` compares the values."""
         placed = self._expected(entry.row_key, state)
         return placed is not None and placed[0] == shard
 

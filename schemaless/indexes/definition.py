@@ -1,8 +1,8 @@
 """Definition of a secondary index: its fields, their types and the limits; pure functions, without I/O.
 
 A field is a value at some path in the documents of one column. A value that does not fit the field's type is stored as
-NULL, so a document never stops an index. A row whose shard field does not fit has no entry, because no query could name
-it.
+NULL, so a document never stops an index. A row whose shard field does not fit has no entry, because no query could
+match it.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def create_index_table(database: str, layout: Layout) -> bytes:
 
 
 def columns_of(layout: Layout) -> list[tuple[str, str, bool]]:
-    """Return name, SQL type and nullability of each column of an index's table."""
+    """Return the name, SQL type and nullability of each column of an index's table."""
     shard_field, *fields = layout.columns
     return [
         ("row_key", "BINARY(16)", False),
@@ -116,7 +116,7 @@ def drop_index_table(database: str, number: int) -> bytes:
 
 
 def select_comments(databases: Iterable[str], number: int) -> bytes:
-    """Select database and comment of an index's tables; tables that are missing or not visible are left out."""
+    """Select the database and comment of each table of an index that exists and that the account can see."""
     return b"SELECT TABLE_SCHEMA, TABLE_COMMENT FROM information_schema.TABLES WHERE TABLE_SCHEMA IN (%b) AND %b" % (
         texts(databases),
         b"TABLE_NAME=%b" % text(index_table(number)),
@@ -124,12 +124,12 @@ def select_comments(databases: Iterable[str], number: int) -> bytes:
 
 
 def select_tables(database: str) -> bytes:
-    """Select name and comment of a database's tables; tables that are not visible are left out."""
+    """Select the name and comment of each table of a database that the account can see."""
     return b"SELECT TABLE_NAME, TABLE_COMMENT FROM information_schema.TABLES WHERE TABLE_SCHEMA=%b" % text(database)
 
 
 def select_index_columns(database: str) -> bytes:
-    """Select table, name, type and nullability of the columns of index tables, in order."""
+    """Select the table, name, type and nullability of the columns of index tables, in order."""
     return (
         b"SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE FROM information_schema.COLUMNS "
         b"WHERE TABLE_SCHEMA=%b AND TABLE_NAME LIKE 'index%%' ORDER BY TABLE_NAME, ORDINAL_POSITION" % text(database)
@@ -137,7 +137,7 @@ def select_index_columns(database: str) -> bytes:
 
 
 def select_index_keys(database: str) -> bytes:
-    """Select table, key and column of the keys of index tables, in order."""
+    """Select the table, key and column of the keys of index tables, in order."""
     return (
         b"SELECT TABLE_NAME, INDEX_NAME, COLUMN_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA=%b "
         b"AND TABLE_NAME LIKE 'index%%' ORDER BY TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX" % text(database)
@@ -343,7 +343,7 @@ def insert_index(catalog: str, name: str, definition: str, state: str) -> bytes:
 
 
 def select_indexes(catalog: str) -> bytes:
-    """Select number, name, definition, state, created_at and ready_at (UTC), and message of indexes not yet dropped."""
+    """Select the number, name, definition, state, created_at, ready_at (UTC) and message of indexes not dropped yet."""
     return (
         b"SELECT index_id, name, definition, state, CONCAT(created_at,'+00:00'), CONCAT(ready_at,'+00:00'), message "
         b"FROM %b WHERE state<>'dropped' ORDER BY index_id" % _list(catalog)

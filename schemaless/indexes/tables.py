@@ -36,15 +36,15 @@ def check_tables(shards: Shards, registry: Registry, entry: IndexEntry, numbers:
         for database, comment in _comments(shards, spots[node], keys, entry.number):
             if str(comment) != entry.definition.digest:
                 raise SchemaMismatch(
-                    f"{database}.{sql.index_table(entry.number)} on {node} was not created from the definition of "
-                    f"index {entry.name} that the catalog has. Nothing was read or written. Was the catalog or the "
+                    f"{database}.{sql.index_table(entry.number)} on {node} was not created from the catalog's "
+                    f"definition of index {entry.name}. Nothing was read or written. Was the catalog or the "
                     "shard restored from an earlier backup? Run 'schemaless index drop' and create the index again"
                 )
             registry.checked.add(keys[str(database)])
 
 
 def _comments(shards: Shards, spot: Spot, keys: Mapping[str, tuple[int, int, int]], number: int) -> Rows:
-    """Read database and comment of an index's tables on one server; ``spot`` is that of one of the shards."""
+    """Read the database and comment of an index's tables on one server; ``spot`` is that of one of the shards."""
     statement = sql.select_comments(keys, number)
     try:
         pool = shards.pool_for(spot.node)

@@ -117,7 +117,7 @@ class Driver:
             raise
 
     def _poll(self) -> None:
-        """Read the state of the job. Changes made by other drivers after this show when a shard is claimed."""
+        """Read the state of the job. Later changes by other drivers are noticed when a shard is claimed."""
         job_id = self._job.job_id
         self._job = self._job_store.job(job_id)
         waiting = [state for state in self._job_store.shards(job_id, counters=False) if state.state == "waiting"]

@@ -40,7 +40,7 @@ class JobSpec:
 
     @classmethod
     def of(cls, job: Job) -> Self:
-        """Return the parameters of a job."""
+        """Restore the parameters of a job from its stored spec."""
         return cls.from_json(job.spec)
 
     @classmethod
@@ -154,19 +154,19 @@ class JobKind(Generic[S]):
         return job, True
 
     def _explained(self, job_store: JobStore, conflict: JobConflict, spec: S, shards: Sequence[int]) -> JobConflict:
-        """Add to a conflict with a job of this kind which options keep this command from joining it."""
+        """Extend a conflict with the differences that prevent this command from joining the job."""
         begun = None if conflict.job_id is None else job_store.job(conflict.job_id)
         if begun is None or begun.kind != self.name:
             return conflict
         asked, there = spec.as_json(), self.spec.of(begun).as_json()
         numbers = job_store.numbers(begun.job_id)
         parts = [
-            f"{name} ({_text(there[name])} there, {_text(value)} here)"
+            f"{name} (job: {_text(there[name])}, this command: {_text(value)})"
             for name, value in asked.items()
             if name != "thresholds" and there[name] != value
         ]
         if numbers != list(shards):
-            parts.append(f"its shards ({_shards(numbers)} there, {_shards(shards)} here)")
+            parts.append(f"shards (job: {_shards(numbers)}, this command: {_shards(shards)})")
         if not parts:
             return conflict
         return JobConflict(f"{conflict}; it differs from this command in {', '.join(parts)}", conflict.job_id)
@@ -209,7 +209,7 @@ class JobKind(Generic[S]):
         if job is not None:
             check_goes_on(job, self.name)
         listener = how.get("listener", nobody)
-        # If workers cannot be had, no job must be left behind that blocks others.
+        # Workers first: if they cannot be started, no job may remain that blocks other jobs.
         with workers(how.get("count", 1), how.get("dask")) as pool:
             if job is None:
                 job, new = self.begin_or_join(store, spec, shards)

@@ -248,7 +248,7 @@ def ask_to_stop(catalog: str, job_id: int, runner_prefix: str) -> bytes:
 
 
 def lock_shard_measures(catalog: str, job_id: int, shards: Iterable[int]) -> bytes:
-    """Select shard and measures of some shards, and lock their rows."""
+    """Select the shard and measures of some shards, and lock their rows."""
     return b"SELECT shard, measures FROM %b WHERE job_id=%d AND shard IN (%b) FOR UPDATE" % (
         table(catalog, b"job_shard"),
         job_id,

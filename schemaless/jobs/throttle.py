@@ -46,7 +46,7 @@ T = TypeVar("T")
 Kind = Literal["flag", "unreachable", "unproven", "lag", "threads", "history"]
 
 MOST: Final = 10**12
-"""Upper limit of every threshold that is a number. It keeps out what no clock or table can hold."""
+"""Upper limit of every numeric threshold, which keeps values within the range of timers and table columns."""
 
 PROOF_S: Final = 60.0
 """Time after which a replica that answers but shows no token is refused, in seconds."""
@@ -92,11 +92,11 @@ class Thresholds:
         for name in ("max_lag_s", "max_mb_per_s", "yield_above_per_s"):
             value = getattr(self, name)
             if value is not None and (type(value) not in (int, float) or not 0 < value <= MOST):
-                raise InvalidInput(f"{name} must be a number over 0, or None for no limit, got {value!r}")
+                raise InvalidInput(f"{name} must be a number above 0, or None for no limit, got {value!r}")
         for name in ("max_threads_running", "max_history_length"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or not 1 <= value <= MOST):
-                raise InvalidInput(f"{name} must be a whole number from 1 up, or None for no limit, got {value!r}")
+                raise InvalidInput(f"{name} must be an integer of at least 1, or None for no limit, got {value!r}")
         flag: Any = self.flag_file
         if flag is not None and (not isinstance(flag, str) or not Path(flag).is_absolute() or "\0" in flag):
             raise InvalidInput(f"flag_file must be an absolute path, the same for every runner, got {flag!r}")

@@ -54,7 +54,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class _WorkerState:
-    """What a worker keeps between shards."""
+    """State that a worker keeps between shards."""
 
     store: Datastore
     opening: Opening

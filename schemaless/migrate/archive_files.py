@@ -67,7 +67,7 @@ class ArchiveFile:
 
 @dataclass(frozen=True, slots=True)
 class HeadlessFile(Event):
-    """An archive file, of any datastore, that ends within its header."""
+    """An archive file that is truncated within its header, so its datastore and job are unknown."""
 
     path: Path
     size_bytes: int

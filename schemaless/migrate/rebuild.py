@@ -83,7 +83,7 @@ class RebuildSpec(JobSpec):
         for name in ("lock_wait_s", "attempts"):
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= MOST_TRIES:
-                raise InvalidInput(f"{name} must be a whole number from 1 to {MOST_TRIES:,}, got {value!r}")
+                raise InvalidInput(f"{name} must be an integer from 1 to {MOST_TRIES:,}, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,7 +202,7 @@ class _ShardRestore:
         except (UnknownDictionary, DictionaryDamaged) as error:
             return error
         except CorruptBody:
-            pass  # it was no better before
+            pass  # the original was just as damaged before the migration
         return None
 
     def _same_documents(self, others: Sequence[_Change]) -> Iterator[_Change]:

@@ -109,7 +109,7 @@ class VerifyReport(Counts):
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """What a verification checks besides each cell by itself.
+    """What a verification checks in addition to the individual cells.
 
     Attributes:
         wanted: parameters of the migration to verify; None accepts every codec.
@@ -135,14 +135,14 @@ class VerifyOptions:
     block_rows: int | None = 500
 
     def of(self, shard: int, seed: int | None) -> VerifyOptions:
-        """Return the options for one shard, with the seed that was drawn; a worker needs no more."""
+        """Return the part of the options that the worker for one shard needs, with the seed of the sample."""
         named = [failure for failure in self.named if failure.shard == shard]
         archive = None if self.archive is None else self.archive.only(shard)
         return replace(self, named=named, seed=seed, archive=archive)
 
 
 CELLS: Final = VerifyOptions(reported_per_kind=None, block_rows=None)
-"""Options of ``check``: each cell by itself, and the identity of its shard."""
+"""Options of ``check``: verify each cell on its own, and the identity of its shard."""
 
 
 def check(
@@ -198,7 +198,7 @@ def verify(
     """
     options = options or VerifyOptions()
     if options.sample is not None and not 0 < options.sample < 1:
-        raise InvalidInput(f"the sample must be a share of the cells over 0 and below 1, got {options.sample!r}")
+        raise InvalidInput(f"the sample must be a share of the cells above 0 and below 1, got {options.sample!r}")
     numbers = internals_of(store).chosen_shards(shards)
     total = VerifyReport()
     if options.archive is not None:
@@ -278,7 +278,7 @@ class _ShardVerification:
     def run(self) -> VerifyReport:
         shard, archive = self._shard, self._options.archive
         try:
-            # Checked even if this process has checked it before: a verification relies on no cached answer.
+            # Check again even if this process has checked it before: a verification must not rely on cached results.
             self._internals.shards.verify(shard, self._internals.shards.node_of(shard))
             self._verify_cells(self._internals.topology.cluster_of(shard).replicas if self._options.replicas else ())
         except (ShardIdentityMismatch, ShardMoving, DatabaseMissing) as error:

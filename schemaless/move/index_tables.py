@@ -165,7 +165,7 @@ class MovedIndexes:
                 connection.execute(sql.drop_table(database, table))
 
     def _locations(self, names: Sequence[str]) -> list[tuple[str, int, int]]:
-        """Return name, shard and location of the followers in all shards; the location is 0 if there is no row yet."""
+        """Return the name, shard and location of the followers in all shards; the location is 0 if there is no row."""
         locations = dict.fromkeys(((name, shard) for name in names for shard in self._all), 0)
         for shard, name, location in self._ask_all(lambda some: sql.select_locations(some, names)):
             locations[str(name), int(shard)] = int(location)

@@ -175,7 +175,7 @@ def rewind_followers(database: str, location: int) -> bytes:
 
 
 def select_locations(shards: Iterable[tuple[str, int]], names: Sequence[str]) -> bytes:
-    """Select shard, name and location of the named followers in shards, each given as ``(database, shard)``."""
+    """Select the shard, name and location of the named followers in shards, each given as ``(database, shard)``."""
     return b" UNION ALL ".join(
         b"SELECT %d, name, location FROM %b WHERE name IN (%b)"
         % (shard, quoted_table(database, "follower"), texts(names))
@@ -198,7 +198,7 @@ def insert_saved_locations(database: str, name: str, rows: Iterable[tuple[str, i
 
 
 def select_saved_locations(database: str, name: str) -> bytes:
-    """Select name, shard and location of the saved locations."""
+    """Select the name, shard and location of the saved locations."""
     return b"SELECT name, shard, location FROM %b" % quoted_table(database, name)
 
 
@@ -220,7 +220,7 @@ def _literal(value: Any) -> bytes:
 
 
 def select_table_grants(database: str) -> bytes:
-    """Select user, host, table and privileges of the accounts with privileges on a shard's tables."""
+    """Select the user, host, table and privileges of the accounts with privileges on a shard's tables."""
     return b"SELECT User, Host, Table_name, Table_priv FROM mysql.tables_priv WHERE Db=%b" % text(database)
 
 

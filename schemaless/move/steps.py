@@ -114,7 +114,7 @@ class _ShardMove:
             if record.phase in BEFORE_COMMIT:
                 record = self._move(record)
             if record.phase in ("moved", "dropped"):
-                # Again, for dictionaries that were created during the move.
+                # Copy dictionaries again: some may have been created during the move.
                 self._copy_dictionaries()
                 self._indexes.rewind_followers(self._topology.cluster(record.target).primary)
             if record.phase == "moved":
@@ -142,7 +142,7 @@ class _ShardMove:
             self._phases = ("aborting",) if aborting else ("preparing", "copying", "cutting")
             self._note({"token": self._token, "phase": "aborting" if aborting else "copying"}, token=None)
             if not aborting:
-                # Before the first cell that may need one.
+                # Copy dictionaries before the first cell that may need one.
                 self._copy_dictionaries()
             at_source, at_target = fence.take_over(self._token)
             if not aborting:
@@ -405,8 +405,8 @@ class _ShardMove:
         source, _ = self._fence.sides()
         if new_tables := sorted(source.plain - self._known_tables):
             raise MoveRefused(
-                f"shard {self._shard} has got a new table {new_tables[0]} since its move began; abort the move, or "
-                "drop the table and run the same command again"
+                f"shard {self._shard} has a new table {new_tables[0]}, created after its move began; abort the move, "
+                "or drop the table and run the same command again"
             )
         now = self._shards.again(self._shards.routing).topology
         names = {self._topology.cluster_of(self._shard).name, self._spec.target}

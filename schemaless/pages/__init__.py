@@ -1,1 +1,1 @@
-"""What people look at: charts, and pages made of them."""
+"""Charts, and the report pages that contain them."""

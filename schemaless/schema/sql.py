@@ -35,7 +35,7 @@ def use(database: str) -> bytes:
 
 
 def select_moved_tables(datastore: str) -> bytes:
-    """Select database and name of the tables that shard moves left on a server."""
+    """Select the database and name of the tables that shard moves left on a server."""
     return (
         b"SELECT table_schema, table_name FROM information_schema.tables WHERE table_name LIKE '%%\\_moved\\_%%' "
         b"AND table_schema LIKE %b ORDER BY table_schema, table_name" % text(datastore.replace("_", "\\_") + "\\_____%")

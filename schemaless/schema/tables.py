@@ -233,7 +233,7 @@ dictionary = _table(
     # Training data, as JSON text.
     Column("source", MEDIUMTEXT(), nullable=False),
     _stamp("created_at"),
-    # No new use from this time on.
+    # Retired: not used for new bodies from this time on.
     Column("retired_at", DATETIME(fsp=6), nullable=True),
     Column("removed_at", DATETIME(fsp=6), nullable=True),
     mysql_auto_increment="32768",

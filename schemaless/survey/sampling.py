@@ -385,7 +385,7 @@ class _Reader:
     def dense(self, spans: list[Span]) -> tuple[list[Span], float, float]:
         """Return the spans without large holes, and the approximate rows and body bytes per added_id.
 
-        The probability that a random id hits a hole is proportional to its size, and the probe returns both its ends.
+        A random id hits a hole with a probability proportional to the hole's size; the probe returns both of its ends.
         """
         rows_per_id = bytes_per_id = 0.0
         for _ in range(_PROBE_ROUNDS):

@@ -70,7 +70,7 @@ FRESH_STATISTICS: Final = set_session({"information_schema_stats_expiry": 0})
 
 
 def select_tablespaces(databases: Iterable[str], *, mariadb: bool) -> bytes:
-    """Select name, size and allocated bytes of the file of each shard's ``cell`` table."""
+    """Select the name, size and allocated bytes of the file of each shard's ``cell`` table."""
     view = b"INNODB_SYS_TABLESPACES" if mariadb else b"INNODB_TABLESPACES"
     return b"SELECT NAME, FILE_SIZE, ALLOCATED_SIZE FROM information_schema.%b WHERE NAME IN (%b)" % (
         view,
@@ -79,7 +79,7 @@ def select_tablespaces(databases: Iterable[str], *, mariadb: bool) -> bytes:
 
 
 def select_other_tablespaces(databases: Iterable[str], *, mariadb: bool) -> bytes:
-    """Select name, file size and allocated bytes of tables other than ``cell``, summed over all shards."""
+    """Select the name, file size and allocated bytes of tables other than ``cell``, summed over all shards."""
     view = b"INNODB_SYS_TABLESPACES" if mariadb else b"INNODB_TABLESPACES"
     return (
         b"SELECT SUBSTRING_INDEX(NAME,'/',-1) AS table_name, SUM(FILE_SIZE), SUM(ALLOCATED_SIZE) "

@@ -319,7 +319,7 @@ def write_place(
         home = now.cluster_of(shard).name
         if home not in (source.name, target):
             raise TopologyError(
-                f"shard {shard} is on {home} now, and was on {source.name}; nothing was written. Check it with "
+                f"shard {shard} is now on {home}, no longer on {source.name}; nothing was written. Check it with "
                 "'schemaless topology show'"
             )
         if home != target:

@@ -18,7 +18,7 @@ def note_lost(pool: NodePool, datastore: str, cluster: str, server: Node) -> Non
 
 
 def lost_primaries(pool: NodePool, datastore: str) -> list[tuple[str, str]]:
-    """Return cluster and address of the recorded former primaries that have not been settled."""
+    """Return the cluster and address of the recorded former primaries that have not been settled."""
     sql = select_lost_primaries(heartbeat_database(datastore))
     try:
         return [(str(cluster), str(server)) for cluster, server in pool.run(lambda connection: connection.rows(sql))]

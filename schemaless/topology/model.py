@@ -171,7 +171,7 @@ def check_shard_count(shard_count: int) -> int:
     """Return ``shard_count`` if it is a valid number of shards.
 
     Raises:
-        InvalidInput: it is not.
+        InvalidInput: ``shard_count`` is out of range or not an int.
     """
     if type(shard_count) is not int or not 1 <= shard_count <= MAX_SHARD_COUNT:
         raise InvalidInput(f"shards must be a number from 1 to {MAX_SHARD_COUNT}, got {shard_count!r}")

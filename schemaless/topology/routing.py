@@ -153,7 +153,7 @@ class CatalogReader:
     """
 
     def __init__(self, pools: Pools, named: Sequence[Node], name: str) -> None:
-        """Create a reader; no server is queried.
+        """Create a reader without contacting a server.
 
         Args:
             pools: connection pools of the datastore.

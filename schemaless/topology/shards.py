@@ -82,7 +82,7 @@ class Shards:
     def __init__(
         self, topology: Topology, pools: Pools, *, token: bytes | None = None, catalog: CatalogReader | None = None
     ) -> None:
-        """Create it; no server is queried.
+        """Create the object without contacting a server.
 
         Args:
             topology: the topology, as read from the catalog.

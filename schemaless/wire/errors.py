@@ -275,7 +275,7 @@ def _role(text: str) -> str:
         return ""
     command, table = refusal["command"], refusal["table"]
     if table == "primary_claim":
-        # Every role needs it.
+        # Every role needs this privilege, so no particular role can be suggested.
         return ""
     if table == "metadata_locks":
         role = "tail"

@@ -73,9 +73,11 @@ class PoolOptions:
         for name in ("connect_timeout_s", "read_timeout_s", "write_timeout_s", "pool_timeout_s"):
             seconds = getattr(self, name)
             if not isinstance(seconds, int | float) or not 0 < seconds <= MAX_TIMEOUT_S:
-                raise InvalidInput(f"{name} must be seconds, over 0 and at most {MAX_TIMEOUT_S:,}, got {seconds!r}")
+                raise InvalidInput(
+                    f"{name} must be a number of seconds above 0 and at most {MAX_TIMEOUT_S:,}, got {seconds!r}"
+                )
         if type(self.pool_size) is not int or self.pool_size < 1:
-            raise InvalidInput(f"pool_size must be a number from 1 up, got {self.pool_size!r}")
+            raise InvalidInput(f"pool_size must be an integer of at least 1, got {self.pool_size!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +321,7 @@ class NodePool:
         self.heed(shard)
         alarms = self.breaker.alarms
         if route is not None and shard is not None:
-            # A server that lost its connections may have been replaced, and be back before its clients learn of that.
+            # The server may have been replaced and come back before this client has read the new topology.
             alarm = ServerUnavailable("its connections were lost", node=str(self.node), shard=shard)
             raise_if_moved(route, alarm, self.node, shard, lost)
             route.confirm(self.node, shard)

@@ -105,7 +105,7 @@ def test_sizes_are_read_as_people_write_them(capsys, text, size_bytes):
         (["--overhead", "40"], "'40' is not from 0 to below 100 %; write 40% or 0.4"),
         (["--overhead", "most"], "'most' is not a share"),
         (["--overhead", "nan"], "'nan' is not from 0 to below 100 %"),
-        (["--copies", "0"], "copies must be a whole number of 1 or more, got 0"),
+        (["--copies", "0"], "copies must be an integer of at least 1, got 0"),
         (["--copies", "3", "--hosts", "2"], "3 copies need at least 3 hosts, got 2"),
         (["--for-days", "nan"], "days must be finite, got nan"),
         (["--for-days", "-1"], "days must be 0 or more, got -1"),

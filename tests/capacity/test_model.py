@@ -121,9 +121,9 @@ def test_full_on_refuses_invalid_days(days):
         ({"overhead_share": 40}, r"overhead_share must be from 0 to below 1 \(0\.4 is 40 %\), got 40"),
         ({"overhead_share": 1.0}, "at 1 there is no space for cells"),
         ({"overhead_share": -0.1}, r"overhead_share must be from 0 to below 1 .* got -0\.1"),
-        ({"copies": 0}, "copies must be a whole number of 1 or more, got 0"),
-        ({"copies": 1.5}, r"copies must be a whole number of 1 or more, got 1\.5"),
-        ({"hosts": -3}, "hosts must be a whole number of 1 or more, got -3"),
+        ({"copies": 0}, "copies must be an integer of at least 1, got 0"),
+        ({"copies": 1.5}, r"copies must be an integer of at least 1, got 1\.5"),
+        ({"hosts": -3}, "hosts must be an integer of at least 1, got -3"),
         ({"copies": 3, "hosts": 2}, "3 copies need at least 3 hosts, got 2; two copies on one host are lost together"),
     ],
 )

@@ -215,7 +215,7 @@ def test_every_report_is_json(odd, seen):
     [
         ("empty", "no day was measured"),
         ("one cell", "no day was measured"),
-        ("one day", "1 day was measured, and a forecast needs at least 14"),
+        ("one day", "1 day was measured, but a forecast needs at least 14"),
         ("all down", "not measured: no connection: refused"),
         ("dates long gone", "nothing was written on the 730 measured days"),
         ("no disk known", "size or free space of its disk is unknown; give --disk"),

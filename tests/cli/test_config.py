@@ -136,8 +136,8 @@ def test_a_password_in_the_file_is_for_its_owner_alone(invoke, file):
             GOOD.replace("pool_size", "pool_sise"),
             "line 5: datastores.mezz.pool_sise is not a setting; did you mean pool_size",
         ),
-        (GOOD.replace("= 3", '= "3"'), "line 5: datastores.mezz.pool_size must be a number from 1 up, got '3'"),
-        (GOOD.replace("7.5", "-1"), "line 6: datastores.mezz.read_timeout_s must be seconds"),
+        (GOOD.replace("= 3", '= "3"'), "line 5: datastores.mezz.pool_size must be an integer of at least 1, got '3'"),
+        (GOOD.replace("7.5", "-1"), "line 6: datastores.mezz.read_timeout_s must be a number of seconds"),
         (
             GOOD.replace('"mezz"', '"mess"'),
             "line 1: default must be one of the datastores in the file (mezz), got",

@@ -181,12 +181,18 @@ def test_an_abort_that_was_killed_is_continued_by_the_same_command(kill_in, invo
         (
             ("migrate", "run", "--execute"),
             ("migrate", "run", "--execute", "--to", "json+zlib", "--chunk-ms", "50"),
-            "it differs from this command in to (msgpack+zlib there, json+zlib here), chunk_ms (200 there, 50 here)\n",
+            (
+                "it differs from this command in to (job: msgpack+zlib, this command: json+zlib), "
+                "chunk_ms (job: 200, this command: 50)\n"
+            ),
         ),
         (
             (*MOVE, "0-1", "--to", "cluster-2"),
             (*MOVE, "1-2", "--to", "cluster-1"),
-            "differs from this command in target (cluster-2 there, cluster-1 here), its shards (0-1 there, 1-2 here)\n",
+            (
+                "differs from this command in target (job: cluster-2, this command: cluster-1), "
+                "shards (job: 0-1, this command: 1-2)\n"
+            ),
         ),
     ],
 )

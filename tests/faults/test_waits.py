@@ -221,7 +221,7 @@ def test_timeouts_may_be_parts_of_a_second(url):
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), "1"])
 def test_connect_with_a_timeout_without_an_end_is_refused(name, seconds):
     """No wait is for ever."""
-    with pytest.raises(schemaless.InvalidInput, match=f"{name} must be seconds"):
+    with pytest.raises(schemaless.InvalidInput, match=f"{name} must be a number of seconds"):
         schemaless.connect("mysql://root@127.0.0.1:1/trips", **{name: seconds})
 
 

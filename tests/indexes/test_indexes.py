@@ -370,7 +370,7 @@ def test_a_table_of_another_definition_is_not_used(kept, fresh_store, by_hand):
     name = (shards.database(shard).encode(), entry.number)
     shards.execute(shard, b"ALTER TABLE `%b`.index_%d COMMENT='of another one'" % name)
 
-    with pytest.raises(SchemaMismatch, match="was not created from the definition of index client_trips"):
+    with pytest.raises(SchemaMismatch, match="was not created from the catalog's definition of index client_trips"):
         fresh_store.index("client_trips").query(client=CLIENT)
 
 

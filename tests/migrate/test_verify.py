@@ -116,7 +116,7 @@ def test_verify_sample_is_repeated_by_its_seed(migrate_store, job):
     assert first.cells == first.archived == pytest.approx(2 * first.blocks, abs=4)
     assert (least.blocks, least.seed) == (4, 7)
     for wrong in (0, 1, -0.1, 2):
-        with pytest.raises(InvalidInput, match="over 0 and below 1"):
+        with pytest.raises(InvalidInput, match="above 0 and below 1"):
             verify(migrate_store, options=VerifyOptions(sample=wrong))
 
 

@@ -47,7 +47,7 @@ def mark_ready(catalog: str) -> bytes:
 
 
 def select_clusters(catalog: str) -> bytes:
-    """Select name, epoch and id_block of all clusters, ordered by name."""
+    """Select the name, epoch and id_block of all clusters, ordered by name."""
     return b"SELECT name, primary_epoch, id_block FROM %b ORDER BY name" % table(catalog, b"cluster")
 
 
@@ -62,7 +62,7 @@ def insert_clusters(catalog: str, names: Iterable[str]) -> bytes:
 
 
 def select_nodes(catalog: str) -> bytes:
-    """Select cluster, role, host, port and socket of all nodes, in insertion order."""
+    """Select the cluster, role, host, port and socket of all nodes, in insertion order."""
     return b"SELECT cluster, role, host, port, socket FROM %b ORDER BY node_id" % table(catalog, b"node")
 
 

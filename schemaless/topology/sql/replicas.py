@@ -60,7 +60,7 @@ def insert_lost_primary(database: str, cluster: str, server: str) -> bytes:
 
 
 def select_lost_primaries(database: str) -> bytes:
-    """Select cluster and server of the recorded former primaries."""
+    """Select the cluster and server of the recorded former primaries."""
     return b"SELECT cluster, server FROM %b ORDER BY lost_at" % _lost(database)
 
 
