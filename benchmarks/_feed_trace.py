@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import schemaless
-from schemaless.followers import worker as worker_module
-from schemaless.followers.binlog_notifier import Wakes
+from schemaless.followers import dispatch
+from schemaless.followers.access import StoredFeed
+from schemaless.followers.binlog_notifier import BinlogNotifier
+from schemaless.followers.checkpoints import Checkpoints
+from schemaless.followers.discovery import Discovery
+from schemaless.followers.dispatch import Dispatcher
 from schemaless.followers.worker import Worker
 
 Cell = tuple[int, int]
@@ -114,12 +117,19 @@ class Trace:
     def watching(self) -> Iterator[None]:
         """Note the steps of all workers and listeners in this process for the block."""
         with contextlib.ExitStack() as stack:
-            heard, took, read = Wakes.heard, Wakes.take, worker_module.read_together
-            stack.enter_context(patch.object(Wakes, "heard", self._heard(heard)))
-            stack.enter_context(patch.object(Wakes, "take", self._took(took)))
-            stack.enter_context(patch.object(worker_module, "read_together", self._read(read)))
-            for name in ("write_down", "_find", "_page", "_note", "_beat", "_rest"):
-                stack.enter_context(patch.object(Worker, name, self._timed(name, getattr(Worker, name))))
+            heard, took, read = BinlogNotifier.notify, BinlogNotifier.take, dispatch.read_batch
+            stack.enter_context(patch.object(BinlogNotifier, "notify", self._heard(heard)))
+            stack.enter_context(patch.object(BinlogNotifier, "take", self._took(took)))
+            stack.enter_context(patch.object(dispatch, "read_batch", self._read(read)))
+            for owner, name in (
+                (Checkpoints, "write"),
+                (Discovery, "poll"),
+                (Dispatcher, "_handle_page"),
+                (Discovery, "_apply"),
+                (Worker, "_report"),
+                (Worker, "_wait"),
+            ):
+                stack.enter_context(patch.object(owner, name, self._timed(name, getattr(owner, name))))
             yield
 
     def _timed(self, name: str, method: Any) -> Any:
@@ -133,17 +143,17 @@ class Trace:
         return timed
 
     def _heard(self, method: Any) -> Any:
-        def heard(wakes: Wakes, tops: dict[str, int]) -> None:
+        def heard(notifier: BinlogNotifier, tops: dict[str, int]) -> None:
             now_s = time.monotonic()
             for database, added_id in tops.items():
-                self.heard_up_to.setdefault(wakes._numbers[database], []).append((added_id, now_s))  # noqa: SLF001
-            method(wakes, tops)
+                self.heard_up_to.setdefault(notifier._numbers[database], []).append((added_id, now_s))  # noqa: SLF001
+            method(notifier, tops)
 
         return heard
 
     def _took(self, method: Any) -> Any:
-        def take(wakes: Wakes) -> Any:
-            woken, look = method(wakes)
+        def take(notifier: BinlogNotifier) -> Any:
+            woken, look = method(notifier)
             now_s = time.monotonic()
             for shard, added_id in woken.items():
                 self.woken_up_to.setdefault(shard, []).append((added_id, now_s))
@@ -152,11 +162,11 @@ class Trace:
         return take
 
     def _read(self, function: Any) -> Any:
-        def read(store: schemaless.Datastore, together: Sequence[Any], column: str | None) -> Any:
+        def read(feed: StoredFeed, batch: Sequence[Any], column: str | None) -> Any:
             began_s = time.monotonic()
-            pages = function(store, together, column)
+            pages = function(feed, batch, column)
             now_s = time.monotonic()
-            self.busy.append((f"read {len(together)}, {len(together) - len(pages)} left out,", began_s, now_s))
+            self.busy.append((f"read {len(batch)}, {len(batch) - len(pages)} left out,", began_s, now_s))
             for shard, page in pages.items():
                 for cell in page.cells:
                     self.at_s["read"][shard, cell.added_id] = now_s

@@ -21,8 +21,10 @@ from _feed_trace import STEPS, Trace, ran_s
 
 import schemaless
 from schemaless.admin.indexes import indexes_of
+from schemaless.followers.handler_context import HandlerContext
 from schemaless.followers.worker import Worker
 from schemaless.indexes.follower import Indexing
+from schemaless.internals import internals_of
 from schemaless.wire.connection import Connection
 
 _COUNTED = 100
@@ -69,22 +71,24 @@ def queries(url: str, clients: Sequence[str], pids: Sequence[int]) -> dict[str, 
 def keep(url: str, puts: int, per_s: float) -> dict[str, Any]:
     """Have a worker keep an index while another process puts cells; time what lies between put and entry."""
     trace = Trace()
-    deal = Indexing.deal
+    handle = Indexing.handle
 
-    def dealt(self: Indexing, worker: Worker, owned: Any, cells: Any) -> bool:
-        done = deal(self, worker, owned, cells)
+    def dealt(self: Indexing, context: HandlerContext, lease: Any, cells: Any) -> bool:
+        done = handle(self, context, lease, cells)
         for cell in cells:
-            trace.at_s["called"][owned.pair[1], cell.added_id] = time.monotonic()
+            trace.at_s["called"][lease.pair[1], cell.added_id] = time.monotonic()
         return done
 
-    Indexing.deal = dealt  # type: ignore[method-assign]
+    Indexing.handle = dealt  # type: ignore[method-assign]
     with trace.watching(), schemaless.connect(url) as store:
         stop = threading.Event()
-        worker = Worker(store, indexes_of(store).handlers(), f"worker {time.time()}", stop=stop)
+        worker = Worker(
+            internals_of(store).follower_access, indexes_of(store).handlers(), f"worker {time.time()}", stop=stop
+        )
         thread = threading.Thread(target=worker.run)
         thread.start()
         try:
-            while len(worker.owned) < store.shard_count:
+            while len(worker.leases.held) < store.shard_count:
                 time.sleep(0.05)
             # It looks at all shards a second after it began to listen.
             time.sleep(2)

@@ -60,7 +60,14 @@ def working(
     """Have a worker of a trigger work in a thread for the block."""
     prepare(store, trigger)
     stop = threading.Event()
-    worker = Worker(store, [Calls(trigger)], f"worker of {trigger.name}", timing=timing, stop=stop, listen=listen)
+    worker = Worker(
+        internals_of(store).follower_access,
+        [Calls(trigger, store)],
+        f"worker of {trigger.name}",
+        timing=timing,
+        stop=stop,
+        listen=listen,
+    )
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
@@ -98,7 +105,7 @@ def commit_to_call(url: str, pids: Sequence[int], puts: int, per_s: float, *, li
         trace.at_s["called"][call.shard, cell.added_id] = time.monotonic()
 
     with trace.watching(), schemaless.connect(url) as store, working(store, timed, listen=listen) as worker:
-        while len(worker.owned) < store.shard_count:
+        while len(worker.leases.held) < store.shard_count:
             time.sleep(0.05)
         time.sleep(1)
         before_s, looked_s = time.process_time(), time.monotonic()
@@ -166,7 +173,7 @@ def heard_while_cut(url: str, cells: int, cuts: int) -> bool:
         stopped_s, ended = time.monotonic(), caught_up(store, counted)
         while not ended():
             time.sleep(0.02)
-        told = worker._beat()  # noqa: SLF001 - what 'trigger status' shows
+        told = worker._report()  # noqa: SLF001 - what 'trigger status' shows
         late_s = time.monotonic() - stopped_s
     print(
         f"listener, {given.put:,} cells in {store.shard_count} shards, its connections cut {done:,} times, "

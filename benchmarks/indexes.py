@@ -41,6 +41,7 @@ from schemaless.admin.indexes import indexes_of
 from schemaless.followers.worker import Worker
 from schemaless.indexes.admin import Watch
 from schemaless.indexes.definition import define
+from schemaless.internals import internals_of
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
 from tests.indexes import schedules
@@ -69,7 +70,9 @@ def filled(url: str, cells: int, versions: int) -> list[str]:
                 store.put_cells([schemaless.NewCell(row, "STATUS", ref, {"s": f"open since {ref}"}) for row in rows])
         indexes, stop = indexes_of(store), threading.Event()
         indexes.create(TRIPS)
-        worker = Worker(store, indexes_of(store).handlers(), "the first worker", stop=stop)
+        worker = Worker(
+            internals_of(store).follower_access, indexes_of(store).handlers(), "the first worker", stop=stop
+        )
         watch = Watch(indexes, (), lambda event: None, once=False)
         started_s = time.perf_counter()
         thread = threading.Thread(target=worker.run)

@@ -37,7 +37,7 @@ from schemaless.followers.supervisor import Supervisor
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
 from schemaless.triggers.admin import Triggers
-from schemaless.triggers.supervision import CallTrigger, caught_up, prepare
+from schemaless.triggers.supervision import caught_up, prepare, trigger_supervisor
 from tests.followers import poison
 from tests.followers.poison import EXITS, GOOD, HANGS, RAISES, Called
 
@@ -68,7 +68,7 @@ def running(url: str, trigger: schemaless.Trigger, target: str, workers: int, ti
     """Have a supervisor run for the block."""
     stop = threading.Event()
     with schemaless.connect(url) as store:
-        supervisor = Supervisor(store, CallTrigger(target, trigger.name), workers, timing=timing)
+        supervisor = trigger_supervisor(store, target, trigger.name, workers, timing=timing)
         thread = threading.Thread(target=supervisor.run, args=(stop.is_set,))
         thread.start()
         try:

@@ -18,6 +18,7 @@ from schemaless.cells.sql import select_block_end, select_by_id, select_id_span
 from schemaless.cells.writing import Cells
 from schemaless.codec.envelope import Limits
 from schemaless.feed.reader import Changes, Tail
+from schemaless.followers.access import DatastoreAccess, StoredFeed
 from schemaless.indexes.registry import Registry
 from schemaless.indexes.row_fetch import RowReader
 from schemaless.keys import check_column_name
@@ -81,6 +82,11 @@ class Internals:
     def catalog(self) -> NodePool:
         """The connections to the catalog's server."""
         return self.shards.pool_for(self._catalog_node)
+
+    @property
+    def follower_access(self) -> DatastoreAccess:
+        """What followers and their workers use of the datastore."""
+        return DatastoreAccess(self.shards, lambda: self.catalog, StoredFeed(self.changes, self.reader))
 
     @property
     def dictionary_replicas(self) -> DictionaryReplicas:

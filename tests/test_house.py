@@ -146,14 +146,6 @@ PATCHED = {
     ("tests/wire/test_pool.py", "_read_query_result"): "PyMySQL's: a statement is sent by then, and no reply read",
     ("tests/wire/test_pool.py", "_rfile"): "PyMySQL's: what gevent and eventlet put in its place",
     ("tests/wire/test_secret.py", "_config"): "multiprocessing's: the key of another family of processes",
-    ("tests/followers/test_worker.py", "_wakes"): "a worker that is turned by hand makes none of its own",
-    (
-        "tests/followers/test_worker_outages.py",
-        "_noted_s",
-    ): "a moment within a worker's rest, which passes by itself",
-    ("tests/followers/test_worker_outages.py", "_pending"): "the same",
-    ("tests/followers/test_worker_outages.py", "_step"): "the same",
-    ("tests/followers/test_worker_outages.py", "_wakes"): "the same",
 }
 """Private names that tests put something in the place of, and why that is so."""
 

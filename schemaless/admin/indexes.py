@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 
 from schemaless.datastore import Datastore
-from schemaless.followers.handler import Dealer
 from schemaless.followers.settings import Settings
 from schemaless.followers.status import shard_statuses, workers_of
+from schemaless.followers.supervisor import OpenWork, Supervisor
 from schemaless.followers.table_cache import small_table_caches
 from schemaless.indexes.admin import FollowerAccess, Indexes
 from schemaless.internals import internals_of
+from schemaless.opening import Opening, opening_of
 
 
 def indexes_of(store: Datastore) -> Indexes:
     """Return the index administration of an open datastore; no server is contacted."""
     internals = internals_of(store)
+    access = internals.follower_access
     followers = FollowerAccess(
-        Settings(store),
-        partial(shard_statuses, store),
-        partial(workers_of, store),
-        partial(small_table_caches, internals),
+        Settings(access),
+        partial(shard_statuses, access),
+        partial(workers_of, access),
+        partial(small_table_caches, internals.shards),
     )
     return Indexes(internals.shards, internals.reader, internals.registry, lambda: internals.catalog, followers)
 
@@ -32,9 +35,11 @@ class KeepIndexes:
     """The work of worker processes that maintain indexes.
 
     Attributes:
+        opening: opens the datastore.
         names: names of the indexes; empty for every index that exists when a worker starts.
     """
 
+    opening: Opening
     names: tuple[str, ...]
 
     @property
@@ -42,10 +47,27 @@ class KeepIndexes:
         """Description of the work in messages."""
         return f"index {', '.join(self.names)}" if self.names else "each index"
 
-    def dealers(self, store: Datastore) -> Sequence[Dealer]:
-        """Return the handlers of a worker."""
-        return indexes_of(store).handlers(self.names)
+    @contextmanager
+    def open(self) -> Iterator[OpenWork]:
+        """Open the datastore and create the handlers, in a worker process."""
+        with self.opening.open() as store:
+            yield OpenWork(internals_of(store).follower_access, indexes_of(store).handlers(self.names))
 
-    def followers(self, store: Datastore) -> Sequence[str]:
-        """Return the names of the followers that maintain these indexes."""
-        return [entry.follower for entry in indexes_of(store).maintained(self.names)]
+
+def index_supervisor(store: Datastore, names: tuple[str, ...], workers: int) -> Supervisor:
+    """Return the supervisor of worker processes that maintain indexes.
+
+    Args:
+        store: the datastore.
+        names: names of the indexes; empty for every index that exists when a worker starts.
+        workers: number of worker processes.
+    """
+    indexes = indexes_of(store)
+    # Each process reads the topology itself, because it may have changed since this process did.
+    work = KeepIndexes(replace(opening_of(store), topology=None), names)
+    return Supervisor(
+        internals_of(store).follower_access,
+        work,
+        lambda: [entry.follower for entry in indexes.maintained(names)],
+        workers,
+    )

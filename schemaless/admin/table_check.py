@@ -137,7 +137,7 @@ class _CatalogState:
         return {
             name
             for name, setting in self.followers.items()
-            if setting.wanted != NEW and (is_trigger(name) or name in kept)
+            if setting.desired_state != NEW and (is_trigger(name) or name in kept)
         }
 
 
@@ -203,7 +203,7 @@ class TableCheck:
         return proof
 
     def _read(self) -> _CatalogState:
-        followers = Settings(self._store).all()
+        followers = Settings(self._internals.follower_access).all()
         return _CatalogState(followers, {entry.number: entry for entry in self._internals.registry.read()})
 
     def _confirmed(self, check: Callable[[], Sequence[TableFault]]) -> list[TableFault]:

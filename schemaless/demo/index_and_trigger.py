@@ -12,8 +12,10 @@ from schemaless.bench.logbooks import COLUMN
 from schemaless.cell import Cell, CellKey
 from schemaless.datastore import Datastore
 from schemaless.errors import SchemalessError
+from schemaless.followers.handler import Handler
 from schemaless.followers.worker import Worker
 from schemaless.indexes.definition import define
+from schemaless.internals import internals_of
 from schemaless.terminal.output import out
 from schemaless.triggers.calling import Calls
 from schemaless.triggers.declaration import Call, trigger
@@ -46,8 +48,9 @@ def show(store: Datastore) -> None:
     prepare(store, flights_by_airline)
     started_s = time.monotonic()
     stop = threading.Event()
+    handlers: list[Handler] = [*indexes.handlers(), Calls(flights_by_airline, store)]
     # What 'schemaless index run' and 'trigger run' start as processes, here in a thread.
-    worker = Worker(store, [*indexes.handlers(), Calls(flights_by_airline)], "the demo", stop=stop)
+    worker = Worker(internals_of(store).follower_access, handlers, "the demo", stop=stop)
     thread = threading.Thread(target=worker.run, name="the demo's worker")
     thread.start()
     try:

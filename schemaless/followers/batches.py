@@ -1,4 +1,4 @@
-"""Which shards' new cells a worker reads at once, and whose turn it is."""
+"""Which shards are read together, and in which order."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Protocol, TypeVar
 
 from schemaless.cell import Page, StoredCell
-from schemaless.datastore import Datastore
 from schemaless.feed.reader import Tail
+from schemaless.followers.access import StoredFeed
 from schemaless.followers.membership import Pair
-from schemaless.internals import internals_of
 
 PAGE_CELLS: Final = 500
-"""So many cells are dealt with before locations are written down, and so many may come again after a crash."""
+"""Maximum number of cells per page, which is also the most that a crash repeats."""
 
 _TAIL_CELLS: Final = 100
-"""A shard with more new cells than that is read by itself."""
+"""Maximum number of new cells of a shard that is read together with others."""
 
 _TAILS: Final = 64
-"""So many shards are read together, at most."""
+"""Maximum number of shards that are read together."""
 
 
-class Behind(Protocol):
-    """A follower in a shard, some added_ids behind the shard's end."""
+class Lagging(Protocol):
+    """A follower in a shard with new cells."""
 
     @property
     def pair(self) -> Pair:
@@ -32,43 +31,41 @@ class Behind(Protocol):
 
     @property
     def reached(self) -> int:
-        """How far it is."""
+        """Location up to which cells are handled."""
 
     @property
-    def behind(self) -> int:
-        """How many added_ids are between that and the end, as far as is known."""
+    def lag(self) -> int:
+        """Number of added_ids between ``reached`` and the end of the shard, as far as is known."""
 
 
-Follower = TypeVar("Follower", bound=Behind)
+Follower = TypeVar("Follower", bound=Lagging)
 
 
-def next_ones(ready: deque[Follower]) -> list[Follower]:
-    """Take the next one from those that are ready, and others that are to be read together with it."""
-    together = [ready.popleft()]
-    name, cells = together[0].pair[0], together[0].behind
-    while ready and 0 < cells <= PAGE_CELLS and together[-1].behind <= _TAIL_CELLS and len(together) < _TAILS:
+def next_batch(ready: deque[Follower]) -> list[Follower]:
+    """Remove the first of the ready shards, and those that follow it and can be read together with it."""
+    batch = [ready.popleft()]
+    name, cells = batch[0].pair[0], batch[0].lag
+    while ready and 0 < cells <= PAGE_CELLS and batch[-1].lag <= _TAIL_CELLS and len(batch) < _TAILS:
         following = ready[0]
-        cells += following.behind
-        if following.pair[0] != name or not 0 < following.behind <= _TAIL_CELLS or cells > PAGE_CELLS:
+        cells += following.lag
+        if following.pair[0] != name or not 0 < following.lag <= _TAIL_CELLS or cells > PAGE_CELLS:
             break
-        together.append(ready.popleft())
-    return together
+        batch.append(ready.popleft())
+    return batch
 
 
-def read_together(store: Datastore, together: Sequence[Behind], column_name: str | None) -> dict[int, Page[StoredCell]]:
-    """Return the pages of those that can be read in one statement, by shard; each of the others is read by itself."""
+def read_batch(feed: StoredFeed, batch: Sequence[Lagging], column_name: str | None) -> dict[int, Page[StoredCell]]:
+    """Read the pages of a batch in one statement per server, by shard; shards that need their own read are absent."""
     tails = [
-        Tail(follower.pair[1], follower.reached, follower.behind)
-        for follower in together
-        if 0 < follower.behind <= _TAIL_CELLS
+        Tail(follower.pair[1], follower.reached, follower.lag) for follower in batch if 0 < follower.lag <= _TAIL_CELLS
     ]
-    return internals_of(store).stored_tails(tails, column_name) if tails else {}
+    return feed.tails(tails, column_name) if tails else {}
 
 
 def in_turn(pairs: Iterable[Pair], last: Pair | None) -> list[Pair]:
-    """Return pairs in the order in which their turns come, behind the one whose turn was last.
+    """Return pairs in order, starting after the last one served.
 
-    Whoever begins with the same one each time never comes to the others, where there is always more of it.
+    Starting with the same pair each time would starve the others if it always has more cells.
     """
     ordered = sorted(pairs)
     place = 0 if last is None else bisect_right(ordered, last)

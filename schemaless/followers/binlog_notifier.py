@@ -1,8 +1,8 @@
-"""What has a worker look at a shard at once: a connection to each server that has its binary log sent.
+"""Notifies a worker of new cells: one connection per server that sends its binary log.
 
-Only a signal. It says which shards have new cells, and the change feed says what they are, so that nothing is lost
-where it fails: whoever begins to listen looks at everything behind that, and everything is looked at now and then
-besides. Where a server cannot be listened to, its shards are looked at as often as without.
+Only a hint. It says which shards have new cells, and the change feed says which cells they are, so nothing is lost when
+a connection fails: everything is polled once it is back, and from time to time anyway. The shards of a server whose
+binary log is not available are polled.
 """
 
 from __future__ import annotations
@@ -25,24 +25,27 @@ from schemaless.wire.sql.parts import CELLS
 _log = logging.getLogger("schemaless")
 
 _FIRST_PAUSE_S: Final = 0.05
-_STEADY_S: Final = 10.0
-"""A connection that has lasted for so long was no accident: after it, the first pause is a short one again."""
+"""Pause before the first reconnect, in seconds; it doubles up to ``Timing.connect_s``."""
+
+_STABLE_S: Final = 10.0
+"""Lifetime of a connection after which the reconnect pause is reset, in seconds."""
 
 _LATE_S: Final = 1.0
-"""A transaction that was in the log already when somebody began to listen can be read so much later, at the latest."""
+"""Maximum time between a transaction's entry in the binary log and its visibility, in seconds."""
 
-_END_S: Final = 1.0
+_JOIN_S: Final = 1.0
+"""Maximum time to wait for a listener's thread to end, in seconds."""
 
 HEARD: Final = "binary log"
 NOT_YET: Final = "sweep: the binary log is not connected yet"
 
 
-class Wakes:
-    """What the binary logs say of a datastore's shards; closed as a ``with`` block ends.
+class BinlogNotifier:
+    """Listens to the binary logs of a datastore's primaries.
 
     Args:
-        shards: the datastore's.
-        timing: how long things take.
+        shards: the datastore's shards.
+        timing: pauses between reconnects.
     """
 
     def __init__(self, shards: Shards, timing: Timing) -> None:
@@ -51,80 +54,84 @@ class Wakes:
         self._numbers = {shards.database(shard): shard for shard in range(shards.topology.shard_count)}
         self._lock = threading.Lock()
         self._news = threading.Event()
-        self._woken: dict[int, int] = {}
-        self._looks: list[float] = []
-        self._sources: dict[Node, _Source] = {}
+        self._tops: dict[int, int] = {}
+        self._polls: list[float] = []
+        self._listeners: dict[Node, _Listener] = {}
 
     def listen(self, nodes: Iterable[Node]) -> None:
-        """Listen to these servers, and to no other any more."""
+        """Listen to these servers, and stop listening to all others."""
         wanted = set(nodes)
-        for node in self._sources.keys() - wanted:
-            self._sources.pop(node).end()
-        for node in wanted - self._sources.keys():
-            self._sources[node] = _Source(self, self._shards.pool_for(node))
+        for node in self._listeners.keys() - wanted:
+            self._listeners.pop(node).end()
+        for node in wanted - self._listeners.keys():
+            self._listeners[node] = _Listener(self, self._shards.pool_for(node))
 
-    def hears(self, node: Node) -> bool:
-        """Whether a server's new cells are heard of."""
-        source = self._sources.get(node)
-        return source is not None and source.said == HEARD
+    def is_listening(self, node: Node) -> bool:
+        """Return whether a server's binary log is being received."""
+        listener = self._listeners.get(node)
+        return listener is not None and listener.state == HEARD
 
     def take(self) -> tuple[dict[int, int], bool]:
-        """Return what was heard since the last call: the highest added_id of shards; and whether to look at all."""
+        """Return what happened since the last call.
+
+        Returns:
+            The highest added_id of each shard with new cells, and whether everything has to be polled.
+        """
         now_s = time.monotonic()
         with self._lock:
             self._news.clear()
-            woken, self._woken = self._woken, {}
-            due = [at_s for at_s in self._looks if at_s <= now_s]
-            self._looks = [at_s for at_s in self._looks if at_s > now_s]
-        return woken, bool(due)
+            tops, self._tops = self._tops, {}
+            due = [at_s for at_s in self._polls if at_s <= now_s]
+            self._polls = [at_s for at_s in self._polls if at_s > now_s]
+        return tops, bool(due)
 
     def wait(self, seconds: float) -> None:
-        """Wait until something is heard, or so long."""
-        if self._looks:
-            seconds = min(seconds, min(self._looks, default=seconds) - time.monotonic())
+        """Wait for news, at most for a number of seconds."""
+        if self._polls:
+            seconds = min(seconds, min(self._polls, default=seconds) - time.monotonic())
         if seconds > 0:
             self._news.wait(seconds)
 
     @property
-    def news(self) -> bool:
-        """Whether ``take`` has something."""
-        return self._news.is_set() or any(at_s <= time.monotonic() for at_s in self._looks)
+    def has_news(self) -> bool:
+        """True if ``take`` has something to return."""
+        return self._news.is_set() or any(at_s <= time.monotonic() for at_s in self._polls)
 
-    def told(self) -> dict[str, str]:
-        """Return how new cells are found on each server."""
-        return {str(node): source.said for node, source in list(self._sources.items())}
+    def report(self) -> dict[str, str]:
+        """Return how new cells are found, by server."""
+        return {str(node): listener.state for node, listener in list(self._listeners.items())}
 
     def close(self) -> None:
         """End all connections."""
         self.listen(())
 
-    # For the threads that listen
+    # Called on the threads that listen
 
     def decoder(self) -> Decoder:
-        """Return what reads one connection's events."""
+        """Return a decoder for the events of one connection."""
         return Decoder(frozenset(self._numbers), CELLS)
 
-    def heard(self, tops: dict[str, int]) -> None:
-        """Note what was committed: the highest added_id by database."""
+    def notify(self, tops: dict[str, int]) -> None:
+        """Record a committed transaction: the highest added_id of each database."""
         with self._lock:
             for database, added_id in tops.items():
                 shard = self._numbers[database]
-                self._woken[shard] = max(added_id, self._woken.get(shard, 0))
+                self._tops[shard] = max(added_id, self._tops.get(shard, 0))
             self._news.set()
 
-    def look(self, later_s: float = 0.0) -> None:
-        """Have all be looked at, so much later."""
+    def request_poll(self, later_s: float = 0.0) -> None:
+        """Request a poll of all shards, after a number of seconds."""
         with self._lock:
-            self._looks.append(time.monotonic() + later_s)
+            self._polls.append(time.monotonic() + later_s)
             self._news.set()
 
 
-class _Source:
-    """Listens to one server on a thread of its own, again and again."""
+class _Listener:
+    """Listens to one server on its own thread, and reconnects."""
 
-    def __init__(self, wakes: Wakes, pool: NodePool) -> None:
-        self.said = NOT_YET
-        self._wakes = wakes
+    def __init__(self, notifier: BinlogNotifier, pool: NodePool) -> None:
+        self.state = NOT_YET
+        self._notifier = notifier
         self._pool = pool
         self._reader: LogReader | None = None
         self._ended = threading.Event()
@@ -135,9 +142,9 @@ class _Source:
     def end(self) -> None:
         """Stop listening."""
         self._ended.set()
-        until_s = time.monotonic() + _END_S
+        until_s = time.monotonic() + _JOIN_S
         while self._thread.is_alive() and time.monotonic() < until_s:
-            # Over and over: it may have been about to connect.
+            # Repeatedly, because the thread may have been about to connect.
             reader = self._reader
             if reader is not None:
                 reader.cut()
@@ -150,42 +157,43 @@ class _Source:
                 self._reader = LogReader(self._pool.node, self._pool.credentials)
                 try:
                     if not self._ended.is_set():
-                        self._hear(self._reader)
+                        self._listen(self._reader)
                 finally:
                     self._reader.close()
             except SchemalessError as error:
                 refused = isinstance(error, AccessDenied | ServerRefused)
-                self._sweep(str(error), logging.INFO if refused else logging.WARNING)
-            except Exception as error:  # noqa: BLE001 - whatever it is, who listens no more must not say that he does
-                self._sweep(f"{type(error).__name__}: {error}", logging.ERROR)
-            self._ended.wait(self._wakes.timing.refused_s if refused else self._pause_s)
-            self._pause_s = min(self._wakes.timing.connect_s, self._pause_s * 2)
+                self._fall_back(str(error), logging.INFO if refused else logging.WARNING)
+            except Exception as error:  # noqa: BLE001 - a listener that ended must not report that it listens
+                self._fall_back(f"{type(error).__name__}: {error}", logging.ERROR)
+            self._ended.wait(self._notifier.timing.refused_s if refused else self._pause_s)
+            self._pause_s = min(self._notifier.timing.connect_s, self._pause_s * 2)
 
-    def _sweep(self, reason: str, level: int) -> None:
-        """Say that nothing is heard."""
-        if not self._ended.is_set() and not self.said.endswith(reason):
+    def _fall_back(self, reason: str, level: int) -> None:
+        """Report that the server's shards are polled."""
+        if not self._ended.is_set() and not self.state.endswith(reason):
             trace = level == logging.ERROR
-            _log.log(level, "new cells on %s are found by sweep: %s", self._pool.node, reason, exc_info=trace)
-        self.said = f"sweep: {reason}"
+            _log.log(level, "new cells on %s are found by polling: %s", self._pool.node, reason, exc_info=trace)
+        self.state = f"sweep: {reason}"
 
-    def _hear(self, reader: LogReader) -> None:
-        decoder = self._wakes.decoder()
+    def _listen(self, reader: LogReader) -> None:
+        decoder = self._notifier.decoder()
         tops: dict[str, int] = {}
-        steady_at_s = 0.0
+        stable_at_s = 0.0
         for event in reader.events():
-            if self.said != HEARD:
-                # It is sent from before now. What was before that is looked for, and what was just being committed.
-                self.said = HEARD
-                steady_at_s = time.monotonic() + _STEADY_S
-                self._wakes.look()
-                self._wakes.look(_LATE_S)
-            elif time.monotonic() >= steady_at_s:
+            if self.state != HEARD:
+                # The log is sent from the moment of the connect. A poll finds earlier cells, and a second one finds
+                # those that were just being committed.
+                self.state = HEARD
+                stable_at_s = time.monotonic() + _STABLE_S
+                self._notifier.request_poll()
+                self._notifier.request_poll(_LATE_S)
+            elif time.monotonic() >= stable_at_s:
                 self._pause_s = _FIRST_PAUSE_S
             news = decoder.read(event)
             if isinstance(news, Inserts):
                 tops[news.schema] = max(news.last, tops.get(news.schema, 0))
             elif isinstance(news, Ended) and tops:
-                self._wakes.heard(tops)
+                self._notifier.notify(tops)
                 tops = {}
             elif isinstance(news, Unreadable):
                 raise ServerRefused(

@@ -1,44 +1,45 @@
-"""What a follower does with cells, as a worker knows it: a trigger calls its function, an index keeps its entries."""
+"""The handler protocol: what a follower does with cells. A trigger calls a function, an index updates its entries."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from schemaless.cell import StoredCell
-from schemaless.followers.lease_state import Owned
-
-if TYPE_CHECKING:  # a worker has dealers, and they are given the worker
-    from schemaless.followers.worker import Worker
+from schemaless.followers.handler_context import HandlerContext
+from schemaless.followers.lease_state import LeaseState
 
 
-class Dealer(Protocol):
-    """What a follower does with cells: a trigger calls a function."""
+class Handler(Protocol):
+    """Handles the cells of a follower."""
 
     @property
     def name(self) -> str:
-        """The follower's name in the tables."""
+        """The follower's name."""
 
     @property
     def column(self) -> str | None:
-        """Cells of this column only; None for all."""
+        """The column whose cells are handled; None for all columns."""
 
     @property
     def timeout_s(self) -> float | None:
-        """How long one call may take before the process is ended; None for ever."""
+        """Timeout of a call, in seconds, after which the process is ended; None for no timeout."""
 
-    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> bool:
-        """Do what can be done at once for the cells of several shards; return whether nothing is left to be done.
+    def handle_batch(self, context: HandlerContext, pages: Sequence[tuple[LeaseState, Sequence[StoredCell]]]) -> bool:
+        """Do the work that several shards can share; return True if ``handle`` has nothing left to do but to advance.
 
-        In either case ``deal`` is called for each of them: it does what is left, and says how far its shard is.
+        ``handle`` is called for each of the pages in any case.
         """
 
-    def deal(self, worker: Worker, owned: Owned, cells: Sequence[StoredCell]) -> bool:
-        """Deal with cells, in their order; return whether all of them were.
+    def handle(self, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell]) -> bool:
+        """Handle cells in order; return True if all of them were handled.
 
-        Calls ``worker.go_on`` before each and ``worker.dealt`` behind it. What it raises of this package's errors is
-        about the servers. In either case the cells behind ``owned.reached`` are given to it again.
+        Calls ``context.check_active`` before each cell and ``context.advance`` after it. Cells after ``lease.reached``
+        are given to it again.
+
+        Raises:
+            SchemalessError: a server failed; the shard backs off.
         """
 
-    def replay(self, worker: Worker, owned: Owned) -> None:
-        """Try the parked cells again that somebody wants to be."""
+    def replay(self, context: HandlerContext, lease: LeaseState) -> None:
+        """Handle the parked cells that are to be tried again."""

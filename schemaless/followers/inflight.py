@@ -1,6 +1,6 @@
-"""What a worker is at: the cell that it is in a call for, as others see it, and the end of one that does not come back.
+"""The call that a worker is in: published to others, and limited by a timeout.
 
-Begun and ended on the worker's thread, told on that of its signs of life.
+The worker's thread begins and ends calls; the heartbeat's thread publishes them and enforces the timeout.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -18,81 +19,81 @@ from schemaless.followers.membership import Pair
 _log = logging.getLogger("schemaless")
 
 TIMED_OUT: Final = 70
-"""A worker that ended itself has this exit status."""
+"""Exit status of a worker that ended itself because a call timed out."""
 
 
-class InHand(NamedTuple):
-    """A call that a worker is in, since a moment of the monotonic clock."""
+class InflightCall(NamedTuple):
+    """A call in progress, and its start on the monotonic clock."""
 
     pair: Pair
     cell: StoredCell
     since_s: float
 
 
-class Hand:
-    """What a worker has in its hand.
+class Inflight:
+    """Tracks the call in progress, and ends the process when it times out.
 
     Attributes:
-        has: the call that it is in; None between calls.
+        call: the call in progress; None between calls.
     """
 
-    __slots__ = ("has",)
+    __slots__ = ("call",)
 
     def __init__(self) -> None:
-        self.has: InHand | None = None
+        self.call: InflightCall | None = None
 
-    def taking(self, pair: Pair, cell: StoredCell) -> AbstractContextManager[None]:
-        """Have others see, while the block runs, that this cell is in a call."""
-        return _Taking(self, InHand(pair, cell, time.monotonic()))
+    def track(self, pair: Pair, cell: StoredCell) -> AbstractContextManager[None]:
+        """Return a context manager that marks the call as in progress."""
+        return _Tracking(self, InflightCall(pair, cell, time.monotonic()))
 
-    def told(self, busy_s: float, timeout_s: dict[str, float | None]) -> dict[str, Any]:
-        """Return what others are to know; ends this process where a call takes too long.
+    def report(self, busy_s: float, timeouts_s: Mapping[str, float | None]) -> dict[str, Any]:
+        """Return the status to publish. Ends this process if the call has timed out.
 
         Args:
-            busy_s: after how long the worker's other shards are to be dealt to others.
-            timeout_s: how long a call may take, by the follower's name; None for ever.
+            busy_s: duration of a call after which the worker's other shards are reassigned, in seconds.
+            timeouts_s: timeout of a call by follower, in seconds; None for no timeout.
         """
-        has = self.has
-        if has is None:
+        call = self.call
+        if call is None:
             return {}
-        name, shard = has.pair
-        for_s = time.monotonic() - has.since_s
-        limit_s = timeout_s[name]
+        name, shard = call.pair
+        for_s = time.monotonic() - call.since_s
+        limit_s = timeouts_s[name]
         if limit_s is not None and for_s > limit_s:
-            end_process(has.pair, has.cell.key, for_s)
-        told: dict[str, Any] = {
+            end_process(call.pair, call.cell.key, for_s)
+        reported: dict[str, Any] = {
             "in_hand": {
                 "name": name,
                 "shard": shard,
-                "added_id": has.cell.added_id,
-                "key": [str(part) for part in has.cell.key],
+                "added_id": call.cell.added_id,
+                "key": [str(part) for part in call.cell.key],
                 "since": (datetime.now(UTC) - timedelta(seconds=for_s)).isoformat(),
                 "for_s": round(for_s, 3),
             }
         }
         if for_s > busy_s:
-            told["busy_with"] = has.pair
-        return told
+            reported["busy_with"] = call.pair
+        return reported
 
 
-class _Taking(AbstractContextManager[None]):
-    """A block with a cell in hand; made of a generator it would cost as much as an empty call."""
+class _Tracking(AbstractContextManager[None]):
+    """A generator-based context manager would cost as much as an empty call."""
 
-    __slots__ = ("_hand", "_has")
+    __slots__ = ("_call", "_inflight")
 
-    def __init__(self, hand: Hand, has: InHand) -> None:
-        self._hand = hand
-        self._has = has
+    def __init__(self, inflight: Inflight, call: InflightCall) -> None:
+        self._inflight = inflight
+        self._call = call
 
     def __enter__(self) -> None:
-        self._hand.has = self._has
+        self._inflight.call = self._call
 
     def __exit__(self, *_: object) -> None:
-        self._hand.has = None
+        self._inflight.call = None
 
 
 def end_process(pair: Pair, key: CellKey, for_s: float) -> None:
-    """End this process at once, since a call in it does not come back; the successor takes that cell carefully."""
+    """End this process, since a function cannot be interrupted; the successor handles the cell carefully."""
     _log.error(
         "%s: the call for cell %s of shard %d did not return within %.0f s: this worker ends",
         pair[0],

@@ -1,12 +1,12 @@
-"""Who works: the workers that live, by leases in the catalog, and which of them each shard is dealt to.
+"""Membership of workers, by leases in the catalog, and the assignment of shards to them.
 
-A worker says that it lives every two seconds, on a thread of its own, and reads who else does. The shards are dealt
-out by rendezvous hashing: of the workers that serve a follower, the one with the highest hash of worker, follower and
-shard has the shard. So all of them come to the same deal without a word, and one that comes or goes moves its own
-shards only.
+Each worker renews its lease every two seconds on its own thread, and reads the other members. Shards are assigned by
+rendezvous hashing: among the workers that serve a follower, the one with the highest hash of worker, follower and shard
+is assigned the shard. All workers compute the same assignment without communicating, and a worker that joins or leaves
+moves only its own shards.
 
-The deal says who should have a shard. Who has it stands in the shard itself, with an epoch (``rows.py``): what two
-workers think of each other at one moment need not agree for that to hold.
+The assignment says who should own a shard. Who owns it is recorded in the shard itself, with an epoch (``rows.py``).
+That remains correct even when workers disagree about the membership.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from typing import Any, Final, Literal, Self
 
 from schemaless.errors import SchemalessError
 from schemaless.followers import sql
-from schemaless.internals import Internals
+from schemaless.followers.access import DatastoreAccess
 from schemaless.wire.connection import Connection
 from schemaless.wire.pool import NodePool, PoolOptions
 
 _log = logging.getLogger("schemaless")
 
 Pair = tuple[str, int]
-"""A pair is a follower's name and a shard."""
+"""A follower's name and a shard."""
 
 Role = Literal["all", "healthy", "quarantine"]
 """Which shards a worker serves: all, those that are healthy, or those that are quarantined."""
@@ -39,25 +39,26 @@ ALL: Final = "all"
 HEALTHY: Final = "healthy"
 QUARANTINE: Final = "quarantine"
 
-_ASK_S: Final = 3.0
+_HEARTBEAT_TIMEOUT_S: Final = 3.0
 _FORGET_S: Final = 3_600.0
+"""Time after the end of its lease when a dead worker is deleted from the catalog, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long things take, in seconds; what tests make shorter.
+    """Intervals and timeouts of workers, in seconds.
 
     Attributes:
-        lease_s: how long a worker is taken to live without a word from it.
-        give_up_s: after how long without having said so a worker begins nothing more; below ``lease_s``.
-        renew_s: how often it says so.
-        busy_s: after how long in one call a worker's other shards are dealt to others.
-        note_s: how often locations are written down, at least; it is what comes again after a crash.
-        look_s: how often an owner looks at its rows, at most: for parked cells that are to be tried again, and for a
-            shard that was taken from it. Else it only looks for new cells.
-        connect_s: how long it waits, at most, until it connects to a binary log again that was lost.
-        refused_s: the same, where the server refused to send it.
-        probation_s: how long a quarantined shard has to be at its end before it counts as healthy again.
+        lease_s: duration of a worker's membership lease.
+        give_up_s: time since its last renewal after which a worker starts nothing more; below ``lease_s``.
+        renew_s: interval between renewals.
+        busy_s: duration of a call after which the worker's other shards are reassigned.
+        note_s: interval between checkpoints; a crash repeats the cells handled since the last one.
+        look_s: minimum interval between reads of the worker's rows, for parked cells to try again and for leases that
+            were lost. Polls for new cells are separate.
+        connect_s: maximum pause before a lost binary log connection is reopened.
+        refused_s: the pause if the server refuses to send its binary log.
+        probation_s: time that a quarantined shard must be at its end to count as healthy again.
     """
 
     lease_s: float = 10.0
@@ -73,12 +74,12 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A worker that lives.
+    """A live worker.
 
     Attributes:
         worker: its name.
-        followers: the names of those that it serves.
-        busy_with: the shard whose call it has been in for long; None where it has not.
+        followers: names of the followers that it serves.
+        busy_with: the shard of a call that has exceeded ``Timing.busy_s``; None if there is none.
         role: which shards it serves.
     """
 
@@ -90,18 +91,18 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a worker saw in the catalog.
+    """The membership as a worker read it from the catalog.
 
     Attributes:
-        members: those that live, itself among them.
-        wanted: what is wanted of each follower, by its name.
+        members: the live workers, including the reader.
+        desired_states: the desired state of each follower, by name.
     """
 
     members: tuple[Member, ...]
-    wanted: Mapping[str, str]
+    desired_states: Mapping[str, str]
 
     def owner(self, pair: Pair, *, quarantined: bool = False) -> str | None:
-        """Return the worker that a shard is dealt to; None if no worker serves the follower.
+        """Return the worker that a shard is assigned to; None if no worker serves the follower.
 
         Quarantined shards go to workers for quarantined shards, and to workers for all shards only if there are none of
         the former.
@@ -119,12 +120,12 @@ class View:
         return max((member.worker for member in free), key=lambda worker: _hash(worker, pair), default=None)
 
     def is_free(self, pair: Pair, owner: str | None) -> bool:
-        """Whether others may take a shard that was somebody's: he lives no more, or is busy elsewhere."""
+        """Return whether a shard may be claimed: its owner is dead, or busy in another shard."""
         member = self.member(owner)
         return member is None or (member.busy_with is not None and member.busy_with != pair)
 
     def member(self, worker: str | None) -> Member | None:
-        """Return a worker that lives, by its name."""
+        """Return a live worker by name; None if there is none."""
         return next((member for member in self.members if member.worker == worker), None)
 
 
@@ -132,29 +133,29 @@ def _hash(worker: str, pair: Pair) -> bytes:
     return hashlib.blake2b(f"{worker} {pair[0]} {pair[1]}".encode(), digest_size=8).digest()
 
 
-class Members:
-    """A worker's place among the others, as a ``with`` block: alive from its beginning to its end.
+class Membership:
+    """A worker's membership, as a context manager: it joins on entry and leaves on exit.
 
     Args:
-        internals: of the datastore.
-        worker: its name, that no other has.
-        followers: the names of the followers that it serves.
-        timing: how often, and how long.
-        beat: called at each sign of life; returns what others are to know, as JSON, "busy_with" and "role" among it.
-        changed: called after a sign of life that found other members than the one before.
+        access: the datastore.
+        worker: unique name of the worker.
+        followers: names of the followers that it serves.
+        timing: intervals and timeouts.
+        report: called at each renewal; returns the status to publish as JSON, including "busy_with" and "role".
+        changed: called after a renewal that found a change of the members.
 
     Attributes:
-        generation: rises where this worker did not say for too long that it lives: what was its own may be another's.
-        error: why the last sign of life was not taken; None where it was.
+        generation: increases when the membership lapses; other workers may have claimed the worker's shards since.
+        error: why the last renewal failed; None if it succeeded.
     """
 
     def __init__(
         self,
-        internals: Internals,
+        access: DatastoreAccess,
         worker: str,
         followers: Sequence[str],
         timing: Timing,
-        beat: Callable[[], Mapping[str, Any]],
+        report: Callable[[], Mapping[str, Any]],
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.worker = worker
@@ -162,16 +163,16 @@ class Members:
         self.error: SchemalessError | None = None
         self._followers = json.dumps(list(followers))
         self._timing = timing
-        self._beat = beat
+        self._report = report
         self._changed = changed
-        self._catalog = internals.topology.name
-        self._internals = internals
+        self._access = access
+        self._catalog = access.name
         self._pool = self._new_pool()
         self._renewed_s: float | None = None
         self._view: View | None = None
         self._ended = threading.Event()
         self._hurry = threading.Event()
-        self._thread = threading.Thread(target=self._keep_alive, name="sign of life", daemon=True)
+        self._thread = threading.Thread(target=self._keep_alive, name="heartbeat", daemon=True)
 
     def __enter__(self) -> Self:
         self.renew()
@@ -187,26 +188,30 @@ class Members:
         try:
             if error is None:
                 remove_worker(self._pool, self._catalog, self.worker)
-        except SchemalessError as left:
-            _log.warning("%s could not sign off, and stays in the catalog until its lease ends: %s", self.worker, left)
+        except SchemalessError as failure:
+            _log.warning(
+                "worker %s cannot leave the membership; its lease in the catalog expires by itself: %s",
+                self.worker,
+                failure,
+            )
         finally:
             self._pool.close()
 
     @property
     def alive(self) -> bool:
-        """Whether this worker may begin something: the others take it to live, for a while yet."""
+        """True if this worker may start something: its lease will last for a while yet."""
         renewed_s = self._renewed_s
         return renewed_s is not None and now_s() - renewed_s < self._timing.give_up_s
 
     @property
     def view(self) -> View | None:
-        """What was seen at the last sign of life; None where that is too long ago."""
+        """The membership as of the last renewal; None if the lease may have expired."""
         return self._view if self.alive else None
 
     def renew(self) -> None:
-        """Give a sign of life, and see who else lives; where the catalog does not answer, ``error`` says so."""
+        """Renew the lease and read the members; if the catalog's server fails, set ``error``."""
         started_s = now_s()
-        figures = json.dumps(self._beat())
+        figures = json.dumps(self._report())
 
         def operation(connection: Connection) -> View:
             connection.execute(
@@ -214,13 +219,13 @@ class Members:
             )
             connection.execute(sql.delete_dead_workers(self._catalog, _FORGET_S))
             members = tuple(
-                _member(str(worker), json.loads(followers), json.loads(told))
-                for worker, followers, _, told in connection.rows(sql.select_workers(self._catalog))
+                _member(str(worker), json.loads(followers), json.loads(status))
+                for worker, followers, _, status in connection.rows(sql.select_workers(self._catalog))
             )
             settings = connection.rows(sql.select_settings(self._catalog))
             return View(members, {str(name): str(wanted) for name, wanted, _ in settings})
 
-        if self._pool.node != self._internals.catalog.node:
+        if self._pool.node != self._access.catalog().node:
             self._pool.close()
             self._pool = self._new_pool()
         try:
@@ -228,14 +233,14 @@ class Members:
         except SchemalessError as error:
             if self.error is None:
                 _log.warning(
-                    "%s cannot give a sign of life, and begins nothing new until it can: %s", self.worker, error
+                    "worker %s cannot renew its lease and starts nothing new until it can: %s", self.worker, error
                 )
             self.error = error
-            # The catalog may be on another server by now, which is asked the next time.
-            self._internals.shards.again(self._internals.shards.routing)
+            # The catalog may have moved to another server; the next renewal goes there.
+            self._access.shards.again(self._access.shards.routing)
             return
         if self.error is not None:
-            _log.warning("%s gives signs of life again", self.worker)
+            _log.warning("worker %s renews its lease again", self.worker)
         if self._renewed_s is None or started_s - self._renewed_s >= self._timing.give_up_s:
             self.generation += 1
         before, self._view, self._renewed_s, self.error = self._view, view, started_s, None
@@ -243,12 +248,15 @@ class Members:
             self._changed()
 
     def hurry(self) -> None:
-        """Renew now instead of at the next interval: the membership has changed."""
+        """Renew now instead of at the next interval."""
         self._hurry.set()
 
     def _new_pool(self) -> NodePool:
-        # Of its own, with short waits: a sign of life must not stand in line behind anything.
-        return self._internals.shards.new_pool(self._internals.catalog.node, PoolOptions(_ASK_S, _ASK_S, _ASK_S, 1))
+        # A separate pool with short timeouts: renewals must not wait for other statements.
+        return self._access.shards.new_pool(
+            self._access.catalog().node,
+            PoolOptions(_HEARTBEAT_TIMEOUT_S, _HEARTBEAT_TIMEOUT_S, _HEARTBEAT_TIMEOUT_S, 1),
+        )
 
     def _keep_alive(self) -> None:
         while True:
@@ -258,22 +266,22 @@ class Members:
                 return
             self.renew()
             if hurried:
-                # The one that left may not have been seen at all, and yet have had a shard.
+                # The dead worker may have joined and died between two renewals, and yet have claimed a shard.
                 self._changed()
 
 
 def now_s() -> float:
-    """Return seconds by a clock that goes on while the machine is suspended, where there is one."""
+    """Return the time of a monotonic clock that includes suspension of the machine if the system has one."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 def remove_worker(pool: NodePool, catalog: str, worker: str) -> None:
-    """Take a worker out of the catalog that is known to be no more: nobody need wait for its lease."""
+    """Delete a dead worker from the catalog, so that others do not wait for its lease to expire."""
     pool.run(lambda connection: connection.execute(sql.delete_worker(catalog, worker)), writes=True)
 
 
-def _member(worker: str, followers: Sequence[str], told: Mapping[str, Any]) -> Member:
-    busy = told.get("busy_with")
+def _member(worker: str, followers: Sequence[str], status: Mapping[str, Any]) -> Member:
+    busy = status.get("busy_with")
     pair = None if busy is None else (str(busy[0]), int(busy[1]))
-    return Member(worker, frozenset(followers), pair, told.get("role", ALL))
+    return Member(worker, frozenset(followers), pair, status.get("role", ALL))

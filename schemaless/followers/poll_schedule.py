@@ -1,60 +1,62 @@
-"""When a worker looks for new cells, and at its rows: as often as what that takes allows."""
+"""When a worker polls for new cells and reads its rows, limited to a share of its time."""
 
 from __future__ import annotations
 
 import time
 from typing import Final
 
-_IDLE_SHARE: Final = 0.04
-_HEARING_SHARE: Final = 0.01
-"""A worker that hears of new cells looks for them for no more than this part of its time."""
+_POLLING_SHARE: Final = 0.04
+"""Share of time that a worker spends on polling while the binary logs report nothing."""
 
-_LEAST_PAUSE_S: Final = 0.02
-_MOST_PAUSE_S: Final = 5.0
-_MOST_LOOK_S: Final = 10.0
+_NOTIFIED_SHARE: Final = 0.01
+"""Share of time that a worker spends on polling while the binary logs report new cells."""
+
+_MIN_PAUSE_S: Final = 0.02
+_MAX_PAUSE_S: Final = 5.0
+_MAX_REST_S: Final = 10.0
 _CHECK_S: Final = 0.5
-"""A worker that hears of new cells looks so often whether there is anything else to do."""
+"""Interval at which a notified worker checks whether anything else is due, in seconds."""
 
 
-class Pace:
-    """A worker's pace.
+class PollSchedule:
+    """Schedules a worker's polls and reads of its rows.
 
     Args:
-        look_s: how often it looks at its rows, at most.
+        read_s: minimum interval between reads of the rows, in seconds.
 
     Attributes:
-        pause_s: how long it waits between two sweeps.
-        sweep_at_s: when the next one is due, on the monotonic clock.
-        look_at_s: when the next look at its rows is.
+        pause_s: interval between polls, in seconds.
+        poll_at_s: when the next poll is due, on the monotonic clock.
+        read_at_s: when the next read of the rows is due, on the monotonic clock.
     """
 
-    def __init__(self, look_s: float) -> None:
-        self._look_s = look_s
-        self.pause_s = _LEAST_PAUSE_S
-        self.sweep_at_s = 0.0
-        self.look_at_s = 0.0
+    def __init__(self, read_s: float) -> None:
+        self._read_s = read_s
+        self.pause_s = _MIN_PAUSE_S
+        self.poll_at_s = 0.0
+        self.read_at_s = 0.0
 
-    def looked(self, cpu_s: float, *, whole: bool, hears: bool) -> None:
-        """Note what a sweep took, or a look at the rows.
+    def polled(self, cpu_s: float, *, rows: bool, notified: bool) -> None:
+        """Set the next times after a poll.
 
         Args:
-            cpu_s: in this thread's processor time, of which the server takes as much again: so waiting for a busy
-                machine costs nothing.
-            whole: whether it was a look.
-            hears: whether new cells of all shards are heard of.
+            cpu_s: processor time of this thread; the server is taken to need as much again. A busy machine's wall clock
+                would say too much.
+            rows: whether the rows were read.
+            notified: whether the binary logs report the new cells of all shards.
         """
-        took_s = 2 * cpu_s
-        self.pause_s = min(_MOST_PAUSE_S, max(_LEAST_PAUSE_S, took_s / _IDLE_SHARE))
+        cost_s = 2 * cpu_s
+        self.pause_s = min(_MAX_PAUSE_S, max(_MIN_PAUSE_S, cost_s / _POLLING_SHARE))
         now_s = time.monotonic()
-        if whole:
-            rest_s = min(_MOST_LOOK_S, took_s / _HEARING_SHARE) if hears else self.pause_s
-            self.look_at_s = now_s + max(self._look_s, rest_s)
-        self.sweep_at_s = now_s + (_CHECK_S if hears else self.pause_s)
+        if rows:
+            rest_s = min(_MAX_REST_S, cost_s / _NOTIFIED_SHARE) if notified else self.pause_s
+            self.read_at_s = now_s + max(self._read_s, rest_s)
+        self.poll_at_s = now_s + (_CHECK_S if notified else self.pause_s)
 
-    def took(self, cpu_s: float) -> None:
-        """Note what a look took that nobody waited for: the next one is that much later."""
-        self.look_at_s += min(_MOST_LOOK_S, 2 * cpu_s / _HEARING_SHARE)
+    def read_in_background(self, cpu_s: float) -> None:
+        """Delay the next read of the rows in proportion to the cost of one in the background."""
+        self.read_at_s += min(_MAX_REST_S, 2 * cpu_s / _NOTIFIED_SHARE)
 
-    def now(self) -> None:
-        """Have a look at the rows be due."""
-        self.look_at_s = self.sweep_at_s = 0.0
+    def poll_now(self) -> None:
+        """Make a read of the rows due."""
+        self.read_at_s = self.poll_at_s = 0.0

@@ -1,7 +1,7 @@
-"""Followers as a whole, in the catalog: which there are, whether each is to run, and how its rows are made.
+"""The followers of a datastore, in the catalog: which exist, whether each is to run, and the creation of their rows.
 
-A follower's row in a shard is made here and nowhere else, when the follower is. A worker that finds none waits: the
-shard may be on its way to another server, and a row made anew would stand at a place where the follower never was.
+Only this module creates follower rows, along with the follower. A worker that finds no row waits: the shard may be
+moving to another server, and a new row would start at the wrong location.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
 from schemaless.followers import sql
+from schemaless.followers.access import DatastoreAccess
 from schemaless.followers.states import PAUSED, RUNNING
-from schemaless.internals import internals_of
 from schemaless.wire.pool import NodePool
 
 NEW: Final = "new"
-"""Its rows are still being made."""
+"""State of a follower whose rows are still being created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,31 +26,35 @@ class Setting:
     """A follower.
 
     Attributes:
-        name: in the tables.
-        wanted: new, running or paused.
-        spec: what it is told to do; JSON.
+        name: its name in the tables.
+        desired_state: new, running or paused.
+        spec: its parameters, as JSON.
     """
 
     name: str
-    wanted: str
+    desired_state: str
     spec: Mapping[str, Any]
 
 
 class Settings:
-    """A datastore's followers."""
+    """The followers of a datastore.
 
-    def __init__(self, store: Datastore) -> None:
-        self._store = store
-        self._shards = internals_of(store).shards
-        self._catalog = store.name
+    Args:
+        access: the datastore.
+    """
+
+    def __init__(self, access: DatastoreAccess) -> None:
+        self._access = access
+        self._shards = access.shards
+        self._catalog = access.name
 
     @property
     def _pool(self) -> NodePool:
-        # Asked for each time: the catalog may be on another server by now.
-        return internals_of(self._store).catalog
+        # Not kept: a failover may have moved the catalog to another server.
+        return self._access.catalog()
 
     def all(self) -> dict[str, Setting]:
-        """Return all followers by their names."""
+        """Return all followers by name."""
         rows = self._pool.run(lambda connection: connection.rows(sql.select_settings(self._catalog)))
         return {str(name): Setting(str(name), str(wanted), json.loads(spec)) for name, wanted, spec in rows}
 
@@ -59,7 +62,7 @@ class Settings:
         """Return a follower.
 
         Raises:
-            InvalidInput: there is none of that name.
+            InvalidInput: the follower does not exist.
         """
         settings = self.all()
         if name not in settings:
@@ -68,53 +71,53 @@ class Settings:
             raise InvalidInput(f"{self._catalog!r} has no {kind} {own}; it has: {others}")
         return settings[name]
 
-    def make(self, name: str, spec: Mapping[str, Any], start_of: Callable[[int], int]) -> bool:
-        """Make a follower with a row in each shard, or go on with one whose making was interrupted.
+    def create(self, name: str, spec: Mapping[str, Any], start_of: Callable[[int], int]) -> bool:
+        """Create a follower with a row in each shard, or complete an interrupted creation.
 
         Args:
             name: its name.
-            spec: what it is told to do, which takes the place of what it was told before.
-            start_of: gives the location that a new row begins at, of a shard.
+            spec: its parameters, which replace existing ones.
+            start_of: returns the location at which a new row starts in a shard.
 
         Returns:
-            Whether it was made just now.
+            True if this call completed the creation.
         """
         self._execute(sql.insert_setting(self._catalog, name, NEW, json.dumps(spec)))
         setting = self.get(name)
-        if setting.wanted == NEW:
-            self.mend(name, start_of)
-        wanted = RUNNING if setting.wanted == NEW else setting.wanted
-        if (wanted, dict(spec)) != (setting.wanted, setting.spec):
-            self._execute(sql.update_setting(self._catalog, name, wanted, json.dumps(spec)))
-        return setting.wanted == NEW
+        if setting.desired_state == NEW:
+            self.create_missing_rows(name, start_of)
+        state = RUNNING if setting.desired_state == NEW else setting.desired_state
+        if (state, dict(spec)) != (setting.desired_state, setting.spec):
+            self._execute(sql.update_setting(self._catalog, name, state, json.dumps(spec)))
+        return setting.desired_state == NEW
 
-    def mend(self, name: str, start_of: Callable[[int], int]) -> None:
-        """Make a follower's row in each shard that has none; ``start_of`` as for ``make``."""
-        for shard in range(self._store.shard_count):
+    def create_missing_rows(self, name: str, start_of: Callable[[int], int]) -> None:
+        """Create a follower's row in each shard that has none; ``start_of`` as in ``create``."""
+        for shard in range(self._access.shard_count):
             database = self._shards.database(shard)
             if not self._shards.rows(shard, sql.select_followers([(database, shard, name)])):
                 self._shards.execute(shard, sql.insert_follower(database, name, start_of(shard)))
 
-    def want(self, name: str, wanted: str) -> None:
-        """Have a follower run, or be paused.
+    def set_desired_state(self, name: str, state: str) -> None:
+        """Let a follower run, or pause it.
 
         Raises:
-            InvalidInput: there is none of that name, or its making was interrupted.
+            InvalidInput: the follower does not exist, or its creation was interrupted.
         """
         setting = self.get(name)
-        if setting.wanted == NEW:
+        if setting.desired_state == NEW:
             raise InvalidInput(
                 f"creating {name.replace(':', ' ', 1)} was interrupted; run the command that creates it again"
             )
-        assert wanted in (RUNNING, PAUSED)
-        self._execute(sql.update_setting(self._catalog, name, wanted, json.dumps(setting.spec)))
+        assert state in (RUNNING, PAUSED)
+        self._execute(sql.update_setting(self._catalog, name, state, json.dumps(setting.spec)))
 
     def remove(self, name: str) -> None:
-        """Take a follower away, with its rows and its parked cells; its workers end by themselves.
+        """Delete a follower, its rows and its parked cells; its workers end by themselves.
 
-        Run again where it was interrupted, it goes on.
+        An interrupted removal can be repeated.
         """
-        for shard in range(self._store.shard_count):
+        for shard in range(self._access.shard_count):
             database = self._shards.database(shard)
             self._shards.execute(shard, sql.delete_follower(database, name))
             self._shards.execute(shard, sql.delete_parked(database, name))

@@ -7,23 +7,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from schemaless.datastore import Datastore
 from schemaless.errors import SchemalessError
 from schemaless.followers import sql
+from schemaless.followers.access import DatastoreAccess
 from schemaless.followers.membership import QUARANTINE
 from schemaless.followers.rows import FollowerRow, FollowerRows
 from schemaless.followers.states import QUARANTINED, RUNNING, STOPPED
-from schemaless.internals import internals_of
 
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """Where a trigger is in a shard.
+    """Status of a follower in a shard.
 
     Attributes:
-        row: what the shard says; None where there is none, or it cannot be asked.
-        behind_s: how long ago the first cell that is still to come was stored; 0 where there is none.
-        fault: why there is nothing to be said.
+        row: the follower's row; None if there is none or it cannot be read.
+        behind_s: age of the first cell that is not handled, in seconds; 0 if there is none.
+        fault: why the row or the age is unknown.
     """
 
     shard: int
@@ -33,7 +32,7 @@ class ShardStatus:
 
     @property
     def state(self) -> str:
-        """In a word: stopped, quarantined, waiting (for the next attempt), running, or missing."""
+        """Stopped, quarantined, waiting (for the next attempt), running, or missing."""
         if self.row is None:
             return "missing"
         if self.row.state != STOPPED and self.row.quarantined:
@@ -44,44 +43,44 @@ class ShardStatus:
 
     @property
     def cause(self) -> str | None:
-        """Why the shard is in its state; None if there is nothing to be said."""
+        """Why the shard is in its state; None if there is no reason to report."""
         if self.row is None or self.row.message is None:
             return _KILLED if self.state == QUARANTINED else self.fault
         return self.row.message.partition("\n")[0]
 
     @property
     def ids_behind(self) -> int:
-        """How many added_ids are between its location and the end: cells of its column, and others."""
+        """Number of added_ids between the location and the end of the shard, in all columns."""
         return 0 if self.row is None else max(0, self.row.top - self.row.location)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """A worker that lives.
+    """A live worker.
 
     Attributes:
-        lease_s: seconds left of its lease.
-        told: what it says of itself: "dealt"; "owned"; "heard" and "found", in how many shards it heard of new cells,
-            and found some by looking; "finds_by", how it finds them on each server; "waits"; and "in_hand" where it is
-            in a call; "role", which shards it serves.
+        lease_s: remaining time of its lease, in seconds.
+        reported: the status it publishes: "dealt", the number of cells handled; "owned", the number of leases; "heard"
+            and "found", how often the binary log and polling found new cells in a shard; "finds_by", how it finds them
+            on each server; "waits", the shards that wait; "in_hand", the call in progress; and "role".
     """
 
     worker: str
     followers: tuple[str, ...]
     lease_s: float
-    told: Mapping[str, Any]
+    reported: Mapping[str, Any]
 
     @property
     def for_quarantine(self) -> bool:
-        """Whether it serves quarantined shards only."""
-        return bool(self.told.get("role") == QUARANTINE)
+        """True if it serves quarantined shards only."""
+        return bool(self.reported.get("role") == QUARANTINE)
 
 
-def shard_statuses(store: Datastore, follower: str, missing: str) -> Iterable[ShardStatus]:
-    """Yield where a follower is, shard by shard; ``missing`` is said of those that have no row for it."""
-    shards = internals_of(store).shards
-    looked = FollowerRows(shards).look((follower, shard) for shard in range(store.shard_count))
-    for shard in range(store.shard_count):
+def shard_statuses(access: DatastoreAccess, follower: str, missing: str) -> Iterable[ShardStatus]:
+    """Yield the status of a follower in each shard; ``missing`` is the fault of a shard without a row."""
+    shards = access.shards
+    looked = FollowerRows(shards).look((follower, shard) for shard in range(access.shard_count))
+    for shard in range(access.shard_count):
         row = looked.rows.get((follower, shard))
         if row is None:
             yield ShardStatus(shard, None, fault=str(looked.failed.get(shard) or missing))
@@ -96,9 +95,9 @@ def shard_statuses(store: Datastore, follower: str, missing: str) -> Iterable[Sh
                 yield ShardStatus(shard, row, max(0.0, float(ages[0][0])) if ages else 0.0)
 
 
-def workers_of(store: Datastore, follower: str) -> Iterable[WorkerStatus]:
-    """Yield the workers that live and serve a follower."""
-    rows = internals_of(store).catalog.run(lambda connection: connection.rows(sql.select_workers(store.name)))
+def workers_of(access: DatastoreAccess, follower: str) -> Iterable[WorkerStatus]:
+    """Yield the live workers that serve a follower."""
+    rows = access.catalog().run(lambda connection: connection.rows(sql.select_workers(access.name)))
     for worker, followers, lease_s, figures in rows:
         served = tuple(json.loads(followers))
         if follower in served:

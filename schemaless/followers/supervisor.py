@@ -15,23 +15,21 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput, SchemalessError
+from schemaless.followers.access import DatastoreAccess
 from schemaless.followers.black_box import BlackBox
-from schemaless.followers.handler import Dealer
+from schemaless.followers.handler import Handler
 from schemaless.followers.membership import HEALTHY, QUARANTINE, Pair, Role, Timing, remove_worker
 from schemaless.followers.rows import FollowerRow, FollowerRows
 from schemaless.followers.states import DIED
 from schemaless.followers.worker import Worker
-from schemaless.internals import internals_of
 from schemaless.interrupts import ignore_interrupts, starting_processes
-from schemaless.opening import Opening, opening_of
 from schemaless.runner_names import runner_name
 
 _log = logging.getLogger("schemaless")
@@ -85,18 +83,22 @@ class _Child:
                 self.line.send_bytes(_HURRY)
 
 
+class OpenWork(NamedTuple):
+    """An open datastore in a worker process, and the handlers of the worker."""
+
+    access: DatastoreAccess
+    handlers: Sequence[Handler]
+
+
 class Work(Protocol):
-    """What worker processes do; each gets a copy."""
+    """The work of worker processes; each process gets a copy."""
 
     @property
     def title(self) -> str:
-        """What it is called in messages."""
+        """Description of the work in messages."""
 
-    def dealers(self, store: Datastore) -> Sequence[Dealer]:
-        """Return what deals with cells, in a worker's own process."""
-
-    def followers(self, store: Datastore) -> Sequence[str]:
-        """Return the names of the followers that workers serve."""
+    def open(self) -> AbstractContextManager[OpenWork]:
+        """Open the datastore and create the handlers, in a worker process."""
 
 
 @dataclass(slots=True)
@@ -151,22 +153,30 @@ class Supervisor:
     it runs workers for them beside the others: at most as many, and one if few shards are quarantined.
 
     Args:
-        store: the datastore.
-        work: what they do.
-        count: processes for healthy shards.
-        timing: of the workers.
+        access: the datastore, in this process.
+        work: what the worker processes do.
+        followers: returns the names of the followers that they serve.
+        count: number of processes for healthy shards.
+        timing: intervals and timeouts of the workers.
     """
 
-    def __init__(self, store: Datastore, work: Work, count: int, *, timing: Timing | None = None) -> None:
+    def __init__(
+        self,
+        access: DatastoreAccess,
+        work: Work,
+        followers: Callable[[], Sequence[str]],
+        count: int,
+        *,
+        timing: Timing | None = None,
+    ) -> None:
         if count < 1:
             raise InvalidInput(f"workers must be 1 or more, got {count}")
-        self._store = store
+        self._access = access
         self._work = work
+        self._followers = followers
         self._count = count
         self._timing = timing or Timing()
         self._name = runner_name()
-        # Each process asks for the servers itself, so that a later one knows what has changed since.
-        self._opening = replace(opening_of(store), topology=None)
         # A fork would have this process's threads' locks, and whatever the function's module opened.
         self._context = multiprocessing.get_context("spawn")
         self._healthy = [_Seat(HEALTHY) for _ in range(count)]
@@ -210,7 +220,7 @@ class Supervisor:
         # Both kinds of workers look for them; either may have no process at the moment.
         quarantined = max(sum(box.quarantined for box in boxes) for boxes in (healthy, quarantine))
         others = sum(box.healthy for box in healthy)
-        every = quarantined + others if others else max(quarantined, self._store.shard_count)
+        every = quarantined + others if others else max(quarantined, self._access.shard_count)
         wanted = math.ceil(self._count * quarantined / every)
         now_s = time.monotonic()
         for number, seat in enumerate(self._quarantine):
@@ -226,7 +236,7 @@ class Supervisor:
         name = f"{self._name}/{self._made}"
         box = BlackBox(self._context)
         ours, theirs = self._context.Pipe()
-        arguments = (self._opening, self._work, name, self._timing, role, box, theirs)
+        arguments = (self._work, name, self._timing, role, box, theirs)
         process = self._context.Process(target=_work, args=arguments, name=f"worker {self._made}")
         with starting_processes():
             process.start()
@@ -278,9 +288,9 @@ class Supervisor:
         return blamed
 
     def _settle(self, child: _Child, pair: Pair | None, how: str) -> bool:
-        rows = FollowerRows(internals_of(self._store).shards)
-        names = self._work.followers(self._store)
-        looked = rows.look((name, shard) for name in names for shard in range(self._store.shard_count))
+        rows = FollowerRows(self._access.shards)
+        names = self._followers()
+        looked = rows.look((name, shard) for name in names for shard in range(self._access.shard_count))
         blamed = False
         if pair is not None and (row := looked.rows.get(pair)) is not None and row.worker == child.name:
             pause_s = self._kills.setdefault(pair, _Kills()).next_pause_s(row)
@@ -303,7 +313,7 @@ class Supervisor:
     def _remove(self, child: _Child) -> None:
         """Have nobody wait for the lease of one that is known to be no more."""
         try:
-            remove_worker(internals_of(self._store).catalog, self._store.name, child.name)
+            remove_worker(self._access.catalog(), self._access.name, child.name)
         except SchemalessError as error:
             _log.warning(
                 "worker %s cannot be signed off, so the others wait for the end of its lease: %s", child.name, error
@@ -353,14 +363,14 @@ def _how(status: int | None) -> str:
     return signal.Signals(-status).name
 
 
-def _work(opening: Opening, work: Work, name: str, timing: Timing, role: Role, box: BlackBox, line: Connection) -> None:
+def _work(work: Work, name: str, timing: Timing, role: Role, box: BlackBox, line: Connection) -> None:
     """Be a worker process, until the supervisor's end of the line is closed: when it stops, or dies."""
     # Ctrl-C and a service's end reach the whole group; the supervisor says what that means.
     ignore_interrupts()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     stop = threading.Event()
-    with opening.open() as store:
-        worker = Worker(store, work.dealers(store), name, timing=timing, stop=stop, role=role, box=box)
+    with work.open() as (access, handlers):
+        worker = Worker(access, handlers, name, timing=timing, stop=stop, role=role, box=box)
         threading.Thread(target=_listen, args=(line, worker, stop), daemon=True).start()
         # Comes back where it was told to stop, or what it works for was removed.
         worker.run()

@@ -1,4 +1,4 @@
-"""Whether servers keep the tables open that followers read: else each look opens and closes hundreds of them."""
+"""Checks that servers keep followers' tables open: otherwise each poll opens and closes hundreds of tables."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import Final
 
 from schemaless.errors import SchemalessError
 from schemaless.followers.sql import SELECT_TABLE_CACHE
-from schemaless.internals import Internals
+from schemaless.topology.shards import Shards
 
 _TABLES: Final = 3
-"""Followers read so many tables of each shard: cell, follower and parked."""
+"""Number of tables per shard that followers read: cell, follower and parked."""
 
 
-def small_table_caches(internals: Internals) -> dict[str, str]:
-    """Return what to do on each primary whose cache of open tables is too small for its shards; servers as text.
+def small_table_caches(shards: Shards) -> dict[str, str]:
+    """Return advice for each primary whose table cache is too small for its shards, by server.
 
-    One that cannot be asked is absent: what is said of its shards says so.
+    Servers that cannot be reached are absent: the status of their shards says so.
     """
     advice = {}
-    shards = Counter(internals.shards.node_of(shard) for shard in range(internals.topology.shard_count))
-    for node, count in shards.items():
+    counts = Counter(shards.node_of(shard) for shard in range(shards.topology.shard_count))
+    for node, count in counts.items():
         try:
-            with internals.shards.pool_for(node).connection() as connection:
+            with shards.pool_for(node).connection() as connection:
                 mariadb = connection.is_mariadb
                 ((tables, instances, definitions),) = connection.rows(SELECT_TABLE_CACHE)
         except SchemalessError:
             continue
         needed = _TABLES * count
-        # A connection has the tables of one instance; MariaDB gives each of them the whole size.
+        # A connection uses one cache instance. MySQL divides the size among the instances; MariaDB does not.
         kept = int(tables) if mariadb else int(tables) // int(instances)
         if min(kept, int(definitions)) < needed:
             advice[str(node)] = (

@@ -64,7 +64,7 @@ class IndexStatus:
     def stands(self) -> bool:
         """True if the index needs action: a shard has no follower row, cannot be read, or waits."""
         follower = self.entry.follower
-        waits = (name for worker in self.workers for name, *_ in worker.told.get("waits", []))
+        waits = (name for worker in self.workers for name, *_ in worker.reported.get("waits", []))
         faults = any(status.fault is not None for status in self.shards)
         return self.entry.state in (BACKFILLING, READY) and (faults or follower in waits)
 
@@ -225,7 +225,7 @@ class Indexes:
                     self._set_state(entry, [DECLARED], DROPPED)
                 raise
         if entry.state != DECLARED:
-            self._settings.mend(entry.follower, lambda shard: 0)
+            self._settings.create_missing_rows(entry.follower, lambda shard: 0)
             return entry, False
         refuse_beside_moves(self._catalog(), self._datastore)
         return self._build(entry, listener), True
@@ -253,7 +253,7 @@ class Indexes:
         for shard in range(self._shard_count):
             self._change_tables(shard, sql.create_index_table(self._shards.database(shard), entry.layout))
             listener(Advanced(1))
-        self._settings.make(entry.follower, {"index": entry.name}, lambda shard: 0)
+        self._settings.create(entry.follower, {"index": entry.name}, lambda shard: 0)
         self._set_state(entry, [DECLARED], BACKFILLING)
         current = next((other for other in self.all() if other.number == entry.number), None)
         if current is None or current.state == DROPPING:
@@ -310,7 +310,7 @@ class Indexes:
             shards = tuple(self._followers.shard_statuses(follower, missing))
         workers = tuple(self._followers.workers(follower))
         small_caches = self._followers.small_table_caches() if shards else {}
-        return IndexStatus(entry, None if setting is None else setting.wanted, shards, workers, small_caches)
+        return IndexStatus(entry, None if setting is None else setting.desired_state, shards, workers, small_caches)
 
     def drop(
         self, entry: IndexEntry, listener: Listener = nobody, *, wait: Callable[[float], None] = time.sleep

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from schemaless.cell import StoredCell
 from schemaless.errors import SchemalessError
-from schemaless.followers.lease_state import Owned
-from schemaless.followers.worker import Worker
+from schemaless.followers.handler_context import HandlerContext
+from schemaless.followers.lease_state import LeaseState
 from schemaless.indexes.entries import Entries
 from schemaless.indexes.registry import BACKFILLING, LOOK_S, READY, IndexEntry, Registry
 
@@ -32,48 +32,48 @@ class Indexing:
         self._number = entry.number
         self._registry = registry
         self._entries = entries
-        # Pages whose entries ``deal_together`` has written.
+        # Pages whose entries ``handle_batch`` has written.
         self._written: list[Sequence[StoredCell]] = []
 
-    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> bool:
+    def handle_batch(self, context: HandlerContext, pages: Sequence[tuple[LeaseState, Sequence[StoredCell]]]) -> bool:
         """Update the entries of the rows of several pages, each step for all pages at once.
 
         New cells arrive in many shards, a few in each. Page by page, each would wait for about five round trips of
         every page before it.
         """
         self._written = []
-        relevant = [(owned, of_sources) for owned, cells in pages if (of_sources := self._of_sources(cells))]
+        relevant = [(lease, of_sources) for lease, cells in pages if (of_sources := self._of_sources(cells))]
         if len(relevant) < 2:
             return False
-        for owned, _ in relevant:
-            worker.go_on(owned)
+        for lease, _ in relevant:
+            context.check_active(lease)
         first, cells = relevant[0]
         try:
             if self._state not in (BACKFILLING, READY):
                 return False
-            with worker.calling(first, cells[-1]):
-                self._write(first, {owned.pair[1]: of_sources for owned, of_sources in relevant})
+            with context.calling(first, cells[-1]):
+                self._write(first, {lease.pair[1]: of_sources for lease, of_sources in relevant})
         except SchemalessError as error:
             _log.debug("%s: %d pages failed together and are handled one by one: %s", self.name, len(relevant), error)
             return False
         self._written = [cells for _, cells in pages]
         return True
 
-    def deal(self, worker: Worker, owned: Owned, cells: Sequence[StoredCell]) -> bool:
+    def handle(self, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell]) -> bool:
         """Update the entries of the page's rows; return whether that was done."""
-        worker.go_on(owned)
+        context.check_active(lease)
         state = self._state
         if state not in (BACKFILLING, READY):
-            owned.wait(LOOK_S, f"the index is {state}")
+            lease.defer(LOOK_S, f"the index is {state}")
             return False
         of_sources = self._of_sources(cells)
         if of_sources and not any(written is cells for written in self._written):
-            with worker.calling(owned, of_sources[-1]):
-                self._write(owned, {owned.pair[1]: of_sources})
+            with context.calling(lease, of_sources[-1]):
+                self._write(lease, {lease.pair[1]: of_sources})
         # Writing the entries of a page twice is harmless: no care is needed after the crash of a previous owner.
-        owned.careful = 0
+        lease.careful = 0
         if cells:
-            worker.dealt(owned, cells[-1].added_id)
+            context.advance(lease, cells[-1].added_id)
         return True
 
     @property
@@ -84,16 +84,16 @@ class Indexing:
         sources = self._entries.definition.sources
         return [cell for cell in cells if cell.column_name in sources]
 
-    def _write(self, owned: Owned, pages: Mapping[int, Sequence[StoredCell]]) -> None:
+    def _write(self, lease: LeaseState, pages: Mapping[int, Sequence[StoredCell]]) -> None:
         try:
             self._entries.apply(self._entries.writes(pages))
         except SchemalessError:
             raise
         except Exception as error:
-            if not owned.failures:
-                _log.exception("%s: cannot index a page of shard %d", *owned.pair)
+            if not lease.failures:
+                _log.exception("%s: cannot index a page of shard %d", *lease.pair)
             # Any other exception would end this worker, and then every worker that takes over the page.
             raise SchemalessError(f"{type(error).__name__}: {error}") from error
 
-    def replay(self, worker: Worker, owned: Owned) -> None:
+    def replay(self, context: HandlerContext, lease: LeaseState) -> None:
         """Do nothing: cells of an index are never parked."""

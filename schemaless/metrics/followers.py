@@ -50,7 +50,7 @@ def _samples(status: TriggerStatus) -> Iterator[Sample]:
     for state in _STATES:
         yield SHARDS.at(states[state], status.name, state)
     yield WORKERS.at(len(status.workers), status.name)
-    yield IS_PAUSED.at(status.setting.wanted == PAUSED, status.name)
+    yield IS_PAUSED.at(status.setting.desired_state == PAUSED, status.name)
 
 
 FOLLOWERS: Final = Collector("followers", (BEHIND, BEHIND_S, PARKED, SHARDS, WORKERS, IS_PAUSED), _EVERY_S, _reading)

@@ -46,7 +46,7 @@ class TriggerStatus:
     @property
     def finds_by(self) -> dict[str, str]:
         """How its workers find new cells, by server: the binary log, or a sweep, and why."""
-        return {server: how for worker in self.workers for server, how in worker.told.get("finds_by", {}).items()}
+        return {server: how for worker in self.workers for server, how in worker.reported.get("finds_by", {}).items()}
 
     @property
     def stands(self) -> bool:
@@ -79,8 +79,9 @@ class Triggers:
     def __init__(self, store: Datastore) -> None:
         self._store = store
         self._internals = internals_of(store)
+        self._access = self._internals.follower_access
         self._shards = self._internals.shards
-        self._settings = Settings(store)
+        self._settings = Settings(self._access)
         self._rows = FollowerRows(self._shards)
 
     def names(self) -> list[str]:
@@ -98,13 +99,13 @@ class Triggers:
         missing = (
             "it has no progress row here; 'schemaless trigger reset' cannot make one, only 'remove' and then 'run' can"
         )
-        shards = tuple(shard_statuses(self._store, follower, missing))
-        workers = tuple(workers_of(self._store, follower))
-        return TriggerStatus(name, setting, shards, workers, small_table_caches(self._internals))
+        shards = tuple(shard_statuses(self._access, follower, missing))
+        workers = tuple(workers_of(self._access, follower))
+        return TriggerStatus(name, setting, shards, workers, small_table_caches(self._shards))
 
     def pause(self, name: str) -> None:
         """Have workers begin no more calls, until ``resume``; raises what ``status`` does."""
-        self._settings.want(follower_name(name), PAUSED)
+        self._settings.set_desired_state(follower_name(name), PAUSED)
 
     def resume(self, name: str) -> int:
         """Have a trigger go on, and its shards that stand still try their cell again; return how many did stand."""
@@ -114,7 +115,7 @@ class Triggers:
         stopped = [shard for (_, shard), row in looked.rows.items() if row.state == STOPPED]
         for shard in stopped:
             self._shards.execute(shard, sql.restart(self._shards.database(shard), follower, DIED))
-        self._settings.want(follower, RUNNING)
+        self._settings.set_desired_state(follower, RUNNING)
         return len(stopped)
 
     def remove(self, name: str) -> None:

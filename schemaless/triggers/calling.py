@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemaless.cell import StoredCell
+from schemaless.datastore import Datastore
 from schemaless.errors import CorruptBody, ParkCell, RetryLater, ServerError
-from schemaless.followers.lease_state import Owned
+from schemaless.followers.handler_context import HandlerContext
+from schemaless.followers.lease_state import LeaseState
 from schemaless.followers.sql import ParkedRow
 from schemaless.followers.states import DIED, STOPPED
-from schemaless.followers.worker import Worker
 from schemaless.internals import internals_of
 from schemaless.triggers.declaration import Call, Trigger, follower_name
 
@@ -54,80 +55,81 @@ class Calls:
     kills every worker is parked after ``attempts`` deaths.
     """
 
-    def __init__(self, trigger: Trigger) -> None:
+    def __init__(self, trigger: Trigger, store: Datastore) -> None:
         self._trigger = trigger
+        self._store = store
         self.name = follower_name(trigger.name)
         self.column = trigger.column
         self.timeout_s = trigger.timeout_s
 
-    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> bool:
+    def handle_batch(self, context: HandlerContext, pages: Sequence[tuple[LeaseState, Sequence[StoredCell]]]) -> bool:
         """Do nothing: cells are called for one by one."""
         return False
 
-    def deal(self, worker: Worker, owned: Owned, cells: Sequence[StoredCell]) -> bool:
+    def handle(self, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell]) -> bool:
         """Call the function for each cell; return whether all are called or parked."""
         for cell in cells:
-            worker.go_on(owned)
-            if not self._deal_with(worker, owned, cell):
+            context.check_active(lease)
+            if not self._handle_cell(context, lease, cell):
                 return False
         return True
 
-    def replay(self, worker: Worker, owned: Owned) -> None:
+    def replay(self, context: HandlerContext, lease: LeaseState) -> None:
         """Call the function again for the parked cells that somebody wants to be."""
-        for added_id, attempts, begun in worker.rows.to_replay(owned.pair):
-            worker.go_on(owned)
-            cell = next(iter(internals_of(worker.store).read_stored(owned.pair[1], [added_id])), None)
+        for added_id, attempts, begun in context.rows.to_replay(lease.pair):
+            context.check_active(lease)
+            cell = next(iter(internals_of(self._store).read_stored(lease.pair[1], [added_id])), None)
             failed = _Failed("the cell is not there any more")
             if begun >= _REPLAYS:
                 failed = _Failed(DIED)
             elif cell is not None:
                 # First: a cell that ends this process is not to end one after the other.
-                worker.rows.begin_replay(owned.pair, owned.epoch, added_id, begun + 1)
-                outcome = self._call(worker, owned, cell, attempts + 1)
+                context.rows.begin_replay(lease.pair, lease.epoch, added_id, begun + 1)
+                outcome = self._call(context, lease, cell, attempts + 1)
                 if outcome is None:
-                    worker.rows.delete_replayed(owned.pair, owned.epoch, added_id)
+                    context.rows.delete_replayed(lease.pair, lease.epoch, added_id)
                     continue
                 failed = outcome
-            worker.rows.end_replay(owned.pair, owned.epoch, added_id, attempts + 1, failed.error)
-        owned.replays = 0
+            context.rows.end_replay(lease.pair, lease.epoch, added_id, attempts + 1, failed.error)
+        lease.replays = 0
 
-    def _deal_with(self, worker: Worker, owned: Owned, cell: StoredCell) -> bool:
+    def _handle_cell(self, context: HandlerContext, lease: LeaseState, cell: StoredCell) -> bool:
         """Deal with one cell; return whether the next one's turn has come."""
-        if owned.careful:
-            if owned.attempts >= self._trigger.attempts:
-                return self._park(worker, owned, cell, owned.attempts, owned.death or DIED)
-            worker.rows.note_attempt(owned.move, owned.attempts + 1, None, DIED)
+        if lease.careful:
+            if lease.attempts >= self._trigger.attempts:
+                return self._park(context, lease, cell, lease.attempts, lease.death or DIED)
+            context.rows.note_attempt(lease.move, lease.attempts + 1, None, DIED)
             # Behind it: what could not be written down was not called, and does not count.
-            owned.attempts += 1
-            worker.written(owned)
-        attempt = owned.attempts if owned.careful else owned.attempts + 1
-        failed = self._call(worker, owned, cell, attempt)
+            lease.attempts += 1
+            context.recorded(lease)
+        attempt = lease.attempts if lease.careful else lease.attempts + 1
+        failed = self._call(context, lease, cell, attempt)
         if failed is None:
-            was_careful = owned.careful > 0
-            owned.careful = max(0, owned.careful - 1)
-            worker.dealt(owned, cell.added_id, at_once=was_careful)
+            was_careful = lease.careful > 0
+            lease.careful = max(0, lease.careful - 1)
+            context.advance(lease, cell.added_id, at_once=was_careful)
             return True
         if failed.wait_s is not None:
             # It does not count.
-            owned.attempts = attempt - 1
-            self._wait(worker, owned, failed.wait_s, failed.error)
+            lease.attempts = attempt - 1
+            self._wait(context, lease, failed.wait_s, failed.error)
             return False
         if failed.park or attempt >= self._trigger.attempts:
-            return self._park(worker, owned, cell, attempt, failed.error)
-        owned.attempts = attempt
+            return self._park(context, lease, cell, attempt, failed.error)
+        lease.attempts = attempt
         wait_s = min(_MOST_WAIT_S, _FIRST_WAIT_S * 2 ** min(attempt - 1, 20))
         wait_s *= random.uniform(1 - _SPREAD, 1 + _SPREAD)  # noqa: S311 - jitter
-        self._wait(worker, owned, wait_s, failed.error)
+        self._wait(context, lease, wait_s, failed.error)
         return False
 
-    def _call(self, worker: Worker, owned: Owned, cell: StoredCell, attempt: int) -> _Failed | None:
+    def _call(self, context: HandlerContext, lease: LeaseState, cell: StoredCell, attempt: int) -> _Failed | None:
         try:
             document = cell.decode()
         except CorruptBody as error:
             return _Failed(_said(error), park=True)
         try:
-            with worker.calling(owned, cell):
-                self._trigger(document, Call(worker.store, owned.pair[1], attempt))
+            with context.calling(lease, cell):
+                self._trigger(document, Call(self._store, lease.pair[1], attempt))
         except ParkCell as reason:
             return _Failed(_said(reason), park=True)
         except RetryLater as later:
@@ -135,8 +137,8 @@ class Calls:
         except ServerError as error:
             if error.retryable:
                 # A server that is away for a while would have cells parked that nothing is wrong with.
-                owned.failures += 1
-                wait_s = min(_MOST_WAIT_S, _FIRST_WAIT_S * 2 ** min(owned.failures - 1, 20))
+                lease.failures += 1
+                wait_s = min(_MOST_WAIT_S, _FIRST_WAIT_S * 2 ** min(lease.failures - 1, 20))
                 return _Failed(_said(error), wait_s=wait_s)
             return _Failed(_traced(error))
         except KeyboardInterrupt as error:
@@ -148,35 +150,35 @@ class Calls:
             return _Failed(_traced(error))
         return None
 
-    def _wait(self, worker: Worker, owned: Owned, seconds: float, error: str) -> None:
-        worker.rows.note_attempt(owned.move, owned.attempts, seconds, error)
-        worker.written(owned)
-        owned.wait(seconds, _first_line(error))
+    def _wait(self, context: HandlerContext, lease: LeaseState, seconds: float, error: str) -> None:
+        context.rows.note_attempt(lease.move, lease.attempts, seconds, error)
+        context.recorded(lease)
+        lease.defer(seconds, _first_line(error))
 
-    def _park(self, worker: Worker, owned: Owned, cell: StoredCell, attempts: int, error: str) -> bool:
+    def _park(self, context: HandlerContext, lease: LeaseState, cell: StoredCell, attempts: int, error: str) -> bool:
         """Go past a cell, or have the shard stand still before it where too many are parked."""
-        if owned.parked >= self._trigger.parked_limit:
-            worker.rows.stop(owned.move, error)
-            worker.written(owned)
-            owned.state = STOPPED
+        if lease.parked >= self._trigger.parked_limit:
+            context.rows.stop(lease.move, error)
+            context.recorded(lease)
+            lease.state = STOPPED
             _log.warning(
                 "%s: shard %d stands still before cell %s: %d cells are parked, and %s",
                 self._trigger.name,
-                owned.pair[1],
+                lease.pair[1],
                 cell.key,
-                owned.parked,
+                lease.parked,
                 _first_line(error),
             )
             return False
         row = ParkedRow(cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, attempts, error)
-        worker.rows.park(owned.move._replace(location=cell.added_id), row)
-        owned.reached = cell.added_id
-        owned.attempts, owned.death = 0, None
-        owned.parked += 1
-        owned.careful = max(0, owned.careful - 1)
-        worker.written(owned)
+        context.rows.park(lease.move._replace(location=cell.added_id), row)
+        lease.reached = cell.added_id
+        lease.attempts, lease.death = 0, None
+        lease.parked += 1
+        lease.careful = max(0, lease.careful - 1)
+        context.recorded(lease)
         _log.warning(
-            "%s: cell %s of shard %d is parked: %s", self._trigger.name, cell.key, owned.pair[1], _first_line(error)
+            "%s: cell %s of shard %d is parked: %s", self._trigger.name, cell.key, lease.pair[1], _first_line(error)
         )
         return True
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
-from schemaless.followers.handler import Dealer
-from schemaless.followers.membership import Pair
+from schemaless.followers.membership import Pair, Timing
 from schemaless.followers.rows import FollowerRows
 from schemaless.followers.settings import Settings
 from schemaless.followers.states import STOPPED
-from schemaless.followers.supervisor import _log
+from schemaless.followers.supervisor import OpenWork, Supervisor
 from schemaless.internals import internals_of
+from schemaless.opening import Opening, opening_of
 from schemaless.triggers.calling import Calls
 from schemaless.triggers.declaration import Trigger, follower_name, import_trigger
+
+_log = logging.getLogger("schemaless")
 
 
 def prepare(store: Datastore, trigger: Trigger) -> bool:
@@ -24,7 +28,7 @@ def prepare(store: Datastore, trigger: Trigger) -> bool:
     Raises:
         InvalidInput: it was made for another column.
     """
-    settings = Settings(store)
+    settings = Settings(internals_of(store).follower_access)
     name = follower_name(trigger.name)
     before = settings.all().get(name)
     if before is not None and before.spec["column"] != trigger.column:
@@ -36,33 +40,50 @@ def prepare(store: Datastore, trigger: Trigger) -> bool:
     def start_of(shard: int) -> int:
         return 0 if trigger.start == "beginning" else store.end_of_shard(shard)
 
-    return settings.make(name, trigger.spec, start_of)
+    return settings.create(name, trigger.spec, start_of)
 
 
 @dataclass(frozen=True, slots=True)
 class CallTrigger:
-    """Workers call a trigger's function.
+    """The work of worker processes that call a trigger's function.
 
     Attributes:
+        opening: opens the datastore.
         target: ``MODULE:NAME``, imported by each process.
-        name: the trigger's.
+        name: name of the trigger.
     """
 
+    opening: Opening
     target: str
     name: str
 
     @property
     def title(self) -> str:
-        """What it is called in messages."""
+        """Description of the work in messages."""
         return f"trigger {self.name}"
 
-    def dealers(self, store: Datastore) -> Sequence[Dealer]:
-        """Return what calls the function."""
-        return [Calls(import_trigger(self.target))]
+    @contextmanager
+    def open(self) -> Iterator[OpenWork]:
+        """Open the datastore and import the trigger, in a worker process."""
+        with self.opening.open() as store:
+            yield OpenWork(internals_of(store).follower_access, [Calls(import_trigger(self.target), store)])
 
-    def followers(self, store: Datastore) -> Sequence[str]:
-        """Return the follower's name."""
-        return [follower_name(self.name)]
+
+def trigger_supervisor(
+    store: Datastore, target: str, name: str, workers: int, *, timing: Timing | None = None
+) -> Supervisor:
+    """Return the supervisor of worker processes that call a trigger's function.
+
+    Args:
+        store: the datastore.
+        target: ``MODULE:NAME``, imported by each process.
+        name: name of the trigger.
+        workers: number of worker processes.
+        timing: intervals and timeouts of the workers.
+    """
+    # Each process reads the topology itself, because it may have changed since this process did.
+    work = CallTrigger(replace(opening_of(store), topology=None), target, name)
+    return Supervisor(internals_of(store).follower_access, work, lambda: [follower_name(name)], workers, timing=timing)
 
 
 def caught_up(store: Datastore, trigger: Trigger) -> Callable[[], bool]:

@@ -11,9 +11,11 @@ from typing import Final
 
 import schemaless
 from schemaless.cell import StoredCell
-from schemaless.followers.lease_state import Owned
+from schemaless.followers.handler_context import HandlerContext
+from schemaless.followers.lease_state import LeaseState
 from schemaless.followers.membership import Timing
 from schemaless.followers.worker import Worker
+from schemaless.internals import internals_of
 
 NAME = "trigger:written_down"
 TIMING = Timing(lease_s=0.8, give_up_s=0.6, renew_s=0.1, busy_s=5.0, note_s=0.02, look_s=0.1)
@@ -33,27 +35,27 @@ class WrittenDown:
         self._slow = slow
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
-    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> bool:
+    def handle_batch(self, context: HandlerContext, pages: Sequence[tuple[LeaseState, Sequence[StoredCell]]]) -> bool:
         return False
 
-    def deal(self, worker: Worker, owned: Owned, cells: Sequence[StoredCell]) -> bool:
+    def handle(self, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell]) -> bool:
         """Write them down, one by one; as the control does it, behind the location instead of before it."""
         if self._early and cells:
-            worker.dealt(owned, cells[-1].added_id, at_once=True)
+            context.advance(lease, cells[-1].added_id, at_once=True)
         for cell in cells:
             if self._early:
                 time.sleep(0.002)
                 os.write(self._file, b"%d %d\n" % (cell.shard, cell.added_id))
                 continue
-            worker.go_on(owned)
+            context.check_active(lease)
             if self._slow:
                 # So that there is always something that nobody was given yet.
                 time.sleep(0.005)
             os.write(self._file, b"%d %d\n" % (cell.shard, cell.added_id))
-            worker.dealt(owned, cell.added_id)
+            context.advance(lease, cell.added_id)
         return True
 
-    def replay(self, worker: Worker, owned: Owned) -> None:
+    def replay(self, context: HandlerContext, lease: LeaseState) -> None:
         """Nothing is parked here."""
 
 
@@ -61,8 +63,8 @@ def work(url: str, path: str, name: str, control: str) -> None:
     """Be a worker for ever."""
     end_with_parent()
     with schemaless.connect(url) as store:
-        dealer = WrittenDown(path, early=control == EARLY, slow=control == SKIPS)
-        Worker(store, [dealer], name, timing=TIMING, stop=threading.Event()).run()
+        handler = WrittenDown(path, early=control == EARLY, slow=control == SKIPS)
+        Worker(internals_of(store).follower_access, [handler], name, timing=TIMING, stop=threading.Event()).run()
 
 
 def end_with_parent() -> None:

@@ -13,14 +13,15 @@ import schemaless
 from schemaless.followers.membership import ALL, Role, Timing
 from schemaless.followers.settings import Settings
 from schemaless.followers.worker import Worker
+from schemaless.internals import internals_of
 from tests.followers.workers import CALM, NAME, Seen
 
 
 @pytest.fixture
 def settings(follow_store: schemaless.Datastore) -> Settings:
     """A follower from the beginning, in each shard of a new datastore."""
-    made = Settings(follow_store)
-    made.make(NAME, {}, lambda shard: 0)
+    made = Settings(internals_of(follow_store).follower_access)
+    made.create(NAME, {}, lambda shard: 0)
     return made
 
 
@@ -44,9 +45,16 @@ def works(follow_store: schemaless.Datastore) -> Iterator[Callable[..., Worker]]
     """Makes workers that live until the test ends, and do one turn when they are told to."""
     with ExitStack() as stack:
 
-        def make(name: str, dealer: Seen, timing: Timing = CALM, role: Role = ALL) -> Worker:
-            worker = Worker(follow_store, [dealer], name, timing=timing, stop=threading.Event(), role=role)
-            stack.enter_context(worker._members)
+        def make(name: str, handler: Seen, timing: Timing = CALM, role: Role = ALL) -> Worker:
+            worker = Worker(
+                internals_of(follow_store).follower_access,
+                [handler],
+                name,
+                timing=timing,
+                stop=threading.Event(),
+                role=role,
+            )
+            stack.enter_context(worker.membership)
             return worker
 
         yield make

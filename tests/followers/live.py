@@ -25,6 +25,7 @@ from unittest import mock
 
 import schemaless
 from schemaless.followers.settings import Settings
+from schemaless.internals import internals_of
 from schemaless.move import steps
 from schemaless.topology.sql import moving
 from schemaless.wire.connection import Connection
@@ -189,7 +190,7 @@ class Live:
     def _begin(self) -> None:
         """Make the follower."""
         with schemaless.connect(self.url) as store:
-            Settings(store).make(NAME, {}, lambda shard: 0)
+            Settings(internals_of(store).follower_access).create(NAME, {}, lambda shard: 0)
         (self.folder / "seen").touch()
 
     # Cells

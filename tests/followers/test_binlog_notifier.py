@@ -18,7 +18,7 @@ from pymysql.protocol import MysqlPacket
 import schemaless
 from schemaless.errors import AccessDenied, ServerRefused, ServerUnavailable
 from schemaless.followers import binlog_notifier as wakes
-from schemaless.followers.binlog_notifier import HEARD, Wakes
+from schemaless.followers.binlog_notifier import HEARD, BinlogNotifier
 from schemaless.followers.membership import Timing
 from schemaless.followers.rows import FollowerRows
 from schemaless.followers.settings import Settings
@@ -37,31 +37,31 @@ EAGER = replace(DEAF, connect_s=0.05, refused_s=0.01)
 
 
 class Heard(WrittenDown):
-    """A dealer that keeps what it was given."""
+    """A handler that keeps what it was given."""
 
     name = NAME
 
     def __init__(self) -> None:
         self.cells: list[tuple[int, int]] = []
 
-    def deal(self, worker, owned, cells) -> bool:
+    def handle(self, context, lease, cells) -> bool:
         for cell in cells:
-            worker.go_on(owned)
+            context.check_active(lease)
             self.cells.append((cell.shard, cell.added_id))
-            worker.dealt(owned, cell.added_id)
+            context.advance(lease, cell.added_id)
         return True
 
 
 @contextmanager
 def working(store: schemaless.Datastore, timing: Timing = DEAF) -> Iterator[tuple[Worker, list[tuple[int, int]]]]:
     """A worker on a thread of its own, and what it was given."""
-    Settings(store).make(NAME, {}, lambda shard: 0)
-    stop, dealer = threading.Event(), Heard()
-    worker = Worker(store, [dealer], "one", timing=timing, stop=stop)
+    Settings(internals_of(store).follower_access).create(NAME, {}, lambda shard: 0)
+    stop, handler = threading.Event(), Heard()
+    worker = Worker(internals_of(store).follower_access, [handler], "one", timing=timing, stop=stop)
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
-        yield worker, dealer.cells
+        yield worker, handler.cells
     finally:
         stop.set()
         thread.join()
@@ -72,7 +72,7 @@ def all_of(there: set[tuple[int, int]], cells: list[tuple[int, int]]) -> bool:
 
 
 def finds_by(worker: Worker) -> set[str]:
-    return set(worker._beat()["finds_by"].values())
+    return set(worker._report()["finds_by"].values())
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_new_cells_are_heard_of_whoever_looks(follow_store, put, eventually):
         for _ in range(5):
             there |= put(7)
             eventually(partial(all_of, there, cells), "it hears of them")
-        told = worker._beat()
+        told = worker._report()
 
     assert sorted(cells) == sorted(there)
     assert told["heard"] >= 5
@@ -164,7 +164,7 @@ def test_no_wake_up_is_lost_where_the_listener_is_cut(follow_store, put, eventua
             cuts += kill()
         there |= put(5)
         eventually(lambda: set(cells) == there, "each was dealt with")
-        told = worker._beat()
+        told = worker._report()
 
     assert sorted(cells) == sorted(there)
     assert told["heard"] > 0
@@ -186,9 +186,11 @@ def test_what_was_committed_while_nobody_listened_is_looked_for(
     monkeypatch.setattr(wakes, "LogReader", held)
     monkeypatch.setattr(FollowerRows, "tops", lambda *_: ({}, {}))
     with working(follow_store) as (worker, cells):
-        eventually(lambda: finds_by(worker) == {HEARD} and not worker._wakes._looks, "it listens, and has looked")
+        eventually(
+            lambda: finds_by(worker) == {HEARD} and not worker.discovery.notifier._polls, "it listens, and has looked"
+        )
         if not looks:
-            monkeypatch.setattr(Wakes, "look", lambda *_: None)
+            monkeypatch.setattr(BinlogNotifier, "request_poll", lambda *_: None)
         free.clear()
         kill()
         eventually(lambda: HEARD not in finds_by(worker), "nobody listens")
@@ -214,11 +216,15 @@ def test_what_is_heard_before_it_is_visible_is_read_again(follow_store, put, eve
         early = dict.fromkeys(range(4), 1)
         for shard, added_id in there:
             early[shard] = max(early[shard], added_id + 1)
-        worker._wakes.heard({internals_of(follow_store).shards.database(shard): top for shard, top in early.items()})
-        eventually(lambda: all(owned.top == early[owned.pair[1]] for owned in worker.owned.values()), "it was heard")
-        worker._wakes.look()
-        eventually(lambda: not worker._wakes._looks, "it has looked")
-        assert all(owned.more for owned in worker.owned.values())
+        worker.discovery.notifier.notify(
+            {internals_of(follow_store).shards.database(shard): top for shard, top in early.items()}
+        )
+        eventually(
+            lambda: all(lease.top == early[lease.pair[1]] for lease in worker.leases.held.values()), "it was heard"
+        )
+        worker.discovery.notifier.request_poll()
+        eventually(lambda: not worker.discovery.notifier._polls, "it has looked")
+        assert all(lease.has_work for lease in worker.leases.held.values())
         there |= put(20)
         eventually(lambda: set(cells) == there, "they are read when they are there")
 
@@ -226,9 +232,9 @@ def test_what_is_heard_before_it_is_visible_is_read_again(follow_store, put, eve
 @pytest.mark.mysql
 def test_without_the_privilege_new_cells_are_found_by_sweep(follow_store, tail_store, put, eventually, monkeypatch):
     """And it says why, with the server's words."""
-    refused = Wakes(internals_of(tail_store).shards, EAGER)
+    refused = BinlogNotifier(internals_of(tail_store).shards, EAGER)
     refused.listen({internals_of(tail_store).shards.node_of(shard) for shard in range(4)})
-    eventually(lambda: all("REPLICATION SLAVE" in how for how in refused.told().values()), "it is refused")
+    eventually(lambda: all("REPLICATION SLAVE" in how for how in refused.report().values()), "it is refused")
     refused.close()
 
     def refuse(*_: object) -> None:
@@ -239,7 +245,7 @@ def test_without_the_privilege_new_cells_are_found_by_sweep(follow_store, tail_s
         there = put(10)
         eventually(lambda: set(cells) == there, "the sweep finds them")
         eventually(lambda: finds_by(worker) == {"sweep: db-1: REPLICATION SLAVE is needed"}, "it says so")
-        assert worker._beat()["heard"] == 0
+        assert worker._report()["heard"] == 0
 
 
 @pytest.mark.once
@@ -281,10 +287,10 @@ def test_who_hears_nothing_more_says_so(follow_store, eventually, monkeypatch, s
     monkeypatch.setattr(wakes, "LogReader", Reader)
     shards = internals_of(follow_store).shards
     node = shards.node_of(0)
-    with closing(Wakes(shards, replace(DEAF, connect_s=0.05))) as heard:
+    with closing(BinlogNotifier(shards, replace(DEAF, connect_s=0.05))) as heard:
         heard.listen([node])
-        eventually(lambda: message in heard.told()[str(node)] and (len(readers) > 2 or not again), "it says why")
-        assert not heard.hears(node)
+        eventually(lambda: message in heard.report()[str(node)] and (len(readers) > 2 or not again), "it says why")
+        assert not heard.is_listening(node)
 
     assert again or len(readers) == 1
 

@@ -12,7 +12,8 @@ import pytest
 
 import schemaless
 from schemaless.cell import StoredCell
-from schemaless.followers.lease_state import Owned
+from schemaless.followers.handler_context import HandlerContext
+from schemaless.followers.lease_state import LeaseState
 from schemaless.followers.membership import Pair, Timing, remove_worker
 from schemaless.followers.settings import Settings
 from schemaless.followers.sql import ParkedRow, delete_follower
@@ -37,7 +38,7 @@ AT = ("before", "no reply")
 
 
 class Parks:
-    """A dealer that parks the third cell."""
+    """A handler that parks the third cell."""
 
     column = None
     timeout_s = None
@@ -47,23 +48,23 @@ class Parks:
         self.seen: list[int] = []
         self.given = 0
 
-    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> bool:
+    def handle_batch(self, context: HandlerContext, pages: Sequence[tuple[LeaseState, Sequence[StoredCell]]]) -> bool:
         return False
 
-    def deal(self, worker: Worker, owned: Owned, cells: Sequence[StoredCell]) -> bool:
+    def handle(self, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell]) -> bool:
         for cell in cells:
-            worker.go_on(owned)
+            context.check_active(lease)
             if cell.body == b"3":
                 row = ParkedRow(cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, 1, "the third")
-                worker.rows.park(owned.move._replace(location=cell.added_id), row)
-                owned.reached = cell.added_id
-                worker.written(owned)
+                context.rows.park(lease.move._replace(location=cell.added_id), row)
+                lease.reached = cell.added_id
+                context.recorded(lease)
             else:
                 self.seen.append(cell.added_id)
-                worker.dealt(owned, cell.added_id)
+                context.advance(lease, cell.added_id)
         return True
 
-    def replay(self, worker: Worker, owned: Owned) -> None:
+    def replay(self, context: HandlerContext, lease: LeaseState) -> None:
         raise AssertionError
 
 
@@ -91,14 +92,14 @@ def test_a_connection_that_ends_at_any_statement_misses_and_loses_nothing(proxie
     proxy, store = proxied
     rows = [cell.added_id for cell in store.scan_shard(0)]
     for at in AT:
-        dealer = Parks(f"trigger:{where[:2].lower()}.{skip}.{dies}.{at.replace(' ', '_')}")
-        pair = dealer.name, 0
-        settings = Settings(store)
-        settings.make(dealer.name, {}, lambda shard: 0)
+        handler = Parks(f"trigger:{where[:2].lower()}.{skip}.{dies}.{at.replace(' ', '_')}")
+        pair = handler.name, 0
+        settings = Settings(internals_of(store).follower_access)
+        settings.create(handler.name, {}, lambda shard: 0)
         shards = internals_of(store).shards
-        shards.execute(1, delete_follower(shards.database(1), dealer.name))
-        worker = Worker(store, [dealer], "one", timing=LONG, stop=threading.Event())
-        with worker._members:
+        shards.execute(1, delete_follower(shards.database(1), handler.name))
+        worker = Worker(internals_of(store).follower_access, [handler], "one", timing=LONG, stop=threading.Event())
+        with worker.membership:
             with monkeypatch.context() as patch:
                 if dies:
                     patch.setattr(pool, "ATTEMPTS", 1)
@@ -108,21 +109,23 @@ def test_a_connection_that_ends_at_any_statement_misses_and_loses_nothing(proxie
             assert struck
             heir = worker
             if dies:
-                remove_worker(worker._members._pool, store.name, "one")
-                heir = Worker(store, [dealer], "two", timing=LONG, stop=threading.Event())
-                heir._members.renew()
+                remove_worker(worker.membership._pool, store.name, "one")
+                heir = Worker(
+                    internals_of(store).follower_access, [handler], "two", timing=LONG, stop=threading.Event()
+                )
+                heir.membership.renew()
             for _ in range(2):
-                for owned in heir.owned.values():
-                    owned.not_before_s = 0
+                for lease in heir.leases.held.values():
+                    lease.deferred_until_s = 0
                 heir.turn()
-            found = heir.rows.look([pair]).rows[pair]
-            heir._members._pool.close()
+            found = heir.context.rows.look([pair]).rows[pair]
+            heir.membership._pool.close()
         proxy.settle()
 
-        assert set(dealer.seen) == {*rows} - {rows[2]}, at
+        assert set(handler.seen) == {*rows} - {rows[2]}, at
         assert (found.location, found.parked) == (rows[-1], 1), at
-        assert dies or len(dealer.seen) == CELLS - 1, "in a process that goes on, none comes twice"
-        settings.remove(dealer.name)
+        assert dies or len(handler.seen) == CELLS - 1, "in a process that goes on, none comes twice"
+        settings.remove(handler.name)
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
@@ -147,18 +150,24 @@ def test_a_connection_that_ends_as_an_attempt_or_the_end_of_all_is_noted_passes_
         shards = internals_of(store).shards
         shards.execute(1, delete_follower(shards.database(1), pair[0]))
         worker, heir = (
-            Worker(store, [Calls(third)], f"{which} {skip} {at}", timing=LONG, stop=threading.Event())
+            Worker(
+                internals_of(store).follower_access,
+                [Calls(third, store)],
+                f"{which} {skip} {at}",
+                timing=LONG,
+                stop=threading.Event(),
+            )
             for which in ("one", "two")
         )
 
         def turn(who: Worker, times: int, pair: Pair = pair) -> None:
             for _ in range(times):
-                if pair in who.owned:
-                    who.owned[pair].not_before_s = 0
-                who._pace.now()
+                if pair in who.leases.held:
+                    who.leases.held[pair].deferred_until_s = 0
+                who.schedule.poll_now()
                 who.turn()
 
-        with worker._members:
+        with worker.membership:
             with monkeypatch.context() as patch:
                 if dies:
                     patch.setattr(pool, "ATTEMPTS", 1)
@@ -166,17 +175,17 @@ def test_a_connection_that_ends_as_an_attempt_or_the_end_of_all_is_noted_passes_
                 turn(worker, skip - 2)
                 assert not proxy.disarm(), (skip, at)
             if dies:
-                remove_worker(worker._members._pool, store.name, worker.name)
+                remove_worker(worker.membership._pool, store.name, worker.name)
             else:
                 heir = worker
-            with nullcontext() if heir is worker else heir._members:
+            with nullcontext() if heir is worker else heir.membership:
                 turn(heir, 4)
-                stands = heir.rows.look([pair]).rows[pair]
+                stands = heir.context.rows.look([pair]).rows[pair]
                 passed = {body for body, _ in called} - {1, 2, 3}
                 broken = False
                 triggers.resume(third.name)
                 turn(heir, 4)
-                found = heir.rows.look([pair]).rows[pair]
+                found = heir.context.rows.look([pair]).rows[pair]
         proxy.settle()
 
         assert (stands.state, stands.location, stands.parked) == ("stopped", rows[1], 0), (skip, at)
@@ -203,26 +212,32 @@ def test_a_replay_whose_connection_ends_at_any_statement_is_made(proxied, monkey
         broken = True
         prepare(store, third)
         worker, heir = (
-            Worker(store, [Calls(third)], f"{which} {number}", timing=LONG, stop=threading.Event())
+            Worker(
+                internals_of(store).follower_access,
+                [Calls(third, store)],
+                f"{which} {number}",
+                timing=LONG,
+                stop=threading.Event(),
+            )
             for which in ("one", "two")
         )
         triggers = Triggers(store)
-        with worker._members:
+        with worker.membership:
             worker.turn()
             (parked,) = triggers.parked(third.name, [0])
             broken = False
             called.clear()
             triggers.replay(third.name, [parked])
-            owned = worker.owned[f"trigger:{third.name}", 0]
-            with monkeypatch.context() as patch, worker._waiting(owned):
+            lease = worker.leases.held[f"trigger:{third.name}", 0]
+            with monkeypatch.context() as patch, worker.dispatcher.working_on(lease):
                 if dies:
                     patch.setattr(pool, "ATTEMPTS", 1)
                 proxy.arm([Fault(where.partition(" ")[0], at, "rst", skip=int(where.partition(" ")[2] or 0))])
-                Calls(third).replay(worker, owned)
+                Calls(third, store).replay(worker.context, lease)
             assert not proxy.disarm()
             if dies:
-                remove_worker(worker._members._pool, store.name, worker.name)
-                with heir._members:
+                remove_worker(worker.membership._pool, store.name, worker.name)
+                with heir.membership:
                     heir.turn()
         proxy.settle()
 

@@ -57,10 +57,10 @@ def catalog_url(replicated: LocalServer, servers: list[LocalServer]) -> Iterator
 def test_signs_of_life_go_to_the_new_primary_of_the_catalog(catalog_url, replicated, caplog):
     """The old one refuses them; once another is named, they go there, and what is wanted is read and changed there."""
     with schemaless.connect(catalog_url.replace("promoted_admin", "promoted_follow")) as store:
-        settings = Settings(store)
-        settings.make(NAME, {}, lambda shard: 0)
-        worker = Worker(store, [Seen()], "one", timing=TIMING, stop=threading.Event())
-        with worker._members as members:
+        settings = Settings(internals_of(store).follower_access)
+        settings.create(NAME, {}, lambda shard: 0)
+        worker = Worker(internals_of(store).follower_access, [Seen()], "one", timing=TIMING, stop=threading.Event())
+        with worker.membership as members:
             with read_only(replicated), caught_up(replicated), promoted(replicated) as replica:
                 members.renew()
                 assert members.error is not None
@@ -68,17 +68,17 @@ def test_signs_of_life_go_to_the_new_primary_of_the_catalog(catalog_url, replica
                 for _ in range(2):
                     members.renew()
                 assert (members.error, members._pool.node.socket) == (None, str(replica.socket))
-                settings.want(NAME, PAUSED)
+                settings.set_desired_state(NAME, PAUSED)
                 members.renew()
-                assert members.view.wanted == {NAME: PAUSED}
+                assert members.view.desired_states == {NAME: PAUSED}
             said = [
                 record.message
                 for record in caplog.records
-                if record.message.startswith(("one cannot give", "one gives"))
+                if record.message.startswith(("worker one cannot renew", "worker one renews"))
             ]
             assert [text.partition(":")[0] for text in said] == [
-                "one cannot give a sign of life, and begins nothing new until it can",
-                "one gives signs of life again",
+                "worker one cannot renew its lease and starts nothing new until it can",
+                "worker one renews its lease again",
             ]
 
 
@@ -93,25 +93,25 @@ def test_locations_go_to_the_new_primary_once_it_is_named(root_url, replicated, 
         schemaless.connect(root_url.replace("promoted_admin", "promoted_app")) as writer,
         schemaless.connect(root_url.replace("promoted_admin", "promoted_follow")) as store,
     ):
-        Settings(store).make(NAME, {}, lambda shard: 0)
+        Settings(internals_of(store).follower_access).create(NAME, {}, lambda shard: 0)
         seen = Seen()
-        worker = Worker(store, [seen], "one", timing=TIMING, stop=threading.Event())
-        with worker._members:
+        worker = Worker(internals_of(store).follower_access, [seen], "one", timing=TIMING, stop=threading.Event())
+        with worker.membership:
             there = put_some(writer, new_row, 30)
             turn(worker, times=2)
             assert set(seen.cells) == there
             there |= put_some(writer, new_row, 30)
             with caught_up(replicated), read_only(replicated), promoted(replicated) as replica:
                 turn(worker)
-                refused = {pair[1]: str(owned.reason) for pair, owned in worker.owned.items() if owned.failures}
+                refused = {pair[1]: str(lease.reason) for pair, lease in worker.leases.held.items() if lease.failures}
                 assert set(seen.cells) == there
                 assert refused.keys() == {2, 3}
                 assert all(any(f"error {code}" in why for code in READ_ONLY) for why in refused.values())
-                assert all(owned.location == owned.reached for pair, owned in worker.owned.items() if pair[1] < 2)
+                assert all(lease.location == lease.reached for pair, lease in worker.leases.held.items() if pair[1] < 2)
 
                 nodes.set_primary(root_url, "cluster-2", root_url_of(replica, root_url), timeout_s=60)
-                for owned in worker.owned.values():
-                    owned.not_before_s = 0
+                for lease in worker.leases.held.values():
+                    lease.deferred_until_s = 0
                 internals_of(writer).shards.look_at_s = 0
                 there |= put_some(writer, new_row, 30)
                 turn(worker, times=3)

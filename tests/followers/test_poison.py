@@ -22,7 +22,7 @@ from schemaless.followers.membership import Timing
 from schemaless.followers.states import DIED, QUARANTINED, RUNNING
 from schemaless.followers.supervisor import Supervisor
 from schemaless.triggers.admin import Triggers
-from schemaless.triggers.supervision import CallTrigger, caught_up, prepare
+from schemaless.triggers.supervision import caught_up, prepare, trigger_supervisor
 from tests.followers import poison
 from tests.followers.poison import EXITS, GOOD, HANGS, RAISES, Called
 
@@ -78,7 +78,7 @@ def test_thirty_cells_that_kill_their_worker_stop_no_other_shard(follow_store, p
     poisonous = put(0, [EXITS] * 30)
     good = {cell for shard in (1, 2, 3) for cell in put(shard, [GOOD] * 196)}
     prepare(follow_store, poison.exits)
-    supervisor = Supervisor(follow_store, CallTrigger(poison.TARGET, "exits"), 2)
+    supervisor = trigger_supervisor(follow_store, poison.TARGET, "exits", 2)
     supervisor.run(until(lambda: good <= set(poison.calls(log)), "every good cell was called"))
     called = poison.calls(log)
     before = {call for call in called[: max(map(called.index, good))] if call.kind == EXITS}
@@ -103,7 +103,7 @@ def test_a_quarantined_shard_is_shown_with_its_cause_and_its_cells_are_parked_re
 
     def run(what: str, reached: Callable[[], bool]) -> Supervisor:
         timing = Timing(probation_s=1.0)
-        supervisor = Supervisor(follow_store, CallTrigger(poison.TARGET, "exits"), 2, timing=timing)
+        supervisor = trigger_supervisor(follow_store, poison.TARGET, "exits", 2, timing=timing)
         supervisor.run(until(reached, what))
         return supervisor
 
@@ -133,7 +133,7 @@ def test_two_supervisors_of_a_trigger_lose_one_worker_to_a_shard(follow_store, p
     put(0, [EXITS] * 4)
     good = {cell for shard in (1, 2, 3) for cell in put(shard, [GOOD] * 20)}
     prepare(follow_store, poison.exits)
-    supervisors = [Supervisor(follow_store, CallTrigger(poison.TARGET, "exits"), 1) for _ in range(2)]
+    supervisors = [trigger_supervisor(follow_store, poison.TARGET, "exits", 1) for _ in range(2)]
     triggers = Triggers(follow_store)
     ended = until(
         lambda: good <= set(poison.calls(log)) and len(triggers.parked("exits", [0])) == 4, "all are parked or called"
@@ -185,7 +185,7 @@ def test_a_fifth_of_cells_that_kill_fail_or_hang_and_workers_killed_and_frozen_m
     chance.shuffle(kinds)
     cells = {cell for shard in range(4) for cell in put(shard, kinds[shard * 20 : shard * 20 + 20])}
     prepare(follow_store, poison.chaos)
-    supervisor = Supervisor(follow_store, CallTrigger(poison.CHAOS, "chaos"), 2, timing=QUICK)
+    supervisor = trigger_supervisor(follow_store, poison.CHAOS, "chaos", 2, timing=QUICK)
     hows = ["kill", "freeze", "kill", "freeze", "kill"]
     ended = until(caught_up(follow_store, poison.chaos), "all are called or parked")
     supervisor.run(Hurt(supervisor, log, ended, hows, chance, every=12))

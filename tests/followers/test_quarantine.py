@@ -12,14 +12,13 @@ import pytest
 
 from schemaless.followers import supervisor
 from schemaless.followers.black_box import BlackBox
-from schemaless.followers.inflight import InHand
+from schemaless.followers.inflight import InflightCall
 from schemaless.followers.membership import ALL, HEALTHY, QUARANTINE, Member, View, remove_worker
 from schemaless.followers.rows import FollowerRow
 from schemaless.followers.sql import ParkedRow
 from schemaless.followers.states import DIED, QUARANTINED, RUNNING
-from schemaless.followers.supervisor import Supervisor
 from schemaless.triggers.admin import Triggers
-from schemaless.triggers.supervision import CallTrigger
+from schemaless.triggers.supervision import trigger_supervisor
 from tests.cli.conftest import invoke  # noqa: F401 - the fixture
 from tests.followers.workers import NAME, Seen, asleep, shards_of, turn
 
@@ -49,23 +48,23 @@ def test_a_quarantined_shard_has_a_worker_of_its_own_until_it_proves_healthy(set
     healthy, apart = works("healthy", early, role=HEALTHY), works("apart", late, role=QUARANTINE)
     turn(healthy, apart)
     assert (shards_of(healthy), shards_of(apart)) == ({0, 1, 2, 3}, set())
-    assert healthy.rows.quarantine(PAIR, healthy.owned[PAIR].epoch, f"{DIED} (SIGKILL)", 0.0)
+    assert healthy.context.rows.quarantine(PAIR, healthy.leases.held[PAIR].epoch, f"{DIED} (SIGKILL)", 0.0)
     there = put(12)
     turn(healthy, apart, times=2)
     assert (shards_of(healthy), shards_of(apart)) == ({0, 2, 3}, {1})
-    assert (healthy._box.healthy, healthy._box.quarantined, apart._box.quarantined) == (3, 1, 1)
+    assert (healthy.box.healthy, healthy.box.quarantined, apart.box.quarantined) == (3, 1, 1)
     assert set(late.cells) == {cell for cell in there if cell[0] == 1}
     assert set(late.careful) == {500}
     turn(apart)
     assert shards_of(apart) == {1}, "not yet"
     if proof == "enough cells":
-        apart.owned[PAIR].careful = 0
+        apart.leases.held[PAIR].careful = 0
     else:
-        apart.owned[PAIR].claimed_at_s = -math.inf
+        apart.leases.held[PAIR].claimed_at_s = -math.inf
     turn(apart, healthy)
 
     assert (shards_of(healthy), shards_of(apart)) == ({0, 1, 2, 3}, set())
-    row = healthy.rows.look([PAIR]).rows[PAIR]
+    row = healthy.context.rows.look([PAIR]).rows[PAIR]
     assert (row.state, row.message, row.retry_s) == (RUNNING, None, None)
 
 
@@ -74,32 +73,32 @@ def test_what_a_dead_worker_left_in_the_row_keeps_workers_for_healthy_shards_awa
     """Its supervisor died as well, so nobody quarantined the shard: the row of another host's worker says enough."""
     dead = works("dead", Seen(), role=HEALTHY)
     turn(dead)
-    owned = dead.owned[PAIR]
+    lease = dead.leases.held[PAIR]
     if evidence == "a careful attempt":
-        dead.rows.note_attempt(owned.move, 1, None, DIED)
+        dead.context.rows.note_attempt(lease.move, 1, None, DIED)
     else:
-        dead.rows.park(owned.move, ParkedRow(7, b"k" * 16, "BASE", 1, 1, "ValueError: 7"))
-        dead.rows.begin_replay(PAIR, owned.epoch, 7, 1)
-    remove_worker(dead._members._pool, dead.store.name, "dead")
+        dead.context.rows.park(lease.move, ParkedRow(7, b"k" * 16, "BASE", 1, 1, "ValueError: 7"))
+        dead.context.rows.begin_replay(PAIR, lease.epoch, 7, 1)
+    remove_worker(dead.membership._pool, dead._access.name, "dead")
     successor = works("successor", Seen(), role=HEALTHY)
     with asleep(dead):
         turn(successor, times=2)
 
     assert shards_of(successor) == {0, 2, 3}
-    assert successor.rows.look([PAIR]).rows[PAIR].quarantined
-    assert successor._box.quarantined == 1
+    assert successor.context.rows.look([PAIR]).rows[PAIR].quarantined
+    assert successor.box.quarantined == 1
 
 
 def test_a_shard_that_stopped_before_a_cell_that_kills_resumes_in_quarantine(settings, works, follow_store):
     """Its owner gives it back, although nobody took it away."""
     worker = works("one", Seen(), role=HEALTHY)
     turn(worker)
-    worker.rows.stop(worker.owned[PAIR].move, f"{DIED} (SIGSEGV)")
-    worker.rows.stop(worker.owned[NAME, 2].move, "ValueError: no such fare")
+    worker.context.rows.stop(worker.leases.held[PAIR].move, f"{DIED} (SIGSEGV)")
+    worker.context.rows.stop(worker.leases.held[NAME, 2].move, "ValueError: no such fare")
     turn(worker)
     assert Triggers(follow_store).resume("seen") == 2
     turn(worker, times=2)
-    rows = worker.rows.look((NAME, shard) for shard in range(4)).rows
+    rows = worker.context.rows.look((NAME, shard) for shard in range(4)).rows
 
     assert [rows[NAME, shard].state for shard in range(4)] == [RUNNING, QUARANTINED, RUNNING, RUNNING]
     assert [rows[NAME, shard].worker for shard in range(4)] == ["one", None, "one", "one"]
@@ -107,7 +106,7 @@ def test_a_shard_that_stopped_before_a_cell_that_kills_resumes_in_quarantine(set
 
 def test_a_death_with_a_known_cause_makes_nobody_careful_elsewhere(settings, works, follow_store):
     """The other shards of the dead worker are released, and the one at fault is quarantined."""
-    keeper = Supervisor(follow_store, CallTrigger("no.module:seen", "seen"), 1)
+    keeper = trigger_supervisor(follow_store, "no.module:seen", "seen", 1)
     seen = Seen()
     for number in range(3):
         worker = works(f"worker {number}", seen, role=HEALTHY if number == 0 else ALL)
@@ -116,15 +115,15 @@ def test_a_death_with_a_known_cause_makes_nobody_careful_elsewhere(settings, wor
         child.name = worker.name
         with asleep(worker):
             assert keeper._settle(child, PAIR, "SIGSEGV")
-            remove_worker(worker._members._pool, follow_store.name, worker.name)
-        rows = worker.rows.look((NAME, shard) for shard in range(4)).rows
-        worker.owned.clear()
+            remove_worker(worker.membership._pool, follow_store.name, worker.name)
+        rows = worker.context.rows.look((NAME, shard) for shard in range(4)).rows
+        worker.leases.held.clear()
         assert {row.worker for row in rows.values()} == {None}
         assert (rows[PAIR].state, rows[PAIR].message) == (QUARANTINED, f"{DIED} (SIGSEGV)")
     heir = works("heir", seen)
     turn(heir)
 
-    assert [heir.owned[NAME, shard].careful for shard in range(4)] == [0, 500, 0, 0]
+    assert [heir.leases.held[NAME, shard].careful for shard in range(4)] == [0, 500, 0, 0]
     assert keeper._kills[PAIR].count == 3
 
 
@@ -167,12 +166,12 @@ def test_what_a_worker_was_killed_while_writing_names_no_shard():
 
 def test_status_shows_quarantined_shards_and_long_calls(settings, works, follow_url, invoke):  # noqa: F811
     """What is served, by whom, what is not and why."""
-    settings.make(NAME, {"column": None}, lambda shard: 0)
+    settings.create(NAME, {"column": None}, lambda shard: 0)
     healthy, apart = works("healthy", Seen(), role=HEALTHY), works("apart", Seen(), role=QUARANTINE)
     turn(healthy)
-    healthy.rows.quarantine(PAIR, healthy.owned[PAIR].epoch, f"{DIED} (SIGSEGV)", 60.0)
+    healthy.context.rows.quarantine(PAIR, healthy.leases.held[PAIR].epoch, f"{DIED} (SIGSEGV)", 60.0)
     cell = Mock(added_id=41, key=(uuid.UUID(int=7), "BASE", 1))
-    apart.hand.has = InHand(PAIR, cell, time.monotonic() - 30)
+    apart.inflight.call = InflightCall(PAIR, cell, time.monotonic() - 30)
     turn(healthy, apart)
     shown = invoke("trigger", "status", "seen", url=follow_url)
     told = invoke("trigger", "status", "seen", "--json", url=follow_url).json

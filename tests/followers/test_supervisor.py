@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import pytest
 
 import schemaless
 from schemaless.errors import ServerUnavailable
-from schemaless.followers.handler import Dealer
 from schemaless.followers.rows import FollowerRows, Looked
-from schemaless.followers.supervisor import Supervisor
+from schemaless.followers.supervisor import OpenWork, Supervisor
+from schemaless.internals import internals_of
+from schemaless.opening import Opening, opening_of
 from schemaless.triggers.supervision import caught_up, prepare
 
 pytestmark = pytest.mark.mysql
@@ -24,31 +26,31 @@ class Leaves:
 
     title: str = "trigger leaves"
 
-    def dealers(self, store: schemaless.Datastore) -> Sequence[Dealer]:
+    @contextmanager
+    def open(self) -> Iterator[OpenWork]:
         os._exit(0)
-
-    def followers(self, store: schemaless.Datastore) -> Sequence[str]:
-        return ["trigger:leaves"]
+        yield
 
 
 @dataclass(frozen=True)
 class Removed:
     """Has nothing to do, since nobody has made it."""
 
+    opening: Opening
     title: str = "trigger removed"
 
-    def dealers(self, store: schemaless.Datastore) -> Sequence[Dealer]:
-        return []
-
-    def followers(self, store: schemaless.Datastore) -> Sequence[str]:
-        return []
+    @contextmanager
+    def open(self) -> Iterator[OpenWork]:
+        with self.opening.open() as store:
+            yield OpenWork(internals_of(store).follower_access, [])
 
 
 def test_a_worker_that_ends_with_status_0_is_dead(follow_store):
     """Only the worker's own status says that what it works for was removed."""
-    leaving = Supervisor(follow_store, Leaves(), 1)
+    access = internals_of(follow_store).follower_access
+    leaving = Supervisor(access, Leaves(), lambda: ["trigger:leaves"], 1)
     leaving.run(lambda: leaving._healthy[0].again_s > 0)
-    over = Supervisor(follow_store, Removed(), 1)
+    over = Supervisor(access, Removed(replace(opening_of(follow_store), topology=None)), list, 1)
     over.run(lambda: over._made > 1)
 
     assert (leaving._removed, leaving._children) == (False, [])

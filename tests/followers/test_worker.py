@@ -11,8 +11,10 @@ from dataclasses import replace
 import pytest
 
 from schemaless.errors import InvalidInput, LeaseLost
-from schemaless.followers.batches import read_together
-from schemaless.followers.binlog_notifier import Wakes
+from schemaless.followers.access import StoredFeed
+from schemaless.followers.assignments import Assigned
+from schemaless.followers.batches import read_batch
+from schemaless.followers.binlog_notifier import BinlogNotifier
 from schemaless.followers.membership import Member, View, remove_worker
 from schemaless.followers.rows import FollowerRows, Move
 from schemaless.followers.settings import NEW, Settings
@@ -78,21 +80,21 @@ def test_an_offset_survives_a_restart_with_replay_at_least_once(settings, put, w
     worker = works("first", first)
     there = put(20)
     turn(worker)
-    worker.let_go()
-    worker._members.__exit__(None, None, None)
+    worker.release_all()
+    worker.membership.__exit__(None, None, None)
     successor = works("second", second, replace(CALM, note_s=1_000))
     more = put(20)
     turn(successor)
     # It dealt with these and is killed before it writes that down.
     assert set(second.cells) == more
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(successor.rows, "move", lambda moves: (set(), {}))
+        patch.setattr(successor.context.rows, "move", lambda moves: (set(), {}))
         last = put(8)
         turn(successor)
-    successor._members._ended.set()
-    successor._members.hurry()
-    successor._members._thread.join()
-    remove_worker(successor._members._pool, settings._catalog, "second")
+    successor.membership._ended.set()
+    successor.membership.hurry()
+    successor.membership._thread.join()
+    remove_worker(successor.membership._pool, settings._catalog, "second")
     heir = works("third", third)
     turn(heir, times=2)
 
@@ -110,9 +112,9 @@ def test_workers_share_the_shards_and_take_over_from_one_that_goes(settings, put
     turn(*workers, times=3)
     shares = [shards_of(worker) for worker in workers]
     assert sorted(shard for share in shares for shard in share) == [0, 1, 2, 3]
-    gone = max(workers, key=lambda worker: len(worker.owned))
-    gone.let_go()
-    gone._members.__exit__(None, None, None)
+    gone = max(workers, key=lambda worker: len(worker.leases.held))
+    gone.release_all()
+    gone.membership.__exit__(None, None, None)
     left = [worker for worker in workers if worker is not gone]
     turn(*left, times=2)
     there = put(30)
@@ -130,26 +132,30 @@ def test_who_was_asleep_for_longer_than_its_lease_changes_nothing(settings, put,
     there = put(20)
     turn(sleeper)
     with asleep(sleeper):
-        eventually(lambda: not sleeper._members.alive, "it may begin nothing")
+        eventually(lambda: not sleeper.membership.alive, "it may begin nothing")
         more = put(20)
         turn(sleeper)
         assert set(early.cells) == there
         heir = works("heir", late)
-        eventually(lambda: turn(heir, times=2) or len(heir.owned) == 4, "its lease is over, and its shards are taken")
-        stolen = [owned for owned in sleeper.owned.values() if owned.pair in heir.owned]
+        eventually(
+            lambda: turn(heir, times=2) or len(heir.leases.held) == 4, "its lease is over, and its shards are taken"
+        )
+        stolen = [lease for lease in sleeper.leases.held.values() if lease.pair in heir.leases.held]
         assert len(stolen) == 4
-        for owned in stolen:
+        for lease in stolen:
             # What it still had in its hands when it fell asleep.
-            owned.reached += 1_000
-        lost, failed = sleeper.rows.move(owned.move for owned in stolen)
-    rows = sleeper.rows.look(heir.owned).rows
+            lease.reached += 1_000
+        lost, failed = sleeper.context.rows.move(lease.move for lease in stolen)
+    rows = sleeper.context.rows.look(heir.leases.held).rows
 
     assert set(late.cells) == more
-    assert (lost, failed) == (set(heir.owned), {})
-    assert all(rows[pair].location == owned.location for pair, owned in heir.owned.items())
+    assert (lost, failed) == (set(heir.leases.held), {})
+    assert all(rows[pair].location == lease.location for pair, lease in heir.leases.held.items())
     turn(sleeper)
     assert all(
-        owned.epoch == rows[owned.pair].epoch for owned in heir.owned.values() if owned.pair not in sleeper.owned
+        lease.epoch == rows[lease.pair].epoch
+        for lease in heir.leases.held.values()
+        if lease.pair not in sleeper.leases.held
     )
 
 
@@ -162,23 +168,25 @@ def test_who_was_suspended_looks_before_it_goes_on(settings, put, works, follow_
     turn(sleeper)
     real = time.clock_gettime
     monkeypatch.setattr(time, "clock_gettime", lambda clock: real(clock) + 1_000)
-    assert not sleeper._members.alive
+    assert not sleeper.membership.alive
     internals = internals_of(follow_store)
     remove_worker(internals.catalog, follow_store.name, "sleeper")
     more = put(20)
-    heir = Worker(follow_store, [late], "heir", timing=CALM, stop=threading.Event())
-    with heir._members:
+    heir = Worker(internals_of(follow_store).follower_access, [late], "heir", timing=CALM, stop=threading.Event())
+    with heir.membership:
         turn(heir)
-        heir.let_go()
+        heir.release_all()
     assert set(late.cells) == more
-    with closing(Wakes(internals.shards, CALM)) as sleeper._wakes:
-        sleeper._pace.sweep_at_s = math.inf
-        sleeper._wakes.heard({internals.shards.database(shard): max(more)[1] + 1_000 for shard in range(4)})
-        sleeper._members.renew()
+    with closing(BinlogNotifier(internals.shards, CALM)) as sleeper.discovery.notifier:
+        sleeper.schedule.poll_at_s = math.inf
+        sleeper.discovery.notifier.notify(
+            {internals.shards.database(shard): max(more)[1] + 1_000 for shard in range(4)}
+        )
+        sleeper.membership.renew()
         sleeper.turn()
 
     assert set(early.cells) == there
-    assert len(sleeper.owned) == 4, "and takes what nobody has"
+    assert len(sleeper.leases.held) == 4, "and takes what nobody has"
 
 
 @pytest.mark.mysql
@@ -187,16 +195,16 @@ def test_who_owned_a_follower_that_was_removed_owns_nothing_of_its_successor(set
     worker = works("one", Seen())
     put(4)
     turn(worker)
-    zombie = list(worker.owned.values())
+    zombie = list(worker.leases.held.values())
     settings.remove(NAME)
-    settings.make(NAME, {}, lambda shard: 0)
+    settings.create(NAME, {}, lambda shard: 0)
     heir = works("heir", Seen())
-    remove_worker(internals_of(heir.store).catalog, heir.store.name, "one")
+    remove_worker(heir._access.catalog(), heir._access.name, "one")
     turn(heir)
-    lost, _ = worker.rows.move(owned.move for owned in zombie)
+    lost, _ = worker.context.rows.move(lease.move for lease in zombie)
 
-    assert len(heir.owned) == len(zombie) == 4
-    assert lost == set(heir.owned)
+    assert len(heir.leases.held) == len(zombie) == 4
+    assert lost == set(heir.leases.held)
 
 
 @pytest.mark.mysql
@@ -205,20 +213,20 @@ def test_parking_by_who_lost_the_shard_parks_nothing(settings, put, works, follo
     worker = works("one", Seen())
     put(4)
     turn(worker)
-    owned = next(iter(worker.owned.values()))
+    lease = next(iter(worker.leases.held.values()))
     row = ParkedRow(99, b"k" * 16, "BASE", 1, 3, "it failed")
     with pytest.raises(LeaseLost, match="taken over"):
-        worker.rows.park(Move(owned.pair, owned.epoch - 1, 99), row)
+        worker.context.rows.park(Move(lease.pair, lease.epoch - 1, 99), row)
     with pytest.raises(LeaseLost):
-        worker.rows.note_attempt(Move(owned.pair, owned.epoch - 1, 99), 1, 1.0, "it failed")
+        worker.context.rows.note_attempt(Move(lease.pair, lease.epoch - 1, 99), 1, 1.0, "it failed")
     with pytest.raises(LeaseLost):
-        worker.rows.stop(Move(owned.pair, owned.epoch - 1, 99), "it failed")
-    found = worker.rows.look([owned.pair]).rows[owned.pair]
+        worker.context.rows.stop(Move(lease.pair, lease.epoch - 1, 99), "it failed")
+    found = worker.context.rows.look([lease.pair]).rows[lease.pair]
 
-    assert (found.location, found.attempts, found.state, found.parked) == (owned.location, 0, "running", 0)
-    worker.rows.park(owned.move._replace(location=99), row)
-    worker.rows.park(owned.move._replace(location=99), row)
-    found = worker.rows.look([owned.pair]).rows[owned.pair]
+    assert (found.location, found.attempts, found.state, found.parked) == (lease.location, 0, "running", 0)
+    worker.context.rows.park(lease.move._replace(location=99), row)
+    worker.context.rows.park(lease.move._replace(location=99), row)
+    found = worker.context.rows.look([lease.pair]).rows[lease.pair]
     assert (found.location, found.parked) == (99, 1)
 
 
@@ -228,10 +236,10 @@ def test_one_lost_shard_does_not_keep_the_others_locations(settings, put, works)
     worker = works("one", Seen())
     put(20)
     turn(worker)
-    pairs = list(worker.owned)
-    moves = [Move(pair, worker.owned[pair].epoch - (pair == pairs[0]), 5_000) for pair in pairs]
-    lost, failed = worker.rows.move(moves)
-    rows = worker.rows.look(pairs).rows
+    pairs = list(worker.leases.held)
+    moves = [Move(pair, worker.leases.held[pair].epoch - (pair == pairs[0]), 5_000) for pair in pairs]
+    lost, failed = worker.context.rows.move(moves)
+    rows = worker.context.rows.look(pairs).rows
 
     assert (lost, failed) == ({pairs[0]}, {})
     assert [rows[pair].location == 5_000 for pair in pairs] == [False, True, True, True]
@@ -249,14 +257,14 @@ def test_cells_that_are_committed_late_are_dealt_with(
     worker = works("one", seen)
     read: list[int] = []
 
-    def noted(store, together, column):
-        read.extend(owned.pair[1] for owned in together)
-        return read_together(store, together, column)
+    def noted(feed, batch, column):
+        read.extend(lease.pair[1] for lease in batch)
+        return read_batch(feed, batch, column)
 
-    monkeypatch.setattr("schemaless.followers.worker.read_together", noted)
+    monkeypatch.setattr("schemaless.followers.dispatch.read_batch", noted)
     # So that whatever gave nothing is left alone until it is heard of.
-    monkeypatch.setattr("schemaless.followers.lease_state.MOST_AGAIN_S", 1_000.0)
-    monkeypatch.setattr("schemaless.followers.lease_state.LEAST_AGAIN_S", 1_000.0)
+    monkeypatch.setattr("schemaless.followers.lease_state.MAX_READ_PAUSE_S", 1_000.0)
+    monkeypatch.setattr("schemaless.followers.lease_state.MIN_READ_PAUSE_S", 1_000.0)
     shards = by_hand(follow_store)
     row = next(row for row in iter(new_row, None) if follow_store.shard_of(row) == 1)
     insert = b"INSERT INTO `%b`.cell (row_key,column_name,ref_key,body) VALUES (x'%b','BASE',1,'0')"
@@ -268,7 +276,7 @@ def test_cells_that_are_committed_late_are_dealt_with(
         assert set(seen.cells) == {cell for cell in there if cell[0] != 1}
         assert read.count(1) == 1
         late.execute(b"COMMIT")
-    worker.owned[NAME, 1].hear(late_id)
+    worker.leases.held[NAME, 1].notify(late_id)
     turn(worker, times=2)
 
     assert sorted(seen.cells) == sorted(there | {(1, late_id)})
@@ -283,7 +291,7 @@ def test_no_worker_makes_a_row(settings, put, works, by_hand, follow_store, even
     worker = works("one", seen)
     there = put(12)
     turn(worker, times=2)
-    assert settings.make(NAME, {}, lambda shard: 0) is False
+    assert settings.create(NAME, {}, lambda shard: 0) is False
     turn(worker)
 
     assert shards_of(worker) == {0, 1, 3}
@@ -296,26 +304,26 @@ def test_paused_and_removed_followers_begin_nothing(settings, put, works):
     seen = Seen()
     worker = works("one", seen)
     turn(worker)
-    settings.want(NAME, PAUSED)
+    settings.set_desired_state(NAME, PAUSED)
     there = put(8)
     turn(worker, times=2)
     assert seen.cells == []
-    settings.want(NAME, "running")
+    settings.set_desired_state(NAME, "running")
     turn(worker)
     assert set(seen.cells) == there
     settings.remove(NAME)
     turn(worker)
-    assert worker.owned == {}
-    Worker(worker.store, [seen], "two", timing=CALM, stop=threading.Event()).run()
+    assert worker.leases.held == {}
+    Worker(worker._access, [seen], "two", timing=CALM, stop=threading.Event()).run()
     with pytest.raises(InvalidInput, match="none yet"):
         settings.get(NAME)
-    assert settings.make(NAME, {}, lambda shard: 0) is True
+    assert settings.create(NAME, {}, lambda shard: 0) is True
 
 
 @pytest.mark.mysql
 def test_making_that_was_interrupted_goes_on_and_keeps_what_is_there(follow_store, monkeypatch):
     """The rows that are there stay where they are; until all are, nothing runs."""
-    settings = Settings(follow_store)
+    settings = Settings(internals_of(follow_store).follower_access)
 
     def start(shard: int) -> int:
         if shard == 2:
@@ -323,28 +331,28 @@ def test_making_that_was_interrupted_goes_on_and_keeps_what_is_there(follow_stor
         return 10 + shard
 
     with pytest.raises(KeyboardInterrupt):
-        settings.make(NAME, {}, start)
-    assert settings.get(NAME).wanted == NEW
+        settings.create(NAME, {}, start)
+    assert settings.get(NAME).desired_state == NEW
     with pytest.raises(InvalidInput, match="was interrupted; run the command that creates it again"):
-        settings.want(NAME, PAUSED)
-    settings.make(NAME, {"column": "BASE"}, lambda shard: 70 + shard)
+        settings.set_desired_state(NAME, PAUSED)
+    settings.create(NAME, {"column": "BASE"}, lambda shard: 70 + shard)
     rows = FollowerRows(internals_of(follow_store).shards).look((NAME, shard) for shard in range(4)).rows
 
     assert [rows[NAME, shard].location for shard in range(4)] == [10, 11, 72, 73]
-    assert (settings.get(NAME).wanted, settings.get(NAME).spec) == ("running", {"column": "BASE"})
+    assert (settings.get(NAME).desired_state, settings.get(NAME).spec) == ("running", {"column": "BASE"})
 
 
 @pytest.mark.mysql
 def test_shards_with_a_few_new_cells_are_read_together(settings, put, works, follow_store, monkeypatch):
     """Each by itself only until it was proven to be the right one."""
     alone: list[int] = []
-    read = follow_store.get_stored_cells_for_shard
+    read = StoredFeed.page
 
-    def note(shard: int, *rest: object, **how: object) -> object:
+    def note(feed: StoredFeed, shard: int, *rest: object) -> object:
         alone.append(shard)
-        return read(shard, *rest, **how)
+        return read(feed, shard, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(follow_store, "get_stored_cells_for_shard", note)
+    monkeypatch.setattr(StoredFeed, "page", note)
     seen = Seen()
     worker = works("one", seen)
     there = put(12)
@@ -369,7 +377,7 @@ def test_one_column_only(settings, put, works):
     turn(worker, times=3)
 
     assert sorted(seen.cells) == sorted(there)
-    assert all(owned.reached == owned.top for owned in worker.owned.values())
+    assert all(lease.reached == lease.top for lease in worker.leases.held.values())
 
 
 @pytest.mark.mysql
@@ -385,8 +393,8 @@ def test_each_shard_has_its_turn_though_the_first_ones_always_have_more(settings
     for _ in range(4):
         before = len(seen.cells)
         put(60)
-        worker._find(worker._members.view)
-        worker._work_off(worker._members.view, -math.inf)
+        worker.discovery.poll(worker.membership.view)
+        worker.dispatcher.run(worker.membership.view, -math.inf)
         served.append({shard for shard, _ in seen.cells[before:]})
 
     assert served == [{0}, {1}, {2}, {3}]
@@ -399,12 +407,14 @@ def test_a_shard_that_a_move_set_back_is_had_by_whom_it_is_dealt_to(settings, pu
     worker = works("one", Seen())
     turn(worker)
     pair = NAME, 1
-    shards = internals_of(worker.store).shards
+    shards = worker._access.shards
     shards.execute(1, rewind_follower(shards.database(1), NAME, 0))
     if dealt_to == "another":
-        monkeypatch.setattr(worker, "dealt_to_me", lambda view: (frozenset(worker.owned) - {pair}, frozenset()))
+        monkeypatch.setattr(
+            worker.assignments, "of", lambda view: Assigned(frozenset(worker.leases.held) - {pair}, frozenset())
+        )
     turn(worker, times=2)
 
-    assert worker.rows.look([pair]).rows[pair].worker == ("one" if dealt_to == "this one" else None)
-    assert (pair in worker.owned) == (dealt_to == "this one")
-    assert worker._doubtful == set()
+    assert worker.context.rows.look([pair]).rows[pair].worker == ("one" if dealt_to == "this one" else None)
+    assert (pair in worker.leases.held) == (dealt_to == "this one")
+    assert worker.leases.doubtful == set()

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterable
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from schemaless.errors import ServerUnavailable
-from schemaless.followers.binlog_notifier import Wakes
+from schemaless.followers.assignments import Assigned
+from schemaless.followers.binlog_notifier import BinlogNotifier
 from schemaless.followers.membership import Pair
 from schemaless.followers.rows import Looked, Move
-from schemaless.internals import internals_of
 from tests.followers.workers import NAME, Seen, turn
 
 
@@ -29,25 +28,25 @@ def test_a_server_that_fails_is_waited_for_and_nothing_is_dealt_with_twice(setti
         return set(), {move.pair: ServerUnavailable("gone", node="db-1") for move in moves}
 
     with monkeypatch.context() as patch:
-        patch.setattr(worker.rows, "move", refuse)
+        patch.setattr(worker.context.rows, "move", refuse)
         shards = {shard for shard, _ in there}
         for _ in range(30):  # on a busy machine a shard may come up a turn later
             turn(worker)
-            reasons = {shard: owned.reason for (_, shard), owned in worker.owned.items()}
+            reasons = {shard: lease.reason for (_, shard), lease in worker.leases.held.items()}
             if all(reasons[shard] == "db-1: gone" for shard in shards):
                 break
         assert {reasons[shard] for shard in shards} == {"db-1: gone"}
         for _ in range(3):
-            for owned in worker.owned.values():
-                owned.not_before_s = 0
+            for lease in worker.leases.held.values():
+                lease.deferred_until_s = 0
             turn(worker)
         assert len(seen.cells) == len(shards), "one of each shard, and none before its location could be written"
-    for owned in worker.owned.values():
-        owned.not_before_s = 0
+    for lease in worker.leases.held.values():
+        lease.deferred_until_s = 0
     turn(worker, times=2)
 
     assert sorted(seen.cells) == sorted(there)
-    assert {owned.reason for owned in worker.owned.values()} <= {None, ""}
+    assert {lease.reason for lease in worker.leases.held.values()} <= {None, ""}
 
 
 @pytest.mark.mysql
@@ -59,13 +58,13 @@ def test_a_shard_goes_on_once_its_server_answers_again_however_long_it_would_hav
     worker = works("one", seen)
     turn(worker)
     there = put(12)
-    shards = internals_of(worker.store).shards
-    for (_, shard), owned in worker.owned.items():
+    shards = worker._access.shards
+    for (_, shard), lease in worker.leases.held.items():
         for _ in range(20):
-            owned.not_before_s = 0
-            owned.fail(ServerUnavailable("gone", node=str(shards.node_of(shard))))
-        owned.failed_at_s = -math.inf
-    waits_s = {shard: owned.not_before_s for (_, shard), owned in worker.owned.items()}
+            lease.deferred_until_s = 0
+            lease.fail(ServerUnavailable("gone", node=str(shards.node_of(shard))))
+        lease.failed_at_s = -math.inf
+    waits_s = {shard: lease.deferred_until_s for (_, shard), lease in worker.leases.held.items()}
     gone = shards.node_of(0)
 
     def away(*_: Any, **__: Any) -> Any:
@@ -75,7 +74,7 @@ def test_a_shard_goes_on_once_its_server_answers_again_however_long_it_would_hav
         patch.setattr(shards.pool_for(gone), "run", away)
         turn(worker)
     assert set(seen.cells) == {(shard, added_id) for shard, added_id in there if shards.node_of(shard) != gone}
-    assert worker.owned[NAME, 0].not_before_s == waits_s[0]
+    assert worker.leases.held[NAME, 0].deferred_until_s == waits_s[0]
     turn(worker)
 
     assert sorted(seen.cells) == sorted(there)
@@ -88,13 +87,13 @@ def test_who_stops_tries_once_more_to_write_down_what_could_not_be(settings, put
     there = put(12)
     with monkeypatch.context() as patch:
         gone = ServerUnavailable("gone", node="db-1")
-        patch.setattr(worker.rows, "move", lambda moves: (set(), {move.pair: gone for move in moves}))
+        patch.setattr(worker.context.rows, "move", lambda moves: (set(), {move.pair: gone for move in moves}))
         turn(worker)
-        assert all(owned.stuck for owned in worker.owned.values())
-    worker.let_go()
-    rows = worker.rows.look((NAME, shard) for shard in range(4)).rows
+        assert all(lease.stuck for lease in worker.leases.held.values())
+    worker.release_all()
+    rows = worker.context.rows.look((NAME, shard) for shard in range(4)).rows
 
-    assert worker.owned == {}
+    assert worker.leases.held == {}
     assert {row.worker for row in rows.values()} == {None}
     assert {(shard, rows[NAME, shard].location) for shard in range(4)} <= there
 
@@ -106,8 +105,8 @@ def test_a_worker_rests_while_a_location_is_on_its_way(settings, works):
     turn(worker)
     rested = []
 
-    class Silent(Wakes):
-        news = False  # type: ignore[assignment]
+    class Silent(BinlogNotifier):
+        has_news = False  # type: ignore[assignment]
 
         def __init__(self) -> None: ...
 
@@ -115,10 +114,15 @@ def test_a_worker_rests_while_a_location_is_on_its_way(settings, works):
             rested.append(seconds)
             worker._stop.set()
 
-    worker._wakes = Silent()
-    worker._pace.sweep_at_s = math.inf
-    worker._pending, worker._noted_s, worker._notes._step = 1, -math.inf, Future()
-    worker._rest(worker._members.view)
+    worker.discovery.notifier = Silent()
+    worker.schedule.poll_at_s = math.inf
+    worker.checkpoints.pending, worker.checkpoints.written_s = 1, -math.inf
+    free = threading.Event()
+    worker.checkpoints.slot.begin(free.wait)  # type: ignore[arg-type]
+    try:
+        worker._wait(worker.membership.view)
+    finally:
+        free.set()
 
     assert len(rested) == 1
 
@@ -130,24 +134,24 @@ def test_a_shard_in_the_name_of_who_does_not_know_it_is_given_back_once_its_serv
     """The claim's reply was lost and it is dealt to another by now, who leaves alone what is one's who lives."""
     worker = works("one", Seen())
     turn(worker)
-    pair = next(iter(worker.owned))
-    del worker.owned[pair]
-    worker._doubtful.add(pair)
-    monkeypatch.setattr(worker, "dealt_to_me", lambda view: (frozenset(worker.owned), frozenset()))
+    pair = next(iter(worker.leases.held))
+    del worker.leases.held[pair]
+    worker.leases.doubtful.add(pair)
+    monkeypatch.setattr(worker.assignments, "of", lambda view: Assigned(frozenset(worker.leases.held), frozenset()))
     gone = ServerUnavailable("gone", node="db-1")
-    look = worker.rows.look
+    look = worker.context.rows.look
     for name, fails in (
         ("look", lambda pairs: Looked({k: v for k, v in look(pairs).rows.items() if k != pair}, {pair[1]: gone})),
         ("release", lambda *of: (_ for _ in ()).throw(gone)),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(worker.rows, name, fails)
+            patch.setattr(worker.context.rows, name, fails)
             turn(worker)
-        assert worker.rows.look([pair]).rows[pair].worker == "one"
+        assert worker.context.rows.look([pair]).rows[pair].worker == "one"
     turn(worker)
 
-    assert worker.rows.look([pair]).rows[pair].worker is None
-    assert worker._doubtful == set()
+    assert worker.context.rows.look([pair]).rows[pair].worker is None
+    assert worker.leases.doubtful == set()
 
 
 @pytest.mark.mysql
@@ -156,9 +160,9 @@ def test_calls_go_on_while_locations_are_written_and_no_change_overtakes_them(se
     worker = works("one", Seen())
     put(12)
     turn(worker, times=2)
-    owned = next(iter(worker.owned.values()))
+    lease = next(iter(worker.leases.held.values()))
     free, done = threading.Event(), []
-    real = worker.rows.move
+    real = worker.context.rows.move
 
     def held(moves: Iterable[Move]) -> object:
         free.wait()
@@ -166,15 +170,15 @@ def test_calls_go_on_while_locations_are_written_and_no_change_overtakes_them(se
         done.append("on its way")
         return result
 
-    monkeypatch.setattr(worker.rows, "move", held)
-    owned.reached += 5
-    worker.write_down(wait=False)
-    assert (done, owned.location) == ([], owned.reached - 5)
-    own = threading.Thread(target=lambda: worker.rows and done.append("its own"))
+    monkeypatch.setattr(worker.context.rows, "move", held)
+    lease.reached += 5
+    worker.checkpoints.write(wait=False)
+    assert (done, lease.location) == ([], lease.reached - 5)
+    own = threading.Thread(target=lambda: worker.context.rows and done.append("its own"))
     own.start()
     own.join(0.05)
     free.set()
     own.join()
 
     assert done == ["on its way", "its own"]
-    assert worker.rows.look([owned.pair]).rows[owned.pair].location == owned.location == owned.reached
+    assert worker.context.rows.look([lease.pair]).rows[lease.pair].location == lease.location == lease.reached

@@ -16,12 +16,14 @@ from typing import Any, Final
 import schemaless
 from schemaless.admin.indexes import indexes_of
 from schemaless.cell import StoredCell
-from schemaless.followers.lease_state import Owned
+from schemaless.followers.handler_context import HandlerContext
+from schemaless.followers.lease_state import LeaseState
 from schemaless.followers.worker import Worker
 from schemaless.indexes import sql
 from schemaless.indexes.entries import Entries
 from schemaless.indexes.entry_changes import PageWrites
 from schemaless.indexes.follower import Indexing
+from schemaless.internals import internals_of
 from tests.followers.child import TIMING, end_with_parent
 
 FREEZES_WITHIN_S: Final = 1.0
@@ -32,17 +34,17 @@ _LEAVES: Final = (2,)
 
 
 def _location_first() -> None:
-    deal = Indexing.deal
+    handle = Indexing.handle
 
-    def wrong(self: Indexing, worker: Worker, owned: Owned, cells: Sequence[StoredCell]) -> bool:
-        worker.go_on(owned)
+    def wrong(self: Indexing, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell]) -> bool:
+        context.check_active(lease)
         if cells:
-            worker.dealt(owned, cells[-1].added_id, at_once=True)
-        return deal(self, worker, owned, cells)
+            context.advance(lease, cells[-1].added_id, at_once=True)
+        return handle(self, context, lease, cells)
 
-    Indexing.deal = wrong  # type: ignore[method-assign]
+    Indexing.handle = wrong  # type: ignore[method-assign]
     # Otherwise entries would be written before the location after all.
-    Indexing.deal_together = lambda *_: False  # type: ignore[method-assign]
+    Indexing.handle_batch = lambda *_: False  # type: ignore[method-assign]
 
 
 def _upserts_unguarded() -> None:
@@ -95,4 +97,10 @@ def work(url: str, control: str, name: str) -> None:
     _freeze_on_signal()
     CONTROLS.get(control, lambda: None)()
     with schemaless.connect(url) as store:
-        Worker(store, indexes_of(store).handlers(), name, timing=TIMING, stop=threading.Event()).run()
+        Worker(
+            internals_of(store).follower_access,
+            indexes_of(store).handlers(),
+            name,
+            timing=TIMING,
+            stop=threading.Event(),
+        ).run()

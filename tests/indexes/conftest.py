@@ -50,21 +50,23 @@ class Kept:
         """Return the worker that maintains all indexes."""
         if self._worker is None:
             self.stack.close()
-            dealers = indexes_of(self.follow).handlers()
-            self._worker = Worker(self.follow, dealers, "the worker", timing=CALM, stop=threading.Event())
-            self.stack.enter_context(self._worker._members)
+            handlers = indexes_of(self.follow).handlers()
+            self._worker = Worker(
+                internals_of(self.follow).follower_access, handlers, "the worker", timing=CALM, stop=threading.Event()
+            )
+            self.stack.enter_context(self._worker.membership)
         return self._worker
 
     def catch_up(self) -> None:
         """Let the worker process all cells that are there now."""
         worker = self.worker()
-        worker._members.renew()
-        worker._pace.now()
+        worker.membership.renew()
+        worker.schedule.poll_now()
         for _ in range(1_000):
             worker.turn()
-            waits = [each.reason for each in worker.owned.values() if each.not_before_s]
+            waits = [each.reason for each in worker.leases.held.values() if each.deferred_until_s]
             assert not waits, waits
-            if worker.owned and all(each.location == each.top for each in worker.owned.values()):
+            if worker.leases.held and all(each.location == each.top for each in worker.leases.held.values()):
                 return
         raise AssertionError("the worker did not reach the end")
 

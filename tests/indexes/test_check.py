@@ -130,8 +130,8 @@ def test_a_shard_whose_worker_waits_stands(kept, follow_url, invoke):  # noqa: F
     """The worker publishes it in the catalog, with the reason."""
     kept.fill()
     worker = kept.worker()
-    next(iter(worker.owned.values())).wait(1_000, "db-1: gone")
-    worker._members.renew()
+    next(iter(worker.leases.held.values())).defer(1_000, "db-1: gone")
+    worker.membership.renew()
     said = invoke("index", "status", "client_trips", url=follow_url)
 
     assert (said.code, "waits in shard" in said.err) == (1, True)

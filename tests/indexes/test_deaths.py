@@ -64,8 +64,8 @@ def test_a_worker_that_dies_at_any_statement_of_a_page_leaves_nothing_wrong(kept
         except Died:
             deaths += 1
             # Its successor begins at the stored location.
-            for owned in kept.worker().owned.values():
-                owned.reached = owned.location
+            for lease in kept.worker().lease.values():
+                lease.reached = lease.location
         finished = left > 0
         left = 0
         kept.catch_up()

@@ -440,9 +440,9 @@ def test_what_nobody_thought_of_is_a_reason_to_wait(kept, fresh_store, new_row, 
     with monkeypatch.context() as patch:
         patch.setattr("schemaless.indexes.entries.page_writes", lambda *_: 1 // 0)
         worker.turn()
-        reasons = {owned.reason for owned in worker.owned.values()}
-    for owned in worker.owned.values():
-        owned.not_before_s = 0
+        reasons = {lease.reason for lease in worker.leases.held.values()}
+    for lease in worker.leases.held.values():
+        lease.deferred_until_s = 0
     kept.catch_up()
 
     assert "ZeroDivisionError: integer division or modulo by zero" in reasons

@@ -181,9 +181,9 @@ def test_a_shard_that_cannot_be_dealt_with_keeps_no_other_from_being(kept, fresh
         return writes(self, pages)
 
     monkeypatch.setattr(Entries, "writes", odd)
-    worker._pace.now()
+    worker.schedule.poll_now()
     worker.turn()
-    waiting = {pair[1]: owned.reason for pair, owned in worker.owned.items() if owned.not_before_s}
+    waiting = {pair[1]: lease.reason for pair, lease in worker.leases.held.items() if lease.deferred_until_s}
     monkeypatch.undo()
     index = fresh_store.index("client_trips")
     there = {shard for shard, client in clients.items() if index.query(client=client).rows}
@@ -202,13 +202,13 @@ def test_what_was_done_together_counts_however_long_it_took(kept, fresh_store, n
 
     def slow(self, pages):
         clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 10_000, thread_time=time.thread_time)
-        monkeypatch.setattr("schemaless.followers.worker.time", clock)
+        monkeypatch.setattr("schemaless.followers.dispatch.time", clock)
         return writes(self, pages)
 
     monkeypatch.setattr(Entries, "writes", slow)
-    worker._pace.now()
+    worker.schedule.poll_now()
     worker.turn()
     monkeypatch.undo()
 
-    assert [owned.reached - owned.top for owned in worker.owned.values()] == [0] * 4
-    assert all(owned.reached for owned in worker.owned.values())
+    assert [lease.reached - lease.top for lease in worker.leases.held.values()] == [0] * 4
+    assert all(lease.reached for lease in worker.leases.held.values())

@@ -13,6 +13,7 @@ from schemaless.admin.indexes import indexes_of
 from schemaless.followers.membership import Timing
 from schemaless.followers.worker import Worker
 from schemaless.indexes.definition import define
+from schemaless.internals import internals_of
 from schemaless.metrics.followers import FOLLOWERS
 from schemaless.metrics.indexes import INDEXES
 from schemaless.metrics.metric import Collector
@@ -58,10 +59,16 @@ def test_a_trigger_is_behind_parks_and_stands_still(
     assert (behind["trigger_workers", "bill"], behind["trigger_paused", "bill"]) == (0, 0)
 
     timing = Timing(lease_s=1_000, give_up_s=900, renew_s=1_000, busy_s=0.05, note_s=0.0)
-    worker = Worker(follow_store, [Calls(bill)], "one", timing=timing, stop=threading.Event())
-    with worker._members:
+    worker = Worker(
+        internals_of(follow_store).follower_access,
+        [Calls(bill, follow_store)],
+        "one",
+        timing=timing,
+        stop=threading.Event(),
+    )
+    with worker.membership:
         for _ in range(3):
-            worker._members.renew()
+            worker.membership.renew()
             worker.turn()
         stopped = told(url)
     assert stopped["trigger_parked_cells", "bill"] == 1

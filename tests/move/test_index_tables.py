@@ -16,7 +16,8 @@ import schemaless
 from schemaless import Datastore, JobConflict, MoveRefused, ServerUnavailable
 from schemaless.admin.indexes import indexes_of
 from schemaless.cell import StoredCell
-from schemaless.followers.lease_state import Owned
+from schemaless.followers.handler_context import HandlerContext
+from schemaless.followers.lease_state import LeaseState
 from schemaless.followers.membership import Timing
 from schemaless.followers.rows import FollowerRows
 from schemaless.followers.settings import Settings
@@ -61,16 +62,16 @@ class Seen:
     def __init__(self) -> None:
         self.ids: list[tuple[int, int]] = []
 
-    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> bool:
+    def handle_batch(self, context: HandlerContext, pages: Sequence[tuple[LeaseState, Sequence[StoredCell]]]) -> bool:
         return False
 
-    def deal(self, worker: Worker, owned: Owned, cells: Sequence[StoredCell]) -> bool:
+    def handle(self, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell]) -> bool:
         for cell in cells:
             self.ids.append((cell.shard, cell.added_id))
-            worker.dealt(owned, cell.added_id)
+            context.advance(lease, cell.added_id)
         return True
 
-    def replay(self, worker: Worker, owned: Owned) -> None:
+    def replay(self, context: HandlerContext, lease: LeaseState) -> None:
         raise AssertionError("nothing is parked")
 
 
@@ -86,10 +87,12 @@ class Indexed:
         self.rows: list[uuid.UUID] = []
         self.write(60)
         self.entry, _ = indexes_of(store).create(TRIPS)
-        Settings(store).make(self.seen.name, {}, lambda shard: 0)
-        dealers = [*indexes_of(store).handlers(), self.seen]
-        self._worker = Worker(store, dealers, "the worker", timing=CALM, stop=threading.Event())
-        stack.enter_context(self._worker._members)
+        Settings(internals_of(store).follower_access).create(self.seen.name, {}, lambda shard: 0)
+        handlers = [*indexes_of(store).handlers(), self.seen]
+        self._worker = Worker(
+            internals_of(store).follower_access, handlers, "the worker", timing=CALM, stop=threading.Event()
+        )
+        stack.enter_context(self._worker.membership)
         self.catch_up()
         indexes = indexes_of(store)
         assert indexes.watch(self.entry, indexes.backfill(self.entry))
@@ -122,16 +125,16 @@ class Indexed:
     def catch_up(self) -> None:
         """Let the worker process all cells, and check that against the shards."""
         worker, rows = self._worker, FollowerRows(internals_of(self.store).shards)
-        names = [dealer.name for dealer in worker._dealers.values()]
-        worker._members.renew()
+        names = [handler.name for handler in worker._handlers.values()]
+        worker.membership.renew()
         for _ in range(2_000):
-            worker._pace.now()
+            worker.schedule.poll_now()
             worker.turn()
             found = rows.look((name, shard) for name in names for shard in range(SHARDS)).rows
             if len(found) == len(names) * SHARDS and all(row.location == row.top for row in found.values()):
                 return
             time.sleep(0.002)
-        raise AssertionError([owned.reason for owned in worker.owned.values()])
+        raise AssertionError([lease.reason for lease in worker.leases.held.values()])
 
     def write_beside(self) -> None:
         """Write more rows and index them, as another process would."""

@@ -268,8 +268,10 @@ def test_a_worker_and_readers_of_a_replica_follow_a_shard(replicated, servers, n
     seen, stop = Seen(), threading.Event()
     with schemaless.connect(url) as client, schemaless.connect(url) as mover, schemaless.connect(url) as follower:
         mine = (row for row in iter(new_row, None) if client.shard_of(row) == SHARD)
-        Settings(follower).make(seen.name, {}, lambda shard: 0)
-        worker = threading.Thread(target=Worker(follower, [seen], "one", timing=TIMING, stop=stop).run)
+        Settings(internals_of(follower).follower_access).create(seen.name, {}, lambda shard: 0)
+        worker = threading.Thread(
+            target=Worker(internals_of(follower).follower_access, [seen], "one", timing=TIMING, stop=stop).run
+        )
         worker.start()
         there = []
         try:

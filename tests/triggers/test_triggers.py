@@ -15,9 +15,9 @@ import pytest
 
 import schemaless
 from schemaless.errors import InvalidInput, ServerTimeout
-from schemaless.followers import inflight as hand
+from schemaless.followers import inflight
 from schemaless.followers import table_cache as table_caches
-from schemaless.followers.lease_state import Owned
+from schemaless.followers.lease_state import LeaseState
 from schemaless.followers.membership import Timing, remove_worker
 from schemaless.followers.settings import Settings
 from schemaless.followers.states import DIED
@@ -54,8 +54,14 @@ def works(follow_store: schemaless.Datastore) -> Iterator[Callable[..., Worker]]
 
         def make(trigger: schemaless.Trigger, name: str = "one") -> Worker:
             prepare(follow_store, trigger)
-            worker = Worker(follow_store, [Calls(trigger)], name, timing=TIMING, stop=threading.Event())
-            stack.enter_context(worker._members)
+            worker = Worker(
+                internals_of(follow_store).follower_access,
+                [Calls(trigger, follow_store)],
+                name,
+                timing=TIMING,
+                stop=threading.Event(),
+            )
+            stack.enter_context(worker.membership)
             return worker
 
         yield make
@@ -71,15 +77,15 @@ def turn(*workers: Worker, times: int = 1) -> None:
     """Have workers look and work; nothing that waits for a later attempt is waited for."""
     for _ in range(times):
         for worker in workers:
-            worker._members.renew()
-            for owned in worker.owned.values():
-                owned.not_before_s = 0
-            worker._pace.now()
+            worker.membership.renew()
+            for owned in worker.leases.held.values():
+                owned.deferred_until_s = 0
+            worker.schedule.poll_now()
             worker.turn()
 
 
-def owned(worker: Worker, shard: int = SHARD) -> Owned:
-    return next(each for each in worker.owned.values() if each.pair[1] == shard)
+def owned(worker: Worker, shard: int = SHARD) -> LeaseState:
+    return next(each for each in worker.leases.held.values() if each.pair[1] == shard)
 
 
 def test_function_gets_each_cell_with_its_document_in_the_order_of_its_shard(put, works):
@@ -139,12 +145,12 @@ def test_ctrl_c_in_a_function_ends_a_program_that_hears_it(put, works):
 
 def test_a_trigger_that_is_not_there_is_told_the_triggers_that_are(follow_store, triggers):
     """And not the follower of an index, by its number."""
-    settings = Settings(follow_store)
-    settings.make("index:1", {"index": "trips"}, lambda shard: 0)
+    settings = Settings(internals_of(follow_store).follower_access)
+    settings.create("index:1", {"index": "trips"}, lambda shard: 0)
     with pytest.raises(InvalidInput, match=r"has no trigger nosuch; it has: none yet$"):
         triggers.status("nosuch")
     for name in ("bill", "keep"):
-        settings.make(f"trigger:{name}", {"column": None}, lambda shard: 0)
+        settings.create(f"trigger:{name}", {"column": None}, lambda shard: 0)
     with pytest.raises(InvalidInput, match=r"has no trigger nosuch; it has: bill, keep$"):
         triggers.pause("nosuch")
 
@@ -162,7 +168,7 @@ def test_a_trigger_that_is_run_first_begins_at_the_end_unless_told_otherwise(put
     turn(worker)
     put("after")
     turn(worker)
-    worker.let_go()
+    worker.release_all()
     put("between")
     assert prepare(follow_store, keep) is False
     turn(worker, times=2)
@@ -217,8 +223,8 @@ def test_attempts_go_on_where_another_worker_left_them(put, works, triggers):
         worker = works(fail, f"worker {number}")
         while len(attempts) == number:
             turn(worker)
-        worker.let_go()
-        worker._members.__exit__(None, None, None)
+        worker.release_all()
+        worker.membership.__exit__(None, None, None)
 
     assert attempts == [1, 2, 3]
     assert len(triggers.parked("fail", range(4))) == 1
@@ -227,7 +233,7 @@ def test_attempts_go_on_where_another_worker_left_them(put, works, triggers):
 def test_the_pauses_between_attempts_grow(put, works, monkeypatch):
     """From a tenth of a second to half a minute, give or take a fifth."""
     waits = []
-    monkeypatch.setattr(Owned, "wait", lambda self, seconds, reason: waits.append(seconds))
+    monkeypatch.setattr(LeaseState, "defer", lambda self, seconds, reason: waits.append(seconds))
 
     @schemaless.trigger(column="BASE", start="beginning", attempts=12)
     def fail(cell, call):
@@ -346,8 +352,8 @@ def test_a_cell_that_kills_its_worker_is_parked_by_careful_successors(put, works
         try:
             turn(worker)
         except Died:
-            worker._members._ended.set()
-            remove_worker(worker._members._pool, follow_store.name, worker.name)
+            worker.membership._ended.set()
+            remove_worker(worker.membership._pool, follow_store.name, worker.name)
         else:
             break
     (parked,) = triggers.parked("kill", range(4))
@@ -372,7 +378,7 @@ def test_what_could_not_be_written_down_before_a_careful_call_does_not_count(put
     put("one")
     with monkeypatch.context() as patch:
         gone = ServerTimeout("read-only", node="db-9")
-        patch.setattr(worker.rows, "note_attempt", lambda *what: (_ for _ in ()).throw(gone))
+        patch.setattr(worker.context.rows, "note_attempt", lambda *what: (_ for _ in ()).throw(gone))
         turn(worker, times=4)
     turn(worker)
 
@@ -471,19 +477,19 @@ def test_a_function_that_does_not_come_back_is_named_and_its_workers_other_shard
     thread = threading.Thread(target=turn, args=(stuck,))
     thread.start()
     try:
-        eventually(lambda: stuck.hand.has is not None, "it is in the call")
+        eventually(lambda: stuck.inflight.call is not None, "it is in the call")
         time.sleep(TIMING.busy_s)
-        stuck._members.renew()
+        stuck.membership.renew()
         for shard in (0, 1, 3):
             put(f"of {shard}", shard=shard)
         other = works(stick, "other")
         turn(other, times=2)
-        (worker,) = [each for each in triggers.status("stick").workers if "in_hand" in each.told]
+        (worker,) = [each for each in triggers.status("stick").workers if "in_hand" in each.reported]
 
         assert sorted(seen) == ["of 0", "of 1", "of 3"]
-        assert {shard for _, shard in other.owned} == {0, 1, 3}
-        assert worker.told["in_hand"]["added_id"] == hangs.added_id
-        assert worker.told["in_hand"]["key"] == [str(part) for part in hangs.key]
+        assert {shard for _, shard in other.leases.held} == {0, 1, 3}
+        assert worker.reported["in_hand"]["added_id"] == hangs.added_id
+        assert worker.reported["in_hand"]["key"] == [str(part) for part in hangs.key]
     finally:
         hang.set()
         thread.join()
@@ -494,7 +500,7 @@ def test_a_function_that_does_not_come_back_is_named_and_its_workers_other_shard
 def test_a_call_over_its_timeout_ends_the_process(put, works, monkeypatch, eventually):
     """Its successor is careful, so that the cell is parked in its turn."""
     ended = []
-    monkeypatch.setattr(hand, "end_process", lambda pair, key, for_s: ended.append(key))
+    monkeypatch.setattr(inflight, "end_process", lambda pair, key, for_s: ended.append(key))
     hang = threading.Event()
 
     @schemaless.trigger(column="BASE", start="beginning", timeout_s=0.01)
@@ -505,8 +511,11 @@ def test_a_call_over_its_timeout_ends_the_process(put, works, monkeypatch, event
     worker = works(stick)
     thread = threading.Thread(target=turn, args=(worker,))
     thread.start()
-    eventually(lambda: worker.hand.has is not None and time.monotonic() - worker.hand.has.since_s > 0.02, "in the call")
-    worker._members.renew()
+    eventually(
+        lambda: worker.inflight.call is not None and time.monotonic() - worker.inflight.call.since_s > 0.02,
+        "in the call",
+    )
+    worker.membership.renew()
     hang.set()
     thread.join()
 

@@ -6,13 +6,12 @@ from contextlib import nullcontext
 
 import click
 
-from schemaless.admin.indexes import KeepIndexes, indexes_of
+from schemaless.admin.indexes import index_supervisor, indexes_of
 from schemaless.cli.index.status import show_statuses, status_json
 from schemaless.cli.jobs import workers_option
 from schemaless.cli.options import open_store, url_option
 from schemaless.errors import InvalidInput
 from schemaless.events import nobody
-from schemaless.followers.supervisor import Supervisor
 from schemaless.indexes.admin import Watch
 from schemaless.indexes.registry import BACKFILLING
 from schemaless.terminal.output import EXIT_FAILED, json_option, note, print_json, progress
@@ -51,7 +50,7 @@ def run(names: tuple[str, ...], workers: int, once: bool, url: str, as_json: boo
             if not entries:
                 raise InvalidInput("there is no index yet; 'schemaless index create' makes one")
             filling = [entry.name for entry in entries if entry.state == BACKFILLING]
-            supervisor = Supervisor(store, KeepIndexes(names), workers)
+            supervisor = index_supervisor(store, names, workers)
             note(f"keeping {', '.join(f'{entry.name} ({entry.number})' for entry in entries)}")
             title = f"filling {', '.join(filling)}"
             with progress(title, None, "ids") if filling else nullcontext(nobody) as listener:

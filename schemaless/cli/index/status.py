@@ -77,7 +77,7 @@ def show_statuses(statuses: Sequence[IndexStatus]) -> None:
         if len(faults) > _FAULTS_SHOWN:
             note(f"{name}: {len(faults) - _FAULTS_SHOWN:,} more shards have faults; --json names each")
         for worker in index.workers:
-            for _, shard, reason in worker.told.get("waits", []):
+            for _, shard, reason in worker.reported.get("waits", []):
                 note(f"worker {worker.worker} waits in shard {shard}: {reason}")
 
 

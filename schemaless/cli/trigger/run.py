@@ -7,11 +7,10 @@ import click
 from schemaless.cli.jobs import workers_option
 from schemaless.cli.options import open_store, url_option
 from schemaless.cli.trigger.status import show_status, status_json
-from schemaless.followers.supervisor import Supervisor
 from schemaless.terminal.output import EXIT_FAILED, json_option, note, print_json
 from schemaless.triggers.admin import Triggers
 from schemaless.triggers.declaration import import_trigger
-from schemaless.triggers.supervision import CallTrigger, caught_up, prepare
+from schemaless.triggers.supervision import caught_up, prepare, trigger_supervisor
 
 
 @click.command()
@@ -47,7 +46,7 @@ def run(target: str, workers: int, once: bool, url: str, as_json: bool) -> int:
     """
     loaded = import_trigger(target)
     with open_store(url) as store:
-        supervisor = Supervisor(store, CallTrigger(target, loaded.name), workers)
+        supervisor = trigger_supervisor(store, target, loaded.name, workers)
         if prepare(store, loaded):
             note(f"trigger {loaded.name} is new, and begins at the {loaded.start} of {store.shard_count} shards")
         if not once:

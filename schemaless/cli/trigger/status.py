@@ -63,8 +63,8 @@ def show_status(trigger: TriggerStatus, each_shard: bool) -> None:
     by = _counted(len(trigger.workers) - apart)
     if apart:
         by += f", and {_counted(apart)} for quarantined shards"
-    out().print(f"[bold]{trigger.name}[/]: {trigger.setting.wanted}, cells of {of}, by {by}")
-    if not trigger.workers and trigger.setting.wanted != "paused":
+    out().print(f"[bold]{trigger.name}[/]: {trigger.setting.desired_state}, cells of {of}, by {by}")
+    if not trigger.workers and trigger.setting.desired_state != "paused":
         note("no worker runs it now; start one with 'schemaless trigger run MODULE:NAME'")
     deaf = {server: how for server, how in trigger.finds_by.items() if how != HEARD}
     if trigger.finds_by and not deaf:
@@ -87,13 +87,13 @@ def show_status(trigger: TriggerStatus, each_shard: bool) -> None:
         if status.cause is not None:
             note(f"shard {status.shard} {status.state}: {status.cause}")
     for worker in trigger.workers:
-        in_hand = worker.told.get("in_hand")
+        in_hand = worker.reported.get("in_hand")
         if in_hand is not None and in_hand["for_s"] > _LONG_CALL_S:
             note(
                 f"worker {worker.worker} has been in one call since {in_hand['since']}: cell "
                 f"({', '.join(in_hand['key'])}) of shard {in_hand['shard']}, added_id {in_hand['added_id']}"
             )
-        for _, number, reason in worker.told.get("waits", []):
+        for _, number, reason in worker.reported.get("waits", []):
             note(f"worker {worker.worker} waits in shard {number}: {reason}")
 
 
@@ -124,7 +124,7 @@ def status_json(trigger: TriggerStatus) -> dict[str, Any]:
     """Return a status for ``--json``."""
     return {
         "name": trigger.name,
-        "wanted": trigger.setting.wanted,
+        "wanted": trigger.setting.desired_state,
         "spec": trigger.setting.spec,
         "stands": trigger.stands,
         "ids_behind": sum(status.ids_behind for status in trigger.shards),

@@ -1,0 +1,137 @@
+"""Dispatch of new cells to handlers: which shard's turn it is, and what a failure means for its shard."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from schemaless.cell import Page, StoredCell
+from schemaless.errors import LeaseLost, SchemalessError
+from schemaless.followers.access import StoredFeed
+from schemaless.followers.batches import PAGE_CELLS, in_turn, next_batch, read_batch
+from schemaless.followers.black_box import BlackBox
+from schemaless.followers.checkpoints import Checkpoints
+from schemaless.followers.handler import Handler
+from schemaless.followers.handler_context import HandlerContext, Interrupted
+from schemaless.followers.lease_state import LeaseState
+from schemaless.followers.leases import Leases
+from schemaless.followers.membership import HEALTHY, QUARANTINE, Pair, Role, View
+from schemaless.followers.states import QUARANTINED, RUNNING, STOPPED
+
+
+class Dispatcher:
+    """Gives the new cells of a worker's shards to their handlers.
+
+    Args:
+        role: which shards the worker serves.
+        handlers: its handlers by follower.
+        context: given to the handlers.
+        leases: its leases.
+        checkpoints: its checkpoints.
+        feed: reads cells.
+        box: records the shard that the worker is working on.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        handlers: Mapping[str, Handler],
+        context: HandlerContext,
+        leases: Leases,
+        checkpoints: Checkpoints,
+        feed: StoredFeed,
+        box: BlackBox,
+    ) -> None:
+        self._role = role
+        self._handlers = handlers
+        self._context = context
+        self._leases = leases
+        self._checkpoints = checkpoints
+        self._feed = feed
+        self._box = box
+        self._last: Pair | None = None
+
+    def run(self, view: View, until_s: float) -> None:
+        """Handle new cells until there are none or the time is over; at least one page is handled.
+
+        Raises:
+            Interrupted: the worker may not continue now.
+        """
+        held = self._leases.held
+        leases = [lease for pair in in_turn(self._leases.backlog, self._last) if (lease := held.get(pair)) is not None]
+        self._leases.backlog = {lease.pair for lease in leases if lease.has_work}
+        for lease in leases:
+            if lease.replays and self._is_ready(view, lease):
+                with self.working_on(lease):
+                    self._handlers[lease.pair[0]].replay(self._context, lease)
+        ready = deque(lease for lease in leases if lease.state != STOPPED and self._is_ready(view, lease))
+        while ready:
+            # A death is blamed on one shard, so quarantined shards are not batched.
+            batch = [ready.popleft()] if self._role == QUARANTINE else next_batch(ready)
+            handler = self._handlers[batch[0].pair[0]]
+            pages = read_batch(self._feed, batch, handler.column)
+            shared = self._handle_batch(handler, batch, pages)
+            for lease in batch:
+                self._last = lease.pair
+                if self._leases.holds(lease) and lease.is_free and self._handle_page(lease, pages.get(lease.pair[1])):
+                    ready.append(lease)
+                # At least one page, however long the read took. Pages that are not handled now are read again, unless
+                # the handler has already done the work for all of them.
+                if time.monotonic() >= until_s and (not shared or lease is batch[-1]):
+                    return
+
+    def _handle_batch(self, handler: Handler, batch: list[LeaseState], pages: Mapping[int, Page[StoredCell]]) -> bool:
+        self._box.enter(batch[0].pair)
+        try:
+            read = [(lease, pages[lease.pair[1]].cells) for lease in batch if lease.pair[1] in pages]
+            shared = handler.handle_batch(self._context, read)
+        except Interrupted:
+            self._box.leave()
+            raise
+        self._box.leave()
+        return shared
+
+    def _is_ready(self, view: View, lease: LeaseState) -> bool:
+        active = lease.pair not in self._leases.unverified and view.desired_states.get(lease.pair[0]) == RUNNING
+        active = active and not (lease.state == QUARANTINED and self._role == HEALTHY)
+        return active and lease.has_work and lease.is_free and lease.next_read_s <= time.monotonic()
+
+    def _handle_page(self, lease: LeaseState, page: Page[StoredCell] | None) -> bool:
+        """Handle a page, after reading it if it is None; return True if the shard has more cells to handle at once."""
+        handler = self._handlers[lease.pair[0]]
+        progress = False
+        with self.working_on(lease):
+            self._context.check_active(lease)
+            if page is None:
+                page = self._feed.page(lease.pair[1], lease.reached, PAGE_CELLS, handler.column)
+            lease.note_read(progress=page.next_location > lease.reached)
+            if page.next_location == lease.reached and page.held is None:
+                # The end of the shard: a dead owner cannot have been beyond it. A quarantined shard may receive more
+                # cells that kill.
+                lease.careful = lease.careful if lease.state == QUARANTINED else 0
+            elif handler.handle(self._context, lease, page.cells):
+                progress = page.next_location > lease.reached or bool(page.cells)
+                self._checkpoints.advance(lease, page.next_location, 0)
+        return progress and lease.reached < lease.top
+
+    @contextmanager
+    def working_on(self, lease: LeaseState) -> Iterator[None]:
+        """Record the shard for the supervisor, and defer it if its server fails; other exceptions end the worker."""
+        self._box.enter(lease.pair)
+        try:
+            yield
+        except LeaseLost:
+            self._leases.lose(lease.pair)
+        except Interrupted:
+            # A shard that is not free was interrupted by a failure of its own server.
+            if lease.is_free:
+                self._box.leave()
+                raise
+        except SchemalessError as error:
+            lease.fail(error)
+        else:
+            if lease.is_free:
+                lease.failures = 0
+        self._box.leave()
