@@ -64,7 +64,7 @@ def test_a_worker_that_dies_at_any_statement_of_a_page_leaves_nothing_wrong(kept
         except Died:
             deaths += 1
             # Its successor begins at the stored location.
-            for lease in kept.worker().lease.values():
+            for lease in kept.worker().leases.held.values():
                 lease.reached = lease.location
         finished = left > 0
         left = 0
