@@ -1,11 +1,10 @@
-"""An import from another database's JSON column, with the times that its rows have.
+"""Import from a JSON column of another database, keeping the rows' timestamps.
 
     python examples/import_json_column.py --from mysql://reader@old-db:3306/shop --table orders mezzanine
 
-Reads ``id``, ``doc`` (JSON) and ``created_at`` (UTC) in the order of ``id``, and writes each row as version 1 of a row
-whose key is made of its id, so that the same order always goes to the same place. Stopped anywhere it can be run
-again: what is there already is read first, and not written twice. Without the times, every document would look as if
-it had been written today, and a forecast of the disks would be of no use.
+Reads ``id``, ``doc`` (JSON) and ``created_at`` (UTC) in the order of ``id``, and writes each row as version 1 under a
+row_key derived from its id. It can be stopped and run again at any time: cells that already exist are not written
+twice. Without the timestamps, every document would count as today's, which would spoil capacity forecasts.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ import schemaless
 BATCH = 500
 COLUMN = "ORDER"
 ORDERS = uuid.uuid5(uuid.NAMESPACE_URL, "https://shop.example/orders")
-"""With an order's id in it, this is its row_key: never change it."""
+"""Namespace of the row_keys, which are derived from order ids; never change it."""
 
 
 def main() -> int:
-    """Import all rows; print how many were new."""
+    """Import all rows and print how many were new."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("datastore", help="its URL, or its name in the configuration")
     parser.add_argument("--from", dest="source", required=True, metavar="URL")
@@ -52,7 +51,7 @@ def main() -> int:
 
 
 def batches(source: pymysql.Connection, table: str) -> Iterator[list[schemaless.NewCell]]:
-    """Yield the rows of a table as new cells, so many at a time, in the order of their ids: the index gives it."""
+    """Yield the rows of a table as batches of new cells, in the order of the primary key."""
     sql = f"SELECT id, doc, created_at FROM `{table}` WHERE id > %s ORDER BY id LIMIT {BATCH}"  # noqa: S608 - checked
     last = 0
     while True:
@@ -66,13 +65,13 @@ def batches(source: pymysql.Connection, table: str) -> Iterator[list[schemaless.
 
 
 def cell_of(order_id: int, text: str, created_at: Any) -> schemaless.NewCell:
-    """Return a row as a new cell. Its time says UTC, which the column leaves to whoever reads it."""
+    """Return a row as a new cell; the column has no time zone, so UTC is added."""
     row_key = uuid.uuid5(ORDERS, str(order_id))
     return schemaless.NewCell(row_key, COLUMN, 1, json.loads(text), created_at.replace(tzinfo=UTC))
 
 
 def opened(url: str) -> pymysql.Connection:
-    """Open the source for reading; its times as UTC."""
+    """Connect to the source with its timestamps in UTC."""
     parts = urlsplit(url)
     options: dict[str, Any] = {name: values[0] for name, values in parse_qs(parts.query).items()}
     if parts.hostname:

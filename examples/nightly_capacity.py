@@ -1,9 +1,9 @@
-"""The nightly capacity job: measures the datastore, writes the report, and fails where a disk is full too soon.
+"""Nightly capacity job: measure the datastore, write the report, and fail if a disk will be full too soon.
 
     15 3 * * *   python nightly_capacity.py mezzanine-measure /var/www/capacity --at-least 90
 
-The account needs the role measure. Cron mails what a job prints, and a monitoring system takes its exit status: 0 where
-every disk lasts long enough, 1 where one may not, 2 where it cannot be said.
+The account needs the role measure. Cron mails the output, and a monitoring system can use the exit status: 0 if every
+disk lasts long enough, 1 if one may not, 2 if unknown.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEPT_PAGES = 30
 
 
 def main() -> int:
-    """Measure, report and judge."""
+    """Measure, write the report, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("datastore", help="its URL, or its name in the configuration")
     parser.add_argument("folder", type=Path, help="where the pages go")
@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def schemaless(datastore: str, *arguments: str) -> dict[str, Any]:
-    """Run a command, and return what it says with --json. What it says for people goes where this script's does."""
+    """Run a command and return its --json output; its standard error is shared with this script."""
     command = [sys.executable, "-m", "schemaless.cli.entry", "--datastore", datastore, *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     if not done.stdout:
@@ -51,7 +51,7 @@ def schemaless(datastore: str, *arguments: str) -> dict[str, Any]:
 def judged(report: dict[str, Any], at_least_days: float) -> int:
     """Print a line for each disk as it is now, and return the exit status.
 
-    A disk lasts long enough if even the early end of the range that holds 80 of 100 cases does.
+    A disk lasts long enough if the early end of the 80 % interval does.
     """
     (now,) = (each for each in report["scenarios"] if each["name"] == "now")
     status = 0

@@ -1,10 +1,10 @@
-"""A projection: fares by destination, kept up to date from the change feed in a small database of its own.
+"""Projection: fares by destination, kept up to date from the change feed in a small SQLite database.
 
-    python examples/projection.py mezzanine fares.sqlite            once; again whenever you like, or by cron
-    python examples/projection.py mezzanine fares.sqlite --follow   and wait for new cells, until Ctrl-C
+    python examples/projection.py mezzanine fares.sqlite            once, for example from cron
+    python examples/projection.py mezzanine fares.sqlite --follow   keep waiting for new cells, until Ctrl-C
 
-The store is the truth, and this is a view of it that can be thrown away and made again. How far each shard was read is
-written in the same transaction as the view, so a crash anywhere counts no cell twice and misses none.
+The view can be deleted and rebuilt from the store at any time. Each shard's location is written in the same transaction
+as the view, so a crash neither misses a cell nor counts one twice.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def catch_up(store: schemaless.Datastore, view: sqlite3.Connection, shard: int) -> int:
-    """Take over what a shard's feed has that the view does not; return how many cells."""
+    """Apply a shard's new cells to the view and return their number."""
     found = view.execute("SELECT location FROM location WHERE shard = ?", (shard,)).fetchone()
     location = found[0] if found else 0
     read = 0
@@ -73,7 +73,7 @@ def catch_up(store: schemaless.Datastore, view: sqlite3.Connection, shard: int) 
 
 
 def row_of(cell: schemaless.Cell) -> tuple[bytes, int, str, float]:
-    """Return what the view keeps of a cell. Versions may come in any order: the view keeps the highest."""
+    """Return the view's row for a cell. Versions may arrive in any order; the view keeps the highest."""
     trip: Any = cell.body
     return cell.row_key.bytes, cell.ref_key, str(trip["to"]), float(trip["fare"])
 

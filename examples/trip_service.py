@@ -1,10 +1,10 @@
-"""A trip service: trips are written, changed, read with their history, and imported in batches.
+"""Trip service: write, change and read trips and their history, and import batches.
 
     pip install fastapi uvicorn
     SCHEMALESS_URL=mezzanine uvicorn trip_service:app        a URL, or a name in the configuration
 
-A change is a new version, never an update in place: two clients that change the same version of a trip cannot overwrite
-each other, since a version is written once. Sending the same request again is safe.
+A change writes a new version instead of updating in place. A version is written only once, so two clients that change
+the same version of a trip cannot overwrite each other, and repeating a request is safe.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COLUMN = "TRIP"
 
 
 class Trip(BaseModel):
-    """What a client sends."""
+    """Request body of a trip."""
 
     to: str
     fare: float = Field(ge=0)
@@ -33,7 +33,7 @@ class Trip(BaseModel):
 
 
 class Version(BaseModel):
-    """A trip as it was stored: which version, and when."""
+    """Stored version of a trip, with its time."""
 
     version: int
     stored_at: datetime
@@ -41,7 +41,7 @@ class Version(BaseModel):
 
 
 class Imported(BaseModel):
-    """What became of a batch."""
+    """Result of a batch import."""
 
     written: int
     there_before: int
@@ -49,7 +49,7 @@ class Imported(BaseModel):
 
 @asynccontextmanager
 async def opened(app: FastAPI) -> AsyncIterator[None]:
-    """Keep one datastore open, which all the server's threads share."""
+    """Open one datastore and share it between the server's threads."""
     with schemaless.connect(os.environ["SCHEMALESS_URL"]) as store:
         app.state.store = store
         yield
@@ -68,13 +68,13 @@ Store = Annotated[schemaless.Datastore, Depends(the_store)]
 
 
 def shown(cell: schemaless.Cell) -> Version:
-    """Return a cell as clients see it."""
+    """Return the response for a cell."""
     return Version(version=cell.ref_key, stored_at=cell.created_at, trip=Trip.model_validate(cell.body))
 
 
 @app.put("/trips/{trip_id}/versions/{version}")
 def put(trip_id: UUID, version: int, trip: Trip, store: Store) -> dict[str, bool]:
-    """Write a version of a trip: 1 for a new one, else the one after that which the client has read."""
+    """Write a version of a trip: 1 for a new trip, else the version after the one that the client read."""
     try:
         written = store.put_cell(trip_id, COLUMN, version, trip.model_dump())
     except schemaless.CellConflict as conflict:
@@ -87,7 +87,7 @@ def put(trip_id: UUID, version: int, trip: Trip, store: Store) -> dict[str, bool
 
 @app.get("/trips/{trip_id}")
 def latest(trip_id: UUID, store: Store) -> Version:
-    """Read a trip as it is now."""
+    """Read the latest version of a trip."""
     cell = store.get_cell_latest(trip_id, COLUMN)
     if cell is None:
         raise HTTPException(404, "no such trip")
@@ -96,13 +96,13 @@ def latest(trip_id: UUID, store: Store) -> Version:
 
 @app.get("/trips/{trip_id}/history")
 def history(trip_id: UUID, store: Store, limit: Annotated[int, Field(ge=1, le=100)] = 20) -> list[Version]:
-    """Read how a trip came to be what it is, the newest version first."""
+    """Read the versions of a trip, newest first."""
     return [shown(cell) for cell in store.get_versions(trip_id, COLUMN, limit=limit)]
 
 
 @app.post("/trips")
 def import_trips(trips: dict[UUID, Trip], store: Store) -> Imported:
-    """Write many new trips; those that are there already with the same document count as done."""
+    """Write many new trips; trips that already exist with the same document count as written."""
     cells = [schemaless.NewCell(trip_id, COLUMN, 1, trip.model_dump()) for trip_id, trip in trips.items()]
     try:
         puts = store.put_cells(cells)

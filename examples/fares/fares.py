@@ -1,10 +1,9 @@
-"""Fares billed from trips: a trigger that may be killed anywhere, and bills each trip once.
+"""Trigger that bills trips, each exactly once even if its worker is killed at any point.
 
     schemaless trigger run fares:bill --workers 2
 
-Each cell of TRIP has its fare billed as a cell of BILL, in the same row and under the same ref_key. That key is what
-makes it safe to be called again: the same bill written twice is a no-op, and another bill for the same trip would be a
-CellConflict.
+The function writes the fare of each TRIP cell as a BILL cell with the same row_key and ref_key. That key makes repeated
+calls safe: writing the same bill twice is a no-op, and another bill for the same trip raises CellConflict.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ PER_KM = 2
 
 
 def fare_of(trip: dict[str, int]) -> int:
-    """Return what a trip costs, in cents."""
+    """Return the fare of a trip, in cents."""
     if trip["km"] < 0:
         # No attempt mends that: somebody has to look at it.
         raise schemaless.ParkCell(f"a trip of {trip['km']} km")
@@ -34,10 +33,10 @@ def bill(cell: schemaless.Cell, call: schemaless.Call) -> None:
 
 
 def crash_once(number: int) -> None:
-    """End this process as kill -9 would, at the trip that FARES_CRASH_AT names, if that file is still there.
+    """End this process without cleanup, once, at the trip whose number is the stem of the file FARES_CRASH_AT.
 
-    It happens behind the put and before anybody knows: the moment at which a second call would bill twice, were it not
-    for the key.
+    The crash happens after the put and before the location is stored: without the shared key, the repeated call would
+    bill twice.
     """
     place = os.environ.get("FARES_CRASH_AT", "")
     if place and number == int(Path(place).stem) and Path(place).exists():

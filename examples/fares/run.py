@@ -1,8 +1,8 @@
-"""Put 400 trips, bill them with two workers, one of which crashes in the middle, and add the bills up.
+"""Put 400 trips, bill them with two workers, one of which crashes halfway, and sum the bills.
 
     python examples/fares/run.py mysql://app@db-1:3306/trips      a datastore, and an account with app and follow
 
-Without a datastore at hand: 'schemaless local up', then 'schemaless create trips', say where.
+To create a datastore, run 'schemaless local up', then 'schemaless create trips'.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CRASH_AT = 123
 
 
 def put_trips(store: schemaless.Datastore) -> int:
-    """Put the trips, one of them with a distance that cannot be; return what they cost in all, in cents."""
+    """Put the trips, one of them with an impossible distance, and return their total fare in cents."""
     chance = random.Random(1)  # noqa: S311 - the same trips each time
     cents = 0
     cells = []
@@ -37,7 +37,7 @@ def put_trips(store: schemaless.Datastore) -> int:
 
 
 def main(url: str) -> int:
-    """Do it; fail where a bill is missing, or there twice."""
+    """Run the example; fail if a bill is missing or duplicated."""
     with schemaless.connect(url) as store, tempfile.TemporaryDirectory() as folder:
         expected = put_trips(store)
         crash = Path(folder, f"{CRASH_AT}.crash")
