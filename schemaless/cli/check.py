@@ -13,10 +13,20 @@ from schemaless.cli.options import open_store, shards_of, shards_option, url_opt
 from schemaless.events import only, together
 from schemaless.migrate.faults import Fault
 from schemaless.migrate.verify import check as check_cells
-from schemaless.terminal.output import EXIT_FAILED, bytes_text, facts, json_option, note, out, print_json, progress
+from schemaless.terminal.output import (
+    EXIT_FAILED,
+    ReadOnlyCommand,
+    bytes_text,
+    facts,
+    json_option,
+    note,
+    out,
+    print_json,
+    progress,
+)
 
 
-@click.command()
+@click.command(cls=ReadOnlyCommand)
 @url_option
 @shards_option
 @workers_options

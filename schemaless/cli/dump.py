@@ -12,10 +12,10 @@ from schemaless.cli.options import open_store, shards_of, shards_option, url_opt
 from schemaless.events import Advanced
 from schemaless.internals import internals_of
 from schemaless.terminal.files import OutputFile, whole_file
-from schemaless.terminal.output import data_sink, progress
+from schemaless.terminal.output import ReadOnlyCommand, data_sink, progress
 
 
-@click.command()
+@click.command(cls=ReadOnlyCommand)
 @url_option
 @click.option("--column", metavar="NAME", help="Only cells of this column.")
 @shards_option

@@ -12,7 +12,7 @@ from schemaless.admin.grants import grants as grants_of
 from schemaless.cli.options import datastore_option
 from schemaless.errors import InvalidInput
 from schemaless.indexes.registry import BACKFILLING, READY, Registry
-from schemaless.terminal.output import json_option, print_json
+from schemaless.terminal.output import ReadOnlyCommand, json_option, print_json
 from schemaless.topology.catalog import find_catalog, read_catalog
 from schemaless.topology.configuration import datastore_url
 from schemaless.topology.model import Topology, new_topology
@@ -33,7 +33,7 @@ _DESCRIPTIONS: dict[Role, str] = {
 }
 
 
-@click.command()
+@click.command(cls=ReadOnlyCommand)
 @click.option("--role", type=click.Choice(ROLES), required=True, help="The role to grant, from the list above.")
 @click.option(
     "--account",

@@ -14,12 +14,12 @@ from schemaless.events import Advanced
 from schemaless.internals import internals_of
 from schemaless.survey.sql import estimate_cells
 from schemaless.survey.table_sizes import TableSize, cell_table_sizes, other_table_sizes
-from schemaless.terminal.output import bytes_text, json_option, out, print_json, print_table, progress
+from schemaless.terminal.output import ReadOnlyCommand, bytes_text, json_option, out, print_json, print_table, progress
 
 _BLOCK_ROWS = 10_000
 
 
-@click.command()
+@click.command(cls=ReadOnlyCommand)
 @url_option
 @click.option(
     "--count", is_flag=True, help="Count cells exactly; by default, InnoDB's estimate is shown, which may be far off."

@@ -20,27 +20,27 @@ from click.shell_completion import CompletionItem
 
 from schemaless.errors import InvalidCell, InvalidInput, SchemalessError, UnknownCodec
 from schemaless.interrupts import is_interrupt, settle_exit_status
-from schemaless.terminal.output import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, error, redacted
+from schemaless.terminal.output import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, ReadOnlyCommand, error, redacted
 from schemaless.terminal.shown import shown
 
 _NOUNS: dict[str, tuple[str, str]] = {
     # name: (module with a command of that name, one line for the overview; held against its own help by a test)
-    "config": ("schemaless.cli.config.group", "Name datastores, and show which setting is used."),
-    "local": ("schemaless.cli.local.group", "Run private MySQL servers on this machine, without root or Docker."),
+    "config": ("schemaless.cli.config", "Name datastores, and show which setting is used."),
+    "local": ("schemaless.cli.local", "Run private MySQL servers on this machine, without root or Docker."),
     "create": ("schemaless.cli.create", "Create a datastore."),
     "grants": ("schemaless.cli.grants", "Print the SQL that gives an account a role."),
     "info": ("schemaless.cli.info", "Show a datastore's topology and cell counts."),
-    "topology": ("schemaless.cli.topology.group", "Show and change the servers of a datastore."),
-    "shards": ("schemaless.cli.shards.group", "Move shards to another cluster."),
-    "schema": ("schemaless.cli.schema.group", "Upgrade tables, or show their versions."),
-    "cell": ("schemaless.cli.cell.group", "Write and read single cells, or follow them all."),
+    "topology": ("schemaless.cli.topology", "Show and change the servers of a datastore."),
+    "shards": ("schemaless.cli.shards", "Move shards to another cluster."),
+    "schema": ("schemaless.cli.schema", "Upgrade tables, or show their versions."),
+    "cell": ("schemaless.cli.cell", "Write and read single cells, or follow them all."),
     "load": ("schemaless.cli.load", "Load documents from an NDJSON file."),
     "dump": ("schemaless.cli.dump", "Write cells as NDJSON."),
     "check": ("schemaless.cli.check", "Check every cell and the tables of every shard. Read-only."),
     "trigger": ("schemaless.cli.trigger.group", "Call a function for each new cell."),
-    "index": ("schemaless.cli.index.group", "Find rows by what is in their documents."),
+    "index": ("schemaless.cli.index", "Find rows by what is in their documents."),
     "migrate": ("schemaless.cli.migrate.group", "Re-encode bodies in place."),
-    "codec": ("schemaless.cli.codec.group", "Choose the codec of each column, and manage zstd dictionaries."),
+    "codec": ("schemaless.cli.codec", "Choose the codec of each column, and manage zstd dictionaries."),
     "rebuild": ("schemaless.cli.rebuild", "Rebuild tables to give free space back to the disk."),
     "capacity": ("schemaless.cli.capacity.group", "Measure a datastore, and say how long its disks last."),
     "metrics": ("schemaless.cli.metrics", "Serve metrics for Prometheus, until Ctrl-C."),
@@ -48,43 +48,6 @@ _NOUNS: dict[str, tuple[str, str]] = {
     "man": ("schemaless.cli.man", "Print the manual page."),
     "demo": ("schemaless.cli.demo", "Run the whole story on 2,219 real documents."),
 }
-
-
-READ_ONLY = frozenset(
-    {
-        "config path",
-        "config show",
-        "man",
-        "grants",
-        "info",
-        "dump",
-        "check",
-        "local status",
-        "topology show",
-        "schema status",
-        "shards plan",
-        "shards status",
-        "cell get",
-        "cell history",
-        "cell tail",
-        "trigger parked",
-        "trigger status",
-        "index status",
-        "migrate plan",
-        "migrate report",
-        "migrate status",
-        "migrate verify",
-        "codec advise",
-        "codec list",
-        "codec export",
-        "capacity history",
-        "capacity model",
-        "capacity report",
-        "metrics",
-        "bench codecs",
-    }
-)
-"""Commands that change nothing in a datastore."""
 
 
 class _Nouns(click.Group):
@@ -227,16 +190,17 @@ def _ended_by(problem: BaseException, arguments: list[str]) -> int:
 
 def _changes_nothing(arguments: list[str]) -> bool:
     words = list(arguments)
-    while words and words[0].startswith("-"):  # of -d NAME, the name goes with it
+    while words and words[0].startswith("-"):  # -d takes the next word as its value
         words = words[2:] if words[0] in ("-d", "--datastore") else words[1:]
-    if not READ_ONLY.isdisjoint({" ".join(words[:count]) for count in (1, 2)}):
-        return True
     command: click.Command | None = cli
     for word in words:
-        if isinstance(command, click.Group):
-            command = command.get_command(click.Context(command), word)
-    has_execute = command is not None and any(parameter.name == "execute" for parameter in command.params)
-    return has_execute and "--execute" not in arguments
+        if not isinstance(command, click.Group):
+            break
+        command = command.get_command(click.Context(command), word)
+    if command is None:
+        return False
+    has_execute = any(parameter.name == "execute" for parameter in command.params)
+    return isinstance(command, ReadOnlyCommand) or (has_execute and "--execute" not in arguments)
 
 
 def _drop_output() -> None:

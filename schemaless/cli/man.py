@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 import click
 
-from schemaless.terminal.output import out
+from schemaless.terminal.output import ReadOnlyCommand, out
 
 _VARIABLES = {
     "SCHEMALESS_URL": "The datastore, where the command line names none: a URL, or a name in the configuration.",
@@ -17,7 +17,7 @@ _VARIABLES = {
 }
 
 
-@click.command()
+@click.command(cls=ReadOnlyCommand)
 @click.pass_context
 def man(ctx: click.Context) -> None:
     """Print the manual page.

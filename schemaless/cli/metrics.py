@@ -9,10 +9,10 @@ import click
 
 from schemaless.cli.options import open_store, url_option
 from schemaless.errors import InvalidInput
-from schemaless.terminal.output import note
+from schemaless.terminal.output import ReadOnlyCommand, note
 
 
-@click.command()
+@click.command(cls=ReadOnlyCommand)
 @url_option
 @click.option(
     "--listen",

@@ -34,6 +34,10 @@ _PICTURES_PER_S = 4.0
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
+class ReadOnlyCommand(click.Command):
+    """Command that never changes stored data; an interrupted one reports that nothing was changed."""
+
+
 class _Console(Console):
     """Rich's, without pictures for names such as ``:car:`` and without what terminals obey.
 

@@ -59,7 +59,7 @@ def test_put_reads_standard_input(invoke, store, datastore_url, row):
 
 def test_put_of_endless_standard_input_is_refused(invoke, datastore_url, row, monkeypatch):
     """No more of it is read than a document may have."""
-    monkeypatch.setattr("schemaless.cli.cell.put.MAX_LINE_BYTES", 1_000)
+    monkeypatch.setattr("schemaless.cli.cell.MAX_LINE_BYTES", 1_000)
     result = invoke("cell", "put", row, "BASE", 1, "-", url=datastore_url, stdin=b'"' + b"x" * 5_000 + b'"')
 
     assert (result.code, result.out) == (2, "")

@@ -171,9 +171,9 @@ def test_schema_says_for_many_shards_once_what_is_the_same(invoke, monkeypatch):
     ]
     states += [DatabaseState(name, "db-2:3306", "shard", None, False, "db-2:3306: gone") for name in names[2048:]]
     failed = {name: f"{name} is odd" for name in names[:30]} | dict.fromkeys(names[2048:], "db-2:3306: gone")
-    monkeypatch.setattr("schemaless.cli.schema.status.schema_status", lambda url, listener: states)
+    monkeypatch.setattr("schemaless.cli.schema.schema_status", lambda url, listener: states)
     monkeypatch.setattr(
-        "schemaless.cli.schema.upgrade.upgrade_schema",
+        "schemaless.cli.schema.upgrade_schema",
         lambda url, at_once, listener: UpgradeOutcome(names[30:2048], 1, failed),
     )
     status = invoke("schema", "status", url="mysql://root@db-1/trips")

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import schemaless
-from schemaless.cli.local.status import status
+from schemaless.cli.local import status
 from schemaless.errors import LocalServerError
 from schemaless.failover import nodes
 from schemaless.failover.states import node_states

@@ -25,6 +25,7 @@ from schemaless.pages.bench_charts import charts_of
 from schemaless.terminal.files import OutputFolder, write_whole
 from schemaless.terminal.output import (
     EXIT_STOPPED,
+    ReadOnlyCommand,
     bytes_text,
     json_option,
     note,
@@ -39,7 +40,7 @@ _SETS = {"extremes": list(corpora.EXTREMES)}
 _SETS_PER_TABLE = 6
 
 
-@click.command("codecs")
+@click.command("codecs", cls=ReadOnlyCommand)
 @click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--corpus",

@@ -9,10 +9,18 @@ from schemaless.capacity.measurement import Measurement
 from schemaless.cli.capacity.shown import LAST_DAYS, measurement_json
 from schemaless.cli.options import open_store, url_option
 from schemaless.numbers import added
-from schemaless.terminal.output import bytes_text, estimate_text, json_option, out, print_json, print_table
+from schemaless.terminal.output import (
+    ReadOnlyCommand,
+    bytes_text,
+    estimate_text,
+    json_option,
+    out,
+    print_json,
+    print_table,
+)
 
 
-@click.command()
+@click.command(cls=ReadOnlyCommand)
 @url_option
 @click.option(
     "--last", type=click.IntRange(min=1), default=30, metavar="N", help="List only the N newest measurements."

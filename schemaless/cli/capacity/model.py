@@ -19,7 +19,7 @@ from schemaless.errors import InvalidInput
 from schemaless.keys import check_column_name
 from schemaless.numbers import ZERO, Interval
 from schemaless.survey.page_model import MARIADB, MYSQL
-from schemaless.terminal.output import json_option, out, print_json, print_table
+from schemaless.terminal.output import ReadOnlyCommand, json_option, out, print_json, print_table
 
 _LAYOUTS: Final = {"mysql": MYSQL, "mariadb": MARIADB}
 
@@ -46,7 +46,7 @@ def _range_option(
 _DAY = click.DateTime(["%Y-%m-%d"])
 
 
-@click.command("model")
+@click.command("model", cls=ReadOnlyCommand)
 @_range_option(
     "--documents-per-day",
     count_of,

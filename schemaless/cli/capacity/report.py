@@ -20,14 +20,23 @@ from schemaless.pages.capacity_planning import LEVELS, planning_lines, verdict_t
 from schemaless.pages.capacity_text import WHAT_IF, tables
 from schemaless.pages.capacity_words import answer
 from schemaless.terminal.files import OutputFile, write_and_say, write_csv
-from schemaless.terminal.output import EXIT_FAILED, error, json_option, note, out, print_json, print_table
+from schemaless.terminal.output import (
+    EXIT_FAILED,
+    ReadOnlyCommand,
+    error,
+    json_option,
+    note,
+    out,
+    print_json,
+    print_table,
+)
 
 _FILE = OutputFile()
 _ALWAYS: Final = (LEVELS, WHAT_IF)
 """Titles of the tables that are printed without ``--all``."""
 
 
-@click.command()
+@click.command(cls=ReadOnlyCommand)
 @url_option
 @click.option("--to", "codec", metavar="CODEC", help="Codec to re-encode to.  [default: the recommended one]")
 @choice_options

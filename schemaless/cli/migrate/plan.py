@@ -13,6 +13,7 @@ from schemaless.internals import internals_of
 from schemaless.migrate.plan import Change, FilesForecast, LogCost, MigrationPlan, plan_migration
 from schemaless.numbers import Interval
 from schemaless.terminal.output import (
+    ReadOnlyCommand,
     bytes_text,
     estimate_json,
     estimate_text,
@@ -29,7 +30,7 @@ from schemaless.terminal.output import (
 from schemaless.terminal.progress import duration
 
 
-@click.command()
+@click.command(cls=ReadOnlyCommand)
 @url_option
 @rewrite_options
 @click.option("--exact", is_flag=True, help="Read and re-encode every cell instead of a sample.")

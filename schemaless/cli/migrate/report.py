@@ -16,6 +16,7 @@ from schemaless.migrate.tally import Tally
 from schemaless.pages.reclaimed_page import reclaimed_html
 from schemaless.terminal.files import OutputFile, write_and_say, write_csv
 from schemaless.terminal.output import (
+    ReadOnlyCommand,
     bytes_text,
     estimate_json,
     estimate_text,
@@ -32,7 +33,7 @@ from schemaless.terminal.shown import CSVText
 _ROWS_SHOWN = 40
 
 
-@click.command()
+@click.command(cls=ReadOnlyCommand)
 @url_option
 @job_option("The migration to report on.  [default: the unfinished one, else the last that replaced a body]")
 @click.option("--csv", "csv_file", type=OutputFile(), metavar="FILE", help="Also write a CSV file; - prints CSV only.")

@@ -11,10 +11,10 @@ from schemaless.cli.options import open_store, url_option
 from schemaless.jobs.job import Job
 from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.status import status_of
-from schemaless.terminal.output import json_option, print_json, print_table
+from schemaless.terminal.output import ReadOnlyCommand, json_option, print_json, print_table
 
 
-@click.command()
+@click.command(cls=ReadOnlyCommand)
 @url_option
 @job_option("The job to show.  [default: the unfinished migration, else the last that replaced a body]")
 @click.option("--all", "show_all", is_flag=True, help="List all jobs of the datastore.")

@@ -26,10 +26,10 @@ from schemaless.migrate.originals import Originals, missing_of
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import VerifyOptions, VerifyReport
 from schemaless.migrate.verify import verify as verify_cells
-from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json
+from schemaless.terminal.output import EXIT_FAILED, ReadOnlyCommand, bytes_text, json_option, note, out, print_json
 
 
-@click.command()
+@click.command(cls=ReadOnlyCommand)
 @url_option
 @job_option("The migration to verify.  [default: the last that replaced a body]")
 @click.option(

@@ -11,7 +11,7 @@ import click
 from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option, with_options
 from schemaless.cli.trigger.steer import execute_option
 from schemaless.errors import InvalidInput
-from schemaless.terminal.output import json_option, key_json, note, out, print_json, print_table
+from schemaless.terminal.output import ReadOnlyCommand, json_option, key_json, note, out, print_json, print_table
 from schemaless.triggers.admin import ParkedCell, Triggers
 
 
@@ -40,7 +40,7 @@ def _cell_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-@click.command()
+@click.command(cls=ReadOnlyCommand)
 @click.argument("name")
 @shards_option
 @url_option

@@ -10,7 +10,16 @@ import click
 from schemaless.cli.options import open_store, url_option
 from schemaless.followers.binlog_notifier import HEARD
 from schemaless.followers.status import ShardStatus
-from schemaless.terminal.output import EXIT_FAILED, facts, json_option, note, out, print_json, print_table
+from schemaless.terminal.output import (
+    EXIT_FAILED,
+    ReadOnlyCommand,
+    facts,
+    json_option,
+    note,
+    out,
+    print_json,
+    print_table,
+)
 from schemaless.terminal.progress import duration
 from schemaless.triggers.admin import Triggers, TriggerStatus
 
@@ -19,7 +28,7 @@ _ORDER: Final = {"missing": 0, "stopped": 1, "quarantined": 2, "waiting": 3}
 _LONG_CALL_S: Final = 10.0
 
 
-@click.command()
+@click.command(cls=ReadOnlyCommand)
 @click.argument("name", required=False)
 @click.option("--shards", "each_shard", is_flag=True, help="Show every shard, however many there are.")
 @url_option

@@ -1,7 +1,8 @@
-"""``schemaless config show``: each setting, and where it is from."""
+"""``schemaless config``: names for datastores, in the configuration file."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,17 +11,40 @@ import click
 from click.core import ParameterSource
 
 from schemaless.cli.options import datastore_option
-from schemaless.terminal.output import json_option, note, print_json, print_table, redacted
+from schemaless.errors import InvalidInput
+from schemaless.terminal.files import write_whole
+from schemaless.terminal.output import ReadOnlyCommand, json_option, note, out, print_json, print_table, redacted
 from schemaless.topology.configuration import (
     PATH_VARIABLE,
     SETTINGS,
     Configuration,
+    configuration_path,
     configured,
     datastore_url,
+    has_password,
     read_configuration,
+    with_datastore,
 )
 from schemaless.wire.pool import PoolOptions
 from schemaless.wire.secret import PASSWORD_VARIABLE, Secret
+
+
+@click.group()
+def config() -> None:
+    """Name datastores, and show which setting is used.
+
+    A TOML file gives names to the URLs of datastores. Every command, and connect(), takes the name in place of the URL:
+
+    \b
+      default = "mezzanine"
+
+    \b
+      [datastores.mezzanine]
+      url = "mysql://app@db-1:3306/mezzanine"
+      pool_size = 16
+
+    Besides its url, a datastore may have connect_timeout_s, read_timeout_s, write_timeout_s and pool_size.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +54,7 @@ class _Setting:
     source: str
 
 
-@click.command()
+@config.command(cls=ReadOnlyCommand)
 @datastore_option(required=False)
 @json_option
 @click.pass_context
@@ -90,3 +114,59 @@ def _settings(ctx: click.Context, file: Configuration, url: str | None) -> Itera
 
 def _line(file: Configuration, line: int) -> str:
     return f"{file.path}, line {line}"
+
+
+@config.command(cls=ReadOnlyCommand)
+def path() -> None:
+    """Print where the configuration file is, or would be.
+
+    The path is that in SCHEMALESS_CONFIG, or else config.toml in the user's configuration folder.
+
+    \b
+    Example:
+      $EDITOR "$(schemaless config path)"
+    """
+    out().print(str(configuration_path()[0]), markup=False)
+
+
+@config.command()
+@click.argument("name")
+@click.argument("url")
+@click.option("--default", is_flag=True, help="Use this datastore when a command names none.")
+@json_option
+def add(name: str, url: str, default: bool, as_json: bool) -> None:
+    """Give a datastore's URL a name, in the configuration file.
+
+    If the file is missing, the command creates it, readable by its owner alone. It connects to no server. Keep a
+    password in SCHEMALESS_PASSWORD, or in an option file that the URL names by ?read_default_file=, rather than in the
+    URL.
+
+    \b
+    Example:
+      schemaless config add mezzanine mysql://app@db-1:3306/mezzanine --default
+    """
+    if "://" not in url:
+        raise InvalidInput(f"expected a URL such as mysql://app@db-1:3306/mezzanine behind {name}")
+    datastore_url(url)
+    path, given = configuration_path()
+    text = ""
+    if path.exists():
+        if name in (known := read_configuration().datastores):
+            raise InvalidInput(f"{path}, line {known[name].lines['url']}, names {name} already; change it there")
+        text = path.read_text(encoding="utf-8")
+    elif given and not path.parent.is_dir():
+        raise InvalidInput(f"{PATH_VARIABLE} names {path}, and there is no folder {path.parent}; make it")
+    text = with_datastore(text, name, url, default=default)
+    if has_password(url) and path.exists() and path.stat().st_mode & 0o077:
+        path.chmod(0o600)
+        note(f"{path} holds a password now, so only its owner may read it")
+    usual = os.umask(0o077)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text)
+    finally:
+        os.umask(usual)
+    if as_json:
+        print_json({"name": name, "path": str(path), "default": default})
+        return
+    note(f"{name} is in {path}; to use it: schemaless -d {name} info")

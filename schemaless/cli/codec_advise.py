@@ -1,4 +1,4 @@
-"""``schemaless codec advise``."""
+"""``schemaless codec advise``: recommends a codec for each column."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from schemaless.survey.advice import Candidate, ColumnAdvice
 from schemaless.survey.advice import advise as make_advice
 from schemaless.survey.recommendation import share_text
 from schemaless.terminal.output import (
+    ReadOnlyCommand,
     bytes_text,
     estimate_json,
     estimate_text,
@@ -43,7 +44,7 @@ class _Days:
     basis: str
 
 
-@click.command()
+@click.command(cls=ReadOnlyCommand)
 @url_option
 @click.option("--column", "columns", multiple=True, metavar="NAME", help="Only cells of this column; may be repeated.")
 @shards_option

@@ -19,7 +19,7 @@ from schemaless.datastore import Datastore
 from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.internals import internals_of
 from schemaless.terminal.files import OutputFile, write_whole
-from schemaless.terminal.output import data_sink, error, note
+from schemaless.terminal.output import ReadOnlyCommand, data_sink, error, note
 
 _PAGE_CELLS = 500
 _SAVE_EVERY_S = 1.0
@@ -27,7 +27,7 @@ _HELD_NOTE_AFTER_S = 2.0
 _HELD_POLL_S = 0.02
 
 
-@click.command()
+@click.command(cls=ReadOnlyCommand)
 @url_option
 @shards_option
 @click.option("--location", type=click.IntRange(min=0), help="Begin after this added_id; for one shard only.")

@@ -1,0 +1,181 @@
+"""``schemaless cell``: reads and writes single cells."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from schemaless.cell import Cell, NewStoredCell
+from schemaless.cli.cell_tail import tail
+from schemaless.cli.options import codec_option, open_store, row_key_of, url_option
+from schemaless.codec.envelope import describe_body
+from schemaless.codec.legacy import read_json
+from schemaless.codec.lines import MAX_LINE_BYTES
+from schemaless.codec.recode import recode
+from schemaless.codec.registry import LEGACY, codec_named
+from schemaless.errors import BatchError, CorruptBody, InvalidInput
+from schemaless.terminal.output import (
+    EXIT_FAILED,
+    ReadOnlyCommand,
+    error,
+    facts,
+    json_option,
+    note,
+    out,
+    print_json,
+    print_table,
+)
+
+
+@click.group(commands=[tail])
+def cell() -> None:
+    """Write and read single cells, or follow them all.
+
+    ROW_KEY is a UUID, or uuid5:NAME for a row that was named by a text, as 'load --row-key uuid5:FIELD' does.
+    """
+
+
+@cell.command()
+@click.argument("row_key")
+@click.argument("column")
+@click.argument("ref_key", type=int)
+@click.argument("body", default="-")
+@url_option
+@codec_option(
+    "--as",
+    legacy=True,
+    default=None,
+    help_text="The codec to store the body in.  [default: the column's codec, msgpack+zlib for most]",
+)
+@json_option
+def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str | None, as_json: bool) -> None:
+    """Write one cell. BODY is JSON text, or - for standard input.
+
+    Writing the same cell with the same body again changes nothing. Writing it with another body is refused: a change is
+    a new cell with a higher REF_KEY.
+
+    \b
+    Examples:
+      schemaless cell put 71f0c4d2-2918-44cc-a2df-000000000001 BASE 1 '{"fare": {"total": 12.5}}'
+      schemaless cell put uuid5:N14228 LOG 13 - < log.json
+    """
+    given = sys.stdin.buffer.read(MAX_LINE_BYTES + 1) if body == "-" else body.encode("utf-8", "surrogateescape")
+    text = given.strip()
+    try:
+        if len(given) > MAX_LINE_BYTES:
+            raise InvalidInput(f"BODY: longer than {MAX_LINE_BYTES:,} bytes, which no document may be")
+        read_json(text)
+    except CorruptBody as refusal:
+        raise InvalidInput(f"BODY: {refusal.message}") from None
+    with open_store(url) as store:
+        chosen = store.codec_for(column) if codec is None else codec_named(codec)
+        stored = text if chosen is LEGACY else recode(text, chosen).body
+        try:
+            done = store.put_stored_cells([NewStoredCell(row_key_of(row_key), column, ref_key, stored)], trusted=True)[
+                0
+            ]
+        except BatchError as batch_error:
+            raise next(iter(batch_error.causes.values())) from None
+        shard = store.shard_of(done.key.row_key)
+    if as_json:
+        print_json({**done.key._asdict(), "shard": shard, **facts(done, "added_id", "created")})
+        return
+    what = "created" if done.created else "was there already"
+    note(f"{what}: cell {done.key} in shard {shard}, added_id {done.added_id}")
+
+
+@cell.command(cls=ReadOnlyCommand)
+@click.argument("row_key")
+@click.argument("column")
+@click.argument("ref_key", type=int, required=False)
+@url_option
+@json_option
+def get(row_key: str, column: str, ref_key: int | None, url: str, as_json: bool) -> int:
+    """Print a cell's document: the version REF_KEY, or the latest.
+
+    With --json, the command also prints the cell's keys, added_id and created_at.
+
+    \b
+    Examples:
+      schemaless cell get 71f0c4d2-2918-44cc-a2df-000000000001 BASE
+      schemaless cell get uuid5:N14228 LOG 3 --json
+
+    Exit status: 0, or 1 if there is no such cell.
+    """
+    row = row_key_of(row_key)
+    with open_store(url) as store:
+        cell = store.get_cell_latest(row, column) if ref_key is None else store.get_cell(row, column, ref_key)
+    if cell is None:
+        version = "" if ref_key is None else f" {ref_key}"
+        error(f"no cell ({row}, {column}){version}; see 'schemaless cell history {row_key}'")
+        return EXIT_FAILED
+    if as_json:
+        print_json({**cell_facts(cell), "body": cell.body})
+    else:
+        print_json(cell.body)
+    return 0
+
+
+def cell_facts(cell: Cell | Any) -> dict[str, Any]:
+    """Return what identifies a cell, for ``--json``."""
+    return {"row_key": str(cell.row_key), **facts(cell, "column_name", "ref_key", "added_id", "created_at")}
+
+
+@cell.command(cls=ReadOnlyCommand)
+@click.argument("row_key")
+@click.argument("column", required=False)
+@click.option("--limit", type=click.IntRange(min=1), default=50, help="List at most so many versions of each column.")
+@url_option
+@json_option
+def history(row_key: str, column: str | None, limit: int, url: str, as_json: bool) -> int:
+    """List the versions of a row, newest first.
+
+    The command lists all columns of the row, or only COLUMN.
+
+    \b
+    Examples:
+      schemaless cell history uuid5:N14228
+      schemaless cell history uuid5:N14228 LOG --limit 3 --json
+
+    Exit status: 0, or 1 if there is no such row.
+    """
+    row = row_key_of(row_key)
+    with open_store(url) as store:
+        shard = store.shard_of(row)
+        columns = [column] if column is not None else list(store.column_names(row))
+        versions = [cell for name in columns for cell in store.get_stored_versions(row, name, limit=limit)]
+    if not versions:
+        error(f"no cells in row {row}{'' if column is None else f', column {column}'}")
+        return EXIT_FAILED
+    if as_json:
+        print_json(
+            [{**cell_facts(cell), "codec": _codec(cell.body), "body_bytes": len(cell.body)} for cell in versions]
+        )
+        return 0
+    out().print(f"row {row} in shard {shard}")
+    print_table(
+        None,
+        ["column", "created_at (UTC)", "codec", "ref_key", "added_id", "body bytes"],
+        [
+            [
+                cell.column_name,
+                f"{cell.created_at:%Y-%m-%d %H:%M:%S.%f}",
+                _codec(cell.body),
+                str(cell.ref_key),
+                str(cell.added_id),
+                f"{len(cell.body):,}",
+            ]
+            for cell in versions
+        ],
+        text_columns=3,
+    )
+    return 0
+
+
+def _codec(body: bytes) -> str:
+    try:
+        return describe_body(body).name
+    except CorruptBody as refusal:
+        return f"unreadable: {refusal.message}"

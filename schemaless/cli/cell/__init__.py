@@ -1,1 +1,0 @@
-"""``schemaless cell``: a file for each of its commands."""

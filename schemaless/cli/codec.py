@@ -1,0 +1,406 @@
+"""``schemaless codec``: codecs of columns, and zstd dictionaries."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+
+from schemaless.admin.dictionary_removal import remove as remove_dictionary
+from schemaless.cells import dictionaries as keeping
+from schemaless.cells.column_codecs import REFRESH_S, ColumnSetting, codec_with, set_column, settings, unset_column
+from schemaless.cells.dictionaries import DictionaryEntry
+from schemaless.cli.codec_advise import advise
+from schemaless.cli.options import codec_details, note_dry, open_store, url_option
+from schemaless.codec.lines import open_lines
+from schemaless.codec.registry import codec_names
+from schemaless.codec.training import Training
+from schemaless.datastore import Datastore
+from schemaless.errors import InvalidInput
+from schemaless.internals import internals_of
+from schemaless.survey.advice import train_column
+from schemaless.terminal.files import OutputFile, whole_file
+from schemaless.terminal.output import (
+    EXIT_FAILED,
+    ReadOnlyCommand,
+    bytes_text,
+    data_sink,
+    facts,
+    json_option,
+    note,
+    out,
+    print_json,
+    print_table,
+    progress,
+)
+
+
+@click.group(commands=[advise])
+def codec() -> None:
+    """Choose the codec of each column, and manage zstd dictionaries.
+
+    \b
+    The order of work:
+      schemaless codec advise                                           says which codec to use, and why
+      schemaless codec train --column LOG                               makes a dictionary, such as 32768
+      schemaless codec set --column LOG msgpack+zstd --dictionary 32768 sets the codec of new cells
+      schemaless migrate run --execute --column LOG --to msgpack+zstd --dictionary 32768
+      schemaless codec export --output dictionaries.ndjson              backs the dictionaries up
+
+    Readers need no setting: each body says which codec and which dictionary it was written with.
+    """
+
+
+@codec.command("list", cls=ReadOnlyCommand)
+@url_option
+@json_option
+def list_(url: str, as_json: bool) -> int:
+    """List dictionaries, and the codec of each column.
+
+    The command reads and verifies each dictionary.
+
+    \b
+    Example:
+      schemaless codec list --json
+
+    Exit status: 0, or 1 if a dictionary is lost or damaged; 'codec import' restores it from a backup.
+    """
+    with open_store(url) as store:
+        entries = keeping.entries(internals_of(store).catalog, store.name)
+        columns = settings(internals_of(store).catalog, store.name)
+    faulty = any(entry.fault is not None for entry in entries)
+    if as_json:
+        print_json(
+            {"dictionaries": [entry_json(entry) for entry in entries], "columns": list(map(setting_json, columns))}
+        )
+        return EXIT_FAILED if faulty else 0
+    if entries:
+        print_table(
+            "dictionaries",
+            ["id", "of column", "state", "bytes", "rows", "cells", "unseen rows take", "made (UTC)", "SHA-256"],
+            [
+                [
+                    str(entry.id),
+                    str(entry.source.get("column", "")),
+                    entry_state(entry),
+                    f"{entry.size_bytes:,}",
+                    number_text(entry.source.get("rows")),
+                    number_text(entry.source.get("cells")),
+                    f"{entry.source['judged_share']:.1%}" if "judged_share" in entry.source else "",
+                    f"{entry.created_at:%Y-%m-%d %H:%M}",
+                    entry.digest.hex()[:16],
+                ]
+                for entry in entries
+            ],
+            text_columns=3,
+        )
+    for entry in entries:
+        if entry.fault is not None:
+            note(f"dictionary {entry.id}: {entry.fault}; restore it with 'schemaless codec import'")
+    if columns:
+        print_table(
+            "columns",
+            ["column", "new cells are written in", "set (UTC)"],
+            [[column.column_name, setting_words(column), f"{column.set_at:%Y-%m-%d %H:%M}"] for column in columns],
+            text_columns=3,
+        )
+    out().print(
+        "all other columns are written in msgpack+zlib" if columns else "all columns are written in msgpack+zlib"
+    )
+    return EXIT_FAILED if faulty else 0
+
+
+_ZSTD_CODECS = [name for name in codec_names() if name.endswith("+zstd")]
+
+
+@codec.command()
+@url_option
+@click.option(
+    "--column", "column_name", required=True, metavar="NAME", help="The column whose cells the dictionary is for."
+)
+@click.option(
+    "--to",
+    "codec_name",
+    type=click.Choice(_ZSTD_CODECS),
+    default="msgpack+zstd",
+    help="The codec that will use the dictionary.",
+)
+@click.option(
+    "--level", type=int, metavar="N", help="The level of zstd at which the dictionary is judged.  [default: zstd's own]"
+)
+@click.option("--seed", type=int, metavar="N", help="The seed of the sample; the same seed draws the same sample.")
+@json_option
+def train(url: str, column_name: str, codec_name: str, level: int | None, seed: int | None, as_json: bool) -> int:
+    """Train a dictionary on sampled cells of a column.
+
+    The command tries several sizes and judges them on rows that training has not seen. It keeps the best one in the
+    catalog if those rows take at least 2 % less space with it than without. No cell is written with it yet: use 'codec
+    set' for new cells, and 'migrate run' for existing ones. The account needs the role admin.
+
+    \b
+    Examples:
+      schemaless codec train --column LOG
+      schemaless codec train --column LOG --level 9 --seed 7
+
+    Exit status: 0 kept; 1 not kept, since it does not help.
+    """
+    with open_store(url) as store:
+        with progress("sampling", None, "windows") as listener:
+            training, source = train_column(
+                store,
+                column_name,
+                codec_with(codec_name, level, None, internals_of(store).dictionaries),
+                seed=seed,
+                listener=listener,
+            )
+        kept = (
+            keeping.keep(internals_of(store).dictionary_replicas, training.dictionary, source)
+            if training.helps
+            else None
+        )
+    if as_json:
+        print_json({"dictionary": None if kept is None else kept.id, **_training_json(training), "source": source})
+        return 0 if training.helps else EXIT_FAILED
+    print_table(
+        f"{training.cells:,} cells of {training.rows:,} rows trained on; sizes tried on other rows",
+        ["dictionary", "bodies", "of those without"],
+        [
+            [
+                f"{size.dictionary_bytes:,} bytes",
+                bytes_text(size.body_bytes),
+                f"{size.body_bytes / max(1, training.chosen_without_bytes):.1%}",
+            ]
+            for size in training.sizes
+        ],
+    )
+    out().print(
+        f"a dictionary of {len(training.dictionary.content):,} bytes was chosen: {training.judged.encoded:,} cells of "
+        f"{training.judged_rows:,} rows that it was not trained on take {training.share:.1%} of their space without it"
+    )
+    if kept is None:
+        note("it does not help, so it was not kept; the column is better off without one")
+        return EXIT_FAILED
+    out().print(f"kept as dictionary {kept.id}; next:")
+    detail = "" if level is None else f" --level {level}"
+    out().print(
+        f"  schemaless codec set --column {column_name} {codec_name}{detail} --dictionary {kept.id}", markup=False
+    )
+    return 0
+
+
+def _training_json(training: Training) -> dict[str, Any]:
+    return {
+        "helps": training.helps,
+        "share": round(training.share, 4),
+        "bytes": len(training.dictionary.content),
+        "without_bytes": training.chosen_without_bytes,
+        "sizes": [
+            {"dictionary_bytes": size.dictionary_bytes, "body_bytes": size.body_bytes} for size in training.sizes
+        ],
+    }
+
+
+_DEFAULT = "default"
+
+
+@codec.command("set")
+@url_option
+@click.option("--column", "column_name", required=True, metavar="NAME", help="The column to set.")
+@click.argument("codec_name", metavar="CODEC", type=click.Choice([*codec_names()[:-1], _DEFAULT]))
+@codec_details[0]
+@codec_details[1]
+def set_(url: str, column_name: str, codec_name: str, level: int | None, dictionary_id: int | None) -> None:
+    """Set the codec in which new cells of a column are written.
+
+    CODEC is a codec's name, or 'default' for the store's own, msgpack+zlib. Processes that write use the new codec
+    within a minute, and the old one until then; every process reads cells in either. Existing cells stay as they are:
+    'schemaless migrate' re-encodes them. The account needs the role admin.
+
+    \b
+    Examples:
+      schemaless codec set --column LOG msgpack+zstd --dictionary 32768
+      schemaless codec set --column STATUS json+zlib --level 9
+      schemaless codec set --column LOG default
+    """
+    with open_store(url) as store:
+        if codec_name == _DEFAULT:
+            if level is not None or dictionary_id is not None:
+                raise InvalidInput("default has its own level, and no dictionary; name a codec to set these")
+            unset_column(internals_of(store).catalog, store.name, column_name)
+            words = "msgpack+zlib, the default"
+        else:
+            if dictionary_id is not None:
+                internals_of(store).dictionaries.get(dictionary_id)
+            setting = ColumnSetting(column_name, codec_name, level, dictionary_id)
+            set_column(internals_of(store).dictionary_replicas, setting)
+            words = setting_words(setting)
+    out().print(f"new cells of {column_name} are written in {words}, by each process within {REFRESH_S:.0f} s")
+
+
+@codec.command()
+@url_option
+@click.argument("dictionary_id", metavar="N", type=int)
+@click.option("--execute", is_flag=True, help="Really retire or remove the dictionary; without it, nothing is changed.")
+def remove(url: str, dictionary_id: int, execute: bool) -> int:
+    """Remove a dictionary that no cell needs, in two steps.
+
+    The first run retires the dictionary: from then on, no writer begins to use it. An hour later, run the same command
+    again: it looks through all cells, and removes the dictionary if no cell needs it, no column is set to it and no job
+    writes with it. Its number is never given to another dictionary. If an archive or a dump may still need it, back it
+    up first: 'schemaless codec export'. The account needs the role admin.
+
+    \b
+    Example:
+      schemaless codec remove 32768 --execute
+
+    Exit status: 0 removed; 1 still needed, or retired and not removed yet.
+    """
+    with open_store(url) as store:
+        if not execute:
+            entry = entry_of(store, dictionary_id)
+            step = "retire" if entry.retired_at is None else "look through all cells for, and remove,"
+            out().print(f"would {step} dictionary {dictionary_id} of {store.name}")
+            note_dry()
+            return 0
+        with progress("looking for cells that need it", None, "cells") as listener:
+            done = remove_dictionary(store, dictionary_id, listener=listener)
+    if done.removed:
+        out().print(f"dictionary {dictionary_id} removed: none of {done.cells:,} cells needs it")
+        return 0
+    out().print(
+        f"dictionary {dictionary_id} is retired; run the same command in {done.wait_s / 60:,.0f} minutes, when nothing "
+        "can be writing with it any more"
+    )
+    return EXIT_FAILED
+
+
+@codec.command("export", cls=ReadOnlyCommand)
+@url_option
+@click.argument("dictionary_ids", metavar="[N]...", type=int, nargs=-1)
+@click.option("--output", type=OutputFile(Path), help="Write to this file instead of standard output.")
+def export_(url: str, dictionary_ids: tuple[int, ...], output: Path | None) -> None:
+    """Write dictionaries to a file, as a backup.
+
+    The command writes all of them, or those whose numbers N are given. The file has one JSON object a line. 'schemaless
+    codec import' reads it, and so does 'load --from-dump', which needs the dictionaries before the cells.
+
+    \b
+    Examples:
+      schemaless codec export --output dictionaries.ndjson
+      schemaless codec export 32768 > dictionary-32768.ndjson
+    """
+    with open_store(url) as store, ExitStack() as stack:
+        there = [
+            entry for entry in keeping.entries(internals_of(store).catalog, store.name) if entry.removed_at is None
+        ]
+        chosen = [entry_of(store, number) for number in dictionary_ids] or there
+        lines = [
+            keeping.dictionary_line(internals_of(store).dictionaries.get(entry.id), entry.source) for entry in chosen
+        ]
+        sink = data_sink() if output is None else stack.enter_context(whole_file(output))
+        for line in lines:
+            sink.write(line + b"\n")
+        sink.flush()
+
+
+@codec.command("import")
+@url_option
+@click.argument("file", metavar="FILE")
+@json_option
+def import_(url: str, file: str, as_json: bool) -> None:
+    """Copy dictionaries from a file into the catalog.
+
+    FILE is an export, a dump or an archive; it may be gzipped, or - for standard input. Lines that are cells are
+    ignored.
+
+    If a dictionary is lost or damaged in this datastore, the import restores it, and the cells that need it can be read
+    again at once. If another dictionary has the same number here, the imported one gets a new number; only 'load
+    --from-dump' can use it then, since it changes the number in the bodies too. The account needs the role admin.
+
+    \b
+    Examples:
+      schemaless codec import dictionaries.ndjson
+      schemaless codec import /backup/originals/mezzanine/dictionary-32768-1f0c2a9d5b7e4c31.ndjson
+    """
+    taken: list[dict[str, Any]] = []
+    with open_store(url) as store, ExitStack() as stack:
+        raw = sys.stdin.buffer if file == "-" else stack.enter_context(_opened(file))
+        for number, line in enumerate(open_lines(raw, file), start=1):
+            if not line.startswith(b'{"dictionary"'):
+                continue
+            try:
+                dictionary, source = keeping.parse_dictionary_line(json.loads(line))
+            except (InvalidInput, ValueError) as error:
+                raise InvalidInput(f"{file}, line {number}: {error}") from None
+            kept = keeping.bring(internals_of(store).dictionary_replicas, dictionary, source)
+            taken.append({"dictionary": dictionary.id, "kept_as": kept.id})
+    if not taken:
+        raise InvalidInput(f"{file}: none of its lines is a dictionary")
+    if as_json:
+        print_json(taken)
+        return
+    for copy in taken:
+        renamed = "" if copy["dictionary"] == copy["kept_as"] else f" as {copy['kept_as']}: its number is taken here"
+        out().print(f"dictionary {copy['dictionary']} is there{renamed}")
+
+
+def _opened(file: str) -> Any:
+    try:
+        return Path(file).open("rb")
+    except OSError as error:
+        raise InvalidInput(f"cannot read {file}: {error.strerror}") from None
+
+
+def entry_of(store: Datastore, dictionary_id: int) -> DictionaryEntry:
+    """Return the entry of a dictionary that is there; InvalidInput where there is none."""
+    for entry in keeping.entries(internals_of(store).catalog, store.name):
+        if entry.id == dictionary_id and entry.removed_at is None:
+            return entry
+    raise InvalidInput(f"the catalog has no dictionary {dictionary_id}; 'schemaless codec list' shows them")
+
+
+def entry_state(entry: DictionaryEntry) -> str:
+    """Return in a word what may be done with a dictionary."""
+    if entry.removed_at is not None:
+        return "removed"
+    if entry.fault is not None:
+        return "damaged"
+    return "retired" if entry.retired_at is not None else "intact"
+
+
+def setting_words(setting: ColumnSetting) -> str:
+    """Return what a column is set to, for people."""
+    level = "" if setting.level is None else f" level {setting.level}"
+    return f"{setting.codec}{level}" + (
+        "" if setting.dictionary_id is None else f" with dictionary {setting.dictionary_id}"
+    )
+
+
+def number_text(value: Any) -> str:
+    """Return a whole number for a table; nothing for what is none."""
+    return f"{value:,}" if isinstance(value, int) else ""
+
+
+def entry_json(entry: DictionaryEntry) -> dict[str, Any]:
+    """Return a dictionary's entry, for ``--json``."""
+    return {
+        "dictionary": entry.id,
+        "state": entry_state(entry),
+        "fault": entry.fault,
+        "sha256": entry.digest.hex(),
+        "bytes": entry.size_bytes,
+        **facts(entry, "source", "created_at", "retired_at", "removed_at"),
+    }
+
+
+def setting_json(setting: ColumnSetting) -> dict[str, Any]:
+    """Return what a column is set to, for ``--json``."""
+    return {
+        **facts(setting, "column_name", "codec", "level"),
+        "dictionary": setting.dictionary_id,
+        **facts(setting, "set_at"),
+    }

@@ -1,1 +1,0 @@
-"""``schemaless codec``: a file for each of its commands."""

@@ -1,1 +1,0 @@
-"""Names for datastores, on the command line."""

@@ -1,1 +1,0 @@
-"""``schemaless index``: a file for what each of its commands does."""

@@ -1,0 +1,268 @@
+"""``schemaless local``: private servers on this machine."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from schemaless.local import servers as local_servers
+from schemaless.local.binaries import FLAVOURS
+from schemaless.local.description import LocalServer, ServerStatus
+from schemaless.local.group import is_member
+from schemaless.terminal.output import (
+    EXIT_FAILED,
+    ReadOnlyCommand,
+    bytes_text,
+    facts,
+    json_option,
+    note,
+    print_json,
+    print_table,
+    progress,
+)
+from schemaless.terminal.shown import shown
+
+
+@click.group()
+def local() -> None:
+    """Run private MySQL servers on this machine, without root or Docker.
+
+    The servers run under your account, listen on a socket that only you can reach, and keep their data in a folder of
+    their own. They keep running after the command that starts them.
+
+    \b
+    Examples:
+      schemaless local up                      # two MySQL servers in .schemaless/local
+      schemaless local up --flavour mariadb --folder /tmp/maria
+      schemaless local status
+      schemaless local down                    # stop them; their data stays
+      schemaless local down --delete           # stop them and remove their data
+    """
+
+
+DEFAULT_FOLDER: Final = ".schemaless/local"
+
+folder_option = click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    envvar="SCHEMALESS_LOCAL",
+    default=DEFAULT_FOLDER,
+    show_envvar=True,
+    help="The folder of the servers and their data.",
+)
+
+
+def server_data(server: LocalServer) -> dict[str, Any]:
+    """Return a private server, for ``--json``."""
+    return {
+        **facts(server, "number", "role", "flavour", "version", "url"),
+        "socket": str(server.socket),
+        "pid": server.pid,
+        "folder": str(server.folder),
+        **({"replica": server.replica} if server.replica else {"replicas": [server_data(r) for r in server.replicas]}),
+    }
+
+
+def status_data(state: ServerStatus) -> dict[str, Any]:
+    """Return a private server and whether it runs, for ``--json``."""
+    return {
+        **facts(state, "number", "role", "replica", "state", "flavour", "version", "url"),
+        "socket": str(state.socket),
+        "pid": state.pid,
+        "folder": str(state.folder),
+        **facts(state, "data_bytes", "fault"),
+    }
+
+
+_NAME: Final = "demo"
+
+
+@local.command()
+@click.option(
+    "--servers",
+    type=click.IntRange(1, local_servers.MAX_SERVERS),
+    default=2,
+    help="How many servers there should be, at least.",
+)
+@click.option(
+    "--replicas",
+    type=click.IntRange(0, local_servers.MAX_REPLICAS),
+    default=0,
+    help="How many replicas each server should have, at least.",
+)
+@click.option(
+    "--semi-sync", is_flag=True, help="Acknowledge a commit once a replica has it; needs --replicas, and new servers."
+)
+@click.option(
+    "--group-replication",
+    "group",
+    is_flag=True,
+    help="Make each server a group of three, which chooses its primary itself; for a new folder, MySQL only.",
+)
+@click.option("--flavour", type=click.Choice(FLAVOURS), default="mysql", help="The kind of server.")
+@click.option(
+    "--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the servers; may be repeated."
+)
+@folder_option
+@json_option
+def up(
+    servers: int,
+    replicas: int,
+    semi_sync: bool,
+    group: bool,
+    flavour: str,
+    options: tuple[str, ...],
+    folder: Path,
+    as_json: bool,
+) -> None:
+    """Start servers as needed, and print their URLs.
+
+    Running servers are left alone, stopped or crashed ones are started with their own data, and missing ones are
+    created. The server program is the one in SCHEMALESS_MYSQLD, or else the system's. If there is neither, the command
+    unpacks one from the system's package archive into SCHEMALESS_CACHE (~/.cache/schemaless) without installing it;
+    MySQL's takes 60 MB, once. If the command is interrupted, the same command continues. The next step is 'schemaless
+    create', with these URLs.
+
+    With --replicas, each server becomes the primary of that many more servers, which follow it by GTID and replicate
+    before the command ends. Such a primary also listens on a port of 127.0.0.1, for the account of its replicas; root
+    stays on the socket. With --semi-sync as well, a primary acknowledges a commit only once a replica has it, and waits
+    up to a day for that: a failover then loses nothing that was acknowledged.
+
+    With --group-replication, each server gets two replicas, and the three are a group: a commit is acknowledged once
+    two of them have it, and where the primary is lost, the others choose another one within 20 seconds or so, and
+    within seven with --option loose-group-replication-member-expel-timeout=0. 'schemaless topology watch' then has
+    programs write there.
+
+    \b
+    Examples:
+      schemaless local up --servers 3
+      schemaless local up --servers 2 --replicas 1
+      schemaless local up --replicas 2 --semi-sync
+      schemaless local up --servers 1 --group-replication
+      schemaless local up --option innodb-buffer-pool-size=1G
+    """
+    running = local_servers.up(
+        folder,
+        servers,
+        flavour,
+        replicas=replicas,
+        semi_sync=semi_sync,
+        group=group,
+        options=options,
+        report=note,
+        progress=progress,
+    )
+    if as_json:
+        print_json({"folder": str(folder.resolve()), "servers": [server_data(server) for server in running]})
+        return
+    for server in running:
+        for started in (server, *server.replicas):
+            click.echo(shown(f"{started.name}  {started.flavour} {started.version}  {started.url}"))
+    clusters = " ".join(f"--cluster {shlex.quote(server.url)}" for server in running)
+    note("next, make a datastore on them:")
+    click.echo(shown(f"schemaless create {_NAME} --shards 16 {clusters}"))
+    if not any(server.replicas for server in running):
+        return
+    note("and write the replicas into its catalog:")
+    url = shlex.quote(running[0].url.replace("/?", f"/{_NAME}?", 1))
+    for server in running:
+        for replica in server.replicas:
+            add = f"schemaless topology add-replica --url {url} --cluster cluster-{server.number}"
+            click.echo(shown(f"{add} {shlex.quote(replica.url)}"))
+    if is_member(running[0]):
+        note("and have programs follow what the group decides; this URL leads to the catalog on whichever is left:")
+        sockets = ",".join(str(member.socket) for member in (running[0], *running[0].replicas))
+        several = url.replace(str(running[0].socket), sockets)
+        click.echo(shown(f"schemaless topology watch --url {several}"))
+
+
+@local.command(cls=ReadOnlyCommand)
+@folder_option
+@click.option(
+    "--url", "number", type=click.IntRange(1), metavar="N", help="Print only the URL of server N, for use in a script."
+)
+@json_option
+def status(folder: Path, number: int | None, as_json: bool) -> int:
+    """Show the servers, and whether replicas replicate and members are of their group.
+
+    The servers are those of --folder.
+
+    \b
+    Examples:
+      schemaless local status
+      schemaless local status --json
+      schemaless create trips --shards 4 --cluster "$(schemaless local status --url 1)"
+
+    Exit status: 0 if there are servers, all of them run, and all replicas and members are in order, else 1.
+    """
+    states = local_servers.status(folder)
+    if number is not None:
+        name = f"server {number}"
+        url = next((state.url for state in states if state.name == name and state.state == "running"), None)
+        if url is None:
+            raise click.UsageError(f"no running {name} in {folder.resolve()}; start it with 'schemaless local up'")
+        click.echo(url)
+        return 0
+    if as_json:
+        print_json({"folder": str(folder.resolve()), "servers": [status_data(state) for state in states]})
+    elif states:
+        rows = [
+            [
+                state.name,
+                f"{state.state}, not {_what(state)}" if state.fault else state.state,
+                f"{state.flavour} {state.version}",
+                state.url,
+                "-" if state.pid is None else str(state.pid),
+                bytes_text(state.data_bytes),
+            ]
+            for state in states
+        ]
+        print_table(None, ["server", "state", "version", "url", "process", "data"], rows, text_columns=4)
+    else:
+        note(f"no servers in {folder.resolve()}; 'schemaless local up' makes some")
+    stopped = [state for state in states if state.state != "running"]
+    broken = [state for state in states if state.fault]
+    if not as_json:
+        for state in broken:
+            note(f"{state.name} is not {_what(state)}: {state.fault}")
+        if stopped:
+            note(f"{len(stopped)} of {len(states)} do not run; 'schemaless local up' starts them on their own data")
+        elif broken:
+            note("'schemaless local up' has members join their group, and points replicas at their primaries")
+    return EXIT_FAILED if stopped or broken or not states else 0
+
+
+def _what(state: ServerStatus) -> str:
+    return "of its group" if state.of_group else "replicating"
+
+
+@local.command()
+@click.option("--delete", is_flag=True, help="Also remove the folder, with all data of the servers.")
+@folder_option
+@json_option
+def down(delete: bool, folder: Path, as_json: bool) -> None:
+    """Stop the servers, and wait until they have stopped.
+
+    Their data stays, and 'schemaless local up' starts them again, unless --delete is given.
+
+    \b
+    Examples:
+      schemaless local down
+      schemaless local down --delete
+    """
+    before = local_servers.down(folder, delete=delete, report=note)
+    if as_json:
+        servers = [status_data(state) for state in before]
+        print_json({"folder": str(folder.resolve()), "deleted": delete, "servers": servers})
+        return
+    running = [state for state in before if state.state == "running"]
+    if not before:
+        note(f"no servers in {folder.resolve()}")
+    elif delete:
+        size = bytes_text(sum(state.data_bytes for state in before))
+        note(f"stopped {len(running)} of {len(before)} servers and removed {folder.resolve()}, {size}")
+    else:
+        note(f"stopped {len(running)} of {len(before)} servers; their data stays in {folder.resolve()}")

@@ -1,1 +1,0 @@
-"""``schemaless local``: a file for each of its commands."""

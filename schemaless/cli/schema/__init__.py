@@ -1,1 +1,0 @@
-"""``schemaless schema``, with one module per command."""

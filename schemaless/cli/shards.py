@@ -1,0 +1,319 @@
+"""``schemaless shards``: moves shards between clusters."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from schemaless.cli.jobs import (
+    JobProgress,
+    change_thresholds,
+    chosen_job,
+    job_option,
+    progress_json,
+    show_status,
+    steer,
+    throttle_changes,
+)
+from schemaless.cli.options import open_store, shards_of, shards_option, url_option
+from schemaless.cli.shards_move import move, plan, show_records
+from schemaless.jobs.job_store import JobStore
+from schemaless.jobs.status import status_of
+from schemaless.move import run as moves
+from schemaless.move.compare import Compared, compare
+from schemaless.move.record import Records
+from schemaless.move.run import LeftBehind, drop, left_behind
+from schemaless.terminal.output import (
+    EXIT_FAILED,
+    ReadOnlyCommand,
+    facts,
+    json_option,
+    note,
+    out,
+    print_json,
+    print_table,
+    progress,
+)
+
+
+@click.group(commands=[plan, move])
+def shards() -> None:
+    """Move shards to another cluster.
+
+    Applications and followers (triggers and indexes) continue meanwhile: they wait for a fraction of a second while a
+    shard is cut over to its new server. Cells keep their added_id, created_at and bytes, and followers keep their
+    locations.
+
+    A move is a job in the catalog. If it is killed, the same command continues where it stopped.
+
+    \b
+    The order of work:
+      schemaless shards plan 0-255 --to cluster-3
+      schemaless shards move 0-255 --to cluster-3 --execute
+      schemaless shards status                works from any terminal; so do pause, resume, throttle, abort
+      schemaless shards verify                compares once more, while there is still something to compare with
+      schemaless shards drop-moved            removes what was left behind, once it was compared
+    """
+
+
+@shards.command(cls=ReadOnlyCommand)
+@url_option
+@job_option("The move to show.  [default: the unfinished one, or the last]")
+@click.option("--all", "show_all", is_flag=True, help="Show the shards of all moves.")
+@json_option
+def status(url: str, job_id: int | None, show_all: bool, as_json: bool) -> None:
+    """Show how far a move is, and the state of each of its shards.
+
+    A shard is copying, then cutting over for a moment, then moved. It is verified once it was compared with what it
+    left behind, and dropped once that is removed. The column "paused for" says how long its readers and writers were
+    held.
+
+    \b
+    Examples:
+      schemaless shards status
+      schemaless shards status --all --json
+    """
+    with open_store(url) as store:
+        job_store = JobStore(store)
+        if show_all:
+            show_records(Records(store).all(), as_json)
+            return
+        job = chosen_job(job_store, job_id, kind="move")
+        job.check_kind("move")
+        job_status = status_of(job_store, job.job_id, counters=as_json)
+        records = Records(store).all(job.job_id)
+        if as_json:
+            print_json(
+                {
+                    **progress_json(job_status),
+                    "shards": [asdict(record) for record in records],
+                }
+            )
+            return
+        show_status(job_status, job_store.events(job.job_id), each_shard=False, as_json=False)
+        show_records(records, as_json=False)
+
+
+@shards.command()
+@url_option
+@job_option("The number of the move.  [default: the unfinished one]")
+def pause(url: str, job_id: int | None) -> None:
+    """Pause a move.
+
+    If a shard is being cut over at that moment, the move completes that first.
+
+    \b
+    Example:
+      schemaless shards pause
+    """
+    steer(url, job_id, ("running",), "paused", kind="move")
+
+
+@shards.command()
+@url_option
+@job_option("The number of the move.  [default: the unfinished one]")
+def resume(url: str, job_id: int | None) -> None:
+    """Let a paused move continue.
+
+    \b
+    Example:
+      schemaless shards resume
+    """
+    steer(url, job_id, ("paused",), "running", kind="move")
+
+
+@shards.command()
+@url_option
+@job_option("The number of the move.  [default: the unfinished one]")
+@throttle_changes
+def throttle(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
+    """Change when a running move waits.
+
+    The command changes the thresholds that you name and keeps the others. Without any, it shows them. The runners of
+    the move, wherever they are, use the new thresholds within a second or two.
+
+    \b
+    Examples:
+      schemaless shards throttle --max-lag 1 --max-mb-per-s 20
+      schemaless shards throttle --max-mb-per-s off --job 3
+    """
+    change_thresholds(url, job_id, changes, kind="move")
+
+
+@shards.command()
+@url_option
+@job_option("The number of the move.  [default: the unfinished one]")
+@click.option(
+    "--uncompared",
+    is_flag=True,
+    help="Do not compare a moved shard if the server that it came from cannot be reached.",
+)
+@json_option
+def abort(url: str, job_id: int | None, uncompared: bool, as_json: bool) -> int:
+    """End a move for good.
+
+    Shards that were not cut over stay where they are, and their copies are dropped. A shard that was cut over stays on
+    its new cluster, since it may have new cells there; another move can bring it back. It is still compared with what
+    it left behind. If that server is gone for good, give --uncompared. If the command is killed, the same command
+    continues.
+
+    \b
+    Example:
+      schemaless shards abort --job 3
+
+    Exit status: 0 aborted, 1 if some shards had moved already, 3 stopped; the same command continues.
+    """
+    with open_store(url) as store:
+        job_store = JobStore(store)
+        job = chosen_job(job_store, job_id, unfinished=True, kind="move")
+        with JobProgress(job_store) as shown:
+            records = moves.abort(store, job, uncompared=uncompared, listener=shown)
+    show_records(records, as_json)
+    moved = [record.shard for record in records if record.phase != "aborted"]
+    if moved:
+        note(f"{len(moved)} shards had been cut over, and stay where they are now")
+    return EXIT_FAILED if moved else 0
+
+
+_NAMED = 5
+
+
+@shards.command()
+@shards_option
+@url_option
+@json_option
+def verify(shards_text: str | None, url: str, as_json: bool) -> int:
+    """Compare moved shards with what they left behind, cell by cell. Changes nothing.
+
+    A move compares each shard before it ends. This command does that again, from the beginning, as long as 'shards
+    drop-moved' has not dropped the old tables. It compares ids, keys, times and bytes, by digests that the two servers
+    compute. A body that was re-encoded since counts as the same if its document is the same. The command shows the
+    SHA-256 of all cells that were left behind. It does not look at cells that were written after the move.
+
+    \b
+    Examples:
+      schemaless shards verify
+      schemaless shards verify --shards 0-255 --json
+
+    Exit status: 0, or 1 where a shard differs.
+    """
+    with open_store(url) as store:
+        left = [place for place in left_behind(store, shards_of(shards_text, store.shard_count)) if place.has_cells]
+        with progress("comparing", len(left), "shards") as listener:
+            comparisons = [compare(store, place, listener=listener) for place in left]
+    if as_json:
+        print_json({"shards": [_data(comparison) for comparison in comparisons]})
+    else:
+        _show_comparisons(comparisons)
+    return 0 if all(comparison.same for comparison in comparisons) else EXIT_FAILED
+
+
+def _data(compared: Compared) -> dict[str, object]:
+    own = facts(compared, "cells", "same", "left_digest", "digest", "re_encoded", "lacking", "differing", "strange")
+    return {**facts(compared.record, "shard", "job_id", "source", "target"), **own}
+
+
+def _show_comparisons(comparisons: list[Compared]) -> None:
+    if not comparisons:
+        out().print("no move has left anything behind to compare with")
+        return
+    print_table(
+        None,
+        ["shard", "job", "from", "sha-256", "", "cells", "re-encoded"],
+        [
+            [
+                str(compared.record.shard),
+                str(compared.record.job_id),
+                compared.record.source,
+                compared.left_digest[:16],
+                "same" if compared.same else "differs",
+                f"{compared.cells:,}",
+                f"{compared.re_encoded:,}",
+            ]
+            for compared in comparisons
+        ],
+        text_columns=5,
+    )
+    for compared in comparisons:
+        for what, ids in (
+            ("are no longer there", compared.lacking),
+            ("differ there", compared.differing),
+            ("are there, but were not left behind", compared.strange),
+        ):
+            if ids:
+                named = ", ".join(map(str, ids[:_NAMED])) + (", ..." if len(ids) > _NAMED else "")
+                note(f"shard {compared.record.shard}: {len(ids):,} cells {what}, by added_id: {named}")
+
+
+@shards.command("drop-moved")
+@shards_option
+@click.option("--execute", is_flag=True, help="Really drop the tables; without it, the command only lists them.")
+@url_option
+@json_option
+def drop_moved(shards_text: str | None, execute: bool, url: str, as_json: bool) -> int:
+    """Drop the old tables that moves have left behind.
+
+    They are on the clusters that the shards came from. The command drops an old table only if it was compared with the
+    moved shard, still has as many cells as it had then, and is on a server where the catalog no longer has the shard.
+    There is no way back, but the moved shard has all its cells.
+
+    \b
+    Examples:
+      schemaless shards drop-moved
+      schemaless shards drop-moved --shards 0-255 --execute
+
+    Exit status: 0, or 1 if some tables had to stay.
+    """
+    with open_store(url) as store:
+        leftovers = left_behind(store, shards_of(shards_text, store.shard_count))
+        ready = [leftover for leftover in leftovers if leftover.refusal is None]
+        if execute:
+            with progress("dropping", len(ready), "shards") as listener:
+                for leftover in ready:
+                    drop(store, leftover, listener=listener)
+    _show_leftovers(leftovers, execute, as_json)
+    return EXIT_FAILED if len(ready) < len(leftovers) else 0
+
+
+def _show_leftovers(leftovers: list[LeftBehind], execute: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "shards": [
+                    {
+                        **facts(leftover.record, "shard", "job_id", "source"),
+                        "node": str(leftover.node),
+                        **facts(leftover, "cells", "refusal"),
+                        "dropped": execute and leftover.refusal is None,
+                    }
+                    for leftover in leftovers
+                ]
+            }
+        )
+        return
+    if not leftovers:
+        out().print("no move has left anything behind")
+        return
+    done = "dropped" if execute else "would be dropped"
+    print_table(
+        None,
+        ["shard", "job", "left on", "cells", ""],
+        [
+            [
+                str(leftover.record.shard),
+                str(leftover.record.job_id),
+                str(leftover.node),
+                f"{leftover.cells:,}",
+                done if leftover.refusal is None else "stays",
+            ]
+            for leftover in leftovers
+        ],
+        text_columns=3,
+    )
+    for leftover in leftovers:
+        if leftover.refusal is not None:
+            note(f"shard {leftover.record.shard} stays: {leftover.refusal}")
+    if not execute:
+        note("nothing was changed; add --execute to do it")

@@ -1,1 +1,0 @@
-"""``schemaless shards``: a file for what each of its commands does."""

@@ -1,0 +1,256 @@
+"""``schemaless topology``: the servers of a datastore."""
+
+from __future__ import annotations
+
+import click
+
+from schemaless.cli.options import url_option
+from schemaless.cli.topology_failover import (
+    adopt,
+    change_data,
+    cluster_option,
+    lost,
+    say_reconnect,
+    state_data,
+    timeout_option,
+    watch,
+)
+from schemaless.failover import nodes
+from schemaless.failover.clusters import add_cluster as add
+from schemaless.failover.states import node_states
+from schemaless.terminal.output import EXIT_FAILED, ReadOnlyCommand, json_option, note, out, print_json, print_table
+
+
+@click.group(commands=[adopt, watch, lost])
+def topology() -> None:
+    """Show and change the servers of a datastore.
+
+    The catalog says which server is the primary of each cluster and which servers are its replicas. A command changes
+    the catalog only after it has checked the change on the servers themselves. Connected programs follow the change at
+    once if a call fails, and otherwise within 38 seconds of use.
+
+    \b
+    Examples:
+      schemaless topology show
+      schemaless topology add-cluster mysql://db-3:3306/
+      schemaless topology add-replica --cluster cluster-1 mysql://db-1b:3306/
+      schemaless topology set-primary --cluster cluster-1 mysql://db-1b:3306/
+      schemaless topology adopt --cluster cluster-1 mysql://db-1b:3306/
+      schemaless topology watch
+    """
+
+
+@topology.command(cls=ReadOnlyCommand)
+@url_option
+@json_option
+def show(url: str, as_json: bool) -> int:
+    """Show every server and its state.
+
+    For a primary with replicas, the command also warns if a failover would lose cells: asynchronous replication loses
+    everything that was not sent yet. A semi-synchronous timeout below one hour is a warning as well.
+
+    \b
+    Examples:
+      schemaless topology show
+      schemaless topology show --json
+
+    Exit status: 0 if all servers answer, primaries accept writes and have their claims, replicas are read-only, and
+    semi-synchronous replication has not fallen back, else 1.
+    """
+    datastore, states = node_states(url)
+    faults = [state for state in states if state.fault]
+    if as_json:
+        clusters = [
+            {
+                "name": cluster.name,
+                "epoch": cluster.epoch,
+                "shards": len(datastore.shards_of(cluster.name)),
+                "nodes": [state_data(state) for state in states if state.cluster == cluster.name],
+            }
+            for cluster in datastore.clusters
+        ]
+        print_json({"name": datastore.name, "shards": datastore.shard_count, "clusters": clusters})
+    else:
+        rows = [
+            [
+                state.cluster,
+                state.node.role,
+                str(state.node),
+                state.version or "does not answer",
+                {None: "-", True: "read-only", False: "yes"}[state.read_only],
+                _spans(datastore.shards_of(state.cluster)),
+            ]
+            for state in states
+        ]
+        print_table(None, ["cluster", "role", "server", "version", "writes", "shards"], rows, text_columns=6)
+        for state in faults:
+            note(f"{state.cluster}, {state.node.role} {state.node}: {state.fault}")
+        for state in states:
+            for warning in state.warnings:
+                note(f"{state.cluster}: {warning}")
+    return EXIT_FAILED if faults else 0
+
+
+def _spans(shards: list[int]) -> str:
+    """Format shard numbers as ranges: ``0-3, 8``."""
+    spans: list[list[int]] = []
+    for shard in shards:
+        if spans and spans[-1][1] == shard - 1:
+            spans[-1][1] = shard
+        else:
+            spans.append([shard, shard])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+
+
+@topology.command("add-cluster")
+@click.argument("primary", metavar="PRIMARY_URL")
+@click.option("--name", metavar="NAME", help="The name of the cluster.  [default: the next cluster-N]")
+@click.option("--replica", "replicas", multiple=True, metavar="URL", help="A replica of that server; may be repeated.")
+@timeout_option
+@url_option
+@json_option
+def add_cluster(
+    primary: str, name: str | None, replicas: tuple[str, ...], timeout_s: float, url: str, as_json: bool
+) -> None:
+    """Add a cluster without shards to a datastore.
+
+    'schemaless shards move' then moves shards there. Before it writes anything, the command checks that the server
+    accepts writes, runs the same database as the others (MySQL or MariaDB), is not one of the datastore's servers
+    already, and has no database with a name that the datastore uses; and that the replicas replicate from it. Then it
+    creates the database NAME_heartbeat there, with a copy of every dictionary. After an interruption, run the same
+    command again. For a cluster that already exists, the command only repeats the checks.
+
+    PRIMARY_URL is the URL of the server, without a database. The datastore's account and password are used: create
+    that account there first, with the role admin.
+
+    \b
+    Examples:
+      schemaless topology add-cluster mysql://db-3:3306/ --replica mysql://db-3b:3306/
+      schemaless topology add-cluster --name archive 'mysql:///?unix_socket=/run/mysqld/archive.sock' --json
+    """
+    change = add(url, primary, name=name, replicas=replicas, timeout_s=timeout_s)
+    if as_json:
+        print_json(change_data(change))
+        return
+    cluster = change.cluster
+    done = "added" if change.changed else "already exists, and passed the checks"
+    out().print(f"{cluster.name} {done}: {cluster.primary} with {len(cluster.replicas)} replicas", markup=False)
+    for node, arrived_s in change.arrived_s.items():
+        out().print(f"a transaction took {arrived_s * 1000:,.0f} ms to {node}", markup=False)
+    if change.changed:
+        note(f"'schemaless shards plan SHARDS --to {cluster.name}' predicts what moving shards there would take")
+        note("'schemaless grants' prints the privileges that accounts need there; grant those of the role move first")
+        say_reconnect()
+
+
+@topology.command("add-replica")
+@click.argument("replica", metavar="REPLICA_URL")
+@cluster_option
+@timeout_option
+@url_option
+@json_option
+def add_replica(replica: str, cluster: str, timeout_s: float, url: str, as_json: bool) -> None:
+    """Add a replica to the catalog.
+
+    The server must already replicate. Before it writes anything, the command checks that the replica is another server
+    than the primary, that a new transaction of the primary arrives there, and that it has every shard of the cluster.
+    That transaction writes to the database NAME_heartbeat on the primary, which is created if it is missing.
+
+    REPLICA_URL is the URL of the server, without a database; the datastore's account and password are used. Programs
+    read there if they ask for it (read_from="replica").
+
+    \b
+    Examples:
+      schemaless topology add-replica --cluster cluster-1 mysql://db-1b:3306/
+      schemaless topology add-replica --cluster cluster-1 'mysql:///?unix_socket=/run/mysqld/replica.sock'
+    """
+    change = nodes.add_replica(url, cluster, replica, timeout_s=timeout_s)
+    if as_json:
+        print_json(change_data(change))
+        return
+    ((node, arrived_s),) = change.arrived_s.items()
+    done = f"added to {cluster}" if change.changed else f"is already a replica of {cluster}, and passed the checks"
+    out().print(f"{node} {done}; a transaction took {arrived_s * 1000:,.0f} ms to arrive", markup=False)
+    if change.changed:
+        say_reconnect()
+
+
+@topology.command("remove-replica")
+@click.argument("replica", metavar="REPLICA_URL")
+@cluster_option
+@url_option
+@json_option
+def remove_replica(replica: str, cluster: str, url: str, as_json: bool) -> None:
+    """Remove a replica from the catalog.
+
+    The server need not answer, and nothing is changed on it.
+
+    \b
+    Examples:
+      schemaless topology remove-replica --cluster cluster-1 mysql://db-1b:3306/
+    """
+    change = nodes.remove_replica(url, cluster, replica)
+    if as_json:
+        print_json(change_data(change))
+        return
+    out().print(f"{change.removed[0]} removed from {cluster}", markup=False)
+    say_reconnect()
+
+
+@topology.command("set-primary")
+@click.argument("primary", metavar="PRIMARY_URL")
+@cluster_option
+@click.option(
+    "--keep-old-as-replica",
+    "keep_old",
+    is_flag=True,
+    help="Keep the old primary in the catalog, as a replica of the new one.",
+)
+@click.option(
+    "--drop-replicas", is_flag=True, help="Remove replicas that do not follow the new primary from the catalog."
+)
+@timeout_option
+@url_option
+@json_option
+def set_primary(
+    primary: str, cluster: str, keep_old: bool, drop_replicas: bool, timeout_s: float, url: str, as_json: bool
+) -> None:
+    """Change a cluster's primary in the catalog.
+
+    Use it after a failover or a switchover by another tool, and for a new address of the same server. The servers
+    themselves are not changed. Before it writes anything, the command checks that the new primary accepts writes and
+    has every shard of the cluster, that the old one, if it answers, is read-only and has nothing that the new one
+    lacks, and that each replica follows the new one.
+
+    The catalog is on the first cluster. If that cluster's primary changes, use a URL with the new server (--url),
+    because the catalog is there too; every program needs a URL with the new server from then on.
+
+    \b
+    Examples:
+      schemaless topology set-primary --cluster cluster-2 mysql://db-2b:3306/
+      schemaless topology set-primary --cluster cluster-1 --url mysql://app@db-1b:3306/mezzanine mysql://db-1b:3306/
+    """
+    change = nodes.set_primary(
+        url, cluster, primary, keep_old=keep_old, drop_replicas=drop_replicas, timeout_s=timeout_s
+    )
+    if as_json:
+        print_json(change_data(change))
+        return
+    if not change.changed:
+        out().print(f"{change.cluster.primary} is already the primary of {cluster}", markup=False)
+        return
+    out().print(f"{change.cluster.primary} is the primary of {cluster}", markup=False)
+    for node in change.removed:
+        note(f"{node} removed from {cluster}")
+    if change.old_primary == "unreachable":
+        note(
+            "the old primary cannot be reached: transactions that it did not send are not on the new one ('schemaless "
+            "topology lost' lists their cells once the server answers). If it comes back, make sure that connected "
+            "programs cannot reach it"
+        )
+    if change.url is not None:
+        note(
+            f"the catalog is on the new primary: export SCHEMALESS_URL='{change.url}', and replace the old URL in each "
+            "configuration file ('schemaless config path' prints the path of yours)"
+        )
+    say_reconnect()

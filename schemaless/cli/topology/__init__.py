@@ -1,1 +1,0 @@
-"""``schemaless topology``, with one module per command."""

@@ -1,0 +1,285 @@
+"""``schemaless topology adopt``, ``watch`` and ``lost``, and the output that topology commands share."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import time
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import click
+
+from schemaless.admin.ndjson import dump_lines
+from schemaless.cli.options import open_store, url_option
+from schemaless.cli.quantities import FiniteRange
+from schemaless.errors import TopologyError
+from schemaless.failover import adopt as failover
+from schemaless.failover import nodes
+from schemaless.failover.adopt import Adoption
+from schemaless.failover.lost import lost_cells, settle_lost, unsettled
+from schemaless.failover.nodes import NodeChange
+from schemaless.failover.states import NodeState
+from schemaless.failover.watch import Finding, Watch
+from schemaless.terminal.files import OutputFile, whole_file
+from schemaless.terminal.output import EXIT_FAILED, data_sink, facts, json_option, note, out, print_json, progress
+from schemaless.topology.model import Cluster
+from schemaless.topology.shards import LATEST_LOOK_S
+from schemaless.wire.node import Node
+
+cluster_option = click.option(
+    "--cluster", required=True, metavar="NAME", help="The cluster, such as cluster-1; 'topology show' lists them."
+)
+
+timeout_option = click.option(
+    "--timeout",
+    "timeout_s",
+    type=FiniteRange(min=0, max=3600),
+    default=nodes.ARRIVAL_TIMEOUT_S,
+    metavar="SECONDS",
+    help="Timeout for a transaction from the primary to a replica.",
+)
+
+
+def say_reconnect() -> None:
+    """Print when connected programs learn of a change."""
+    latest_s = math.ceil(LATEST_LOOK_S)
+    note(f"connected programs follow this change within {latest_s} s of use; those of version 0.1 when they reconnect")
+
+
+def say_adoption(done: Adoption) -> None:
+    """Print the consequences of an adoption that need attention."""
+    for node, reason in done.removed.items():
+        note(f"{node} removed from {done.cluster.name}: {reason}")
+    for node in () if done.quorum else done.unasked:
+        note(f"{node} did not answer: transactions that only this replica has received are not on the new primary")
+    if done.old_primary == "ahead" or (done.old_primary == "unreachable" and not done.quorum):
+        state = "cannot be reached" if done.old_primary == "unreachable" else "has transactions that the new one lacks"
+        note(f"the old primary {state}: 'schemaless topology lost --from URL' lists its lost cells once it answers")
+    if done.old_written_s is not None:
+        note(
+            f"programs that are connected to the old primary may write there for up to {math.ceil(done.old_written_s)} "
+            "s from now, until they read the catalog again, and longer if they cannot reach the catalog: stop the old "
+            "primary, or cut it off"
+        )
+    if done.url is not None:
+        note(f"the catalog is on the new primary: export SCHEMALESS_URL='{done.url}'")
+    if done.changed:
+        say_reconnect()
+
+
+def _node_data(node: Node) -> dict[str, Any]:
+    return {"role": node.role, "address": str(node), **facts(node, "host", "port", "socket")}
+
+
+def state_data(state: NodeState) -> dict[str, Any]:
+    """Return a node and its state for ``--json``."""
+    return {
+        **_node_data(state.node),
+        **facts(state, "version", "read_only", "claim", "fault", "warnings"),
+    }
+
+
+def _cluster_data(cluster: Cluster) -> dict[str, Any]:
+    return {"name": cluster.name, "epoch": cluster.epoch, "nodes": [_node_data(node) for node in cluster.nodes]}
+
+
+def adoption_data(done: Adoption) -> dict[str, Any]:
+    """Return the result of an adoption for ``--json``."""
+    return {
+        **_common_data(done),
+        "removed": [{**_node_data(node), "reason": reason} for node, reason in done.removed.items()],
+        "unasked": [_node_data(node) for node in done.unasked],
+        **facts(done, "old_primary", "old_written_s", "quorum", "url"),
+    }
+
+
+def _common_data(done: Adoption | NodeChange) -> dict[str, Any]:
+    arrived_ms = {str(node): round(seconds * 1000, 1) for node, seconds in done.arrived_s.items()}
+    return {"changed": done.changed, "cluster": _cluster_data(done.cluster), "arrived_ms": arrived_ms}
+
+
+def change_data(change: NodeChange) -> dict[str, Any]:
+    """Return the result of a change for ``--json``."""
+    return {
+        **_common_data(change),
+        "removed": [_node_data(node) for node in change.removed],
+        **facts(change, "old_primary", "url"),
+    }
+
+
+@click.command()
+@click.argument("primary", metavar="PRIMARY_URL")
+@cluster_option
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Continue even if the read-only old primary has cells that the new one lacks; see 'topology lost'.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=FiniteRange(min=0, max=3600),
+    default=failover.TIMEOUT_S,
+    metavar="SECONDS",
+    help="Timeout for a transaction to reach a replica, and for received transactions to be applied.",
+)
+@url_option
+@json_option
+def adopt(primary: str, cluster: str, accept_loss: bool, timeout_s: float, url: str, as_json: bool) -> None:
+    """Make all programs write to a server that was promoted.
+
+    Call this command from the hook of your failover tool, such as Group Replication, orchestrator or keepalived, or run
+    it yourself. The tool promotes a server; this command checks the result, and makes every program write there. From
+    a cluster's first adoption on, no program writes to a server that was not adopted: neither to an old primary that
+    returns, nor to another server behind the same address. Run it once for your present primary, before you need it.
+
+    Before it writes anything, the command checks that the new primary accepts writes, replicates from no server, has
+    every shard, and lacks nothing that a replica has received, and that the old primary, if it answers, is read-only.
+    Then added_ids continue in a new block, so that no id is assigned twice. Replicas that do not follow the new primary
+    are removed from the catalog.
+
+    If the command is killed, run it again. It supports MySQL only.
+
+    \b
+    Examples:
+      schemaless topology adopt --cluster cluster-2 mysql://db-2b:3306/
+      schemaless topology adopt --cluster cluster-1 --url mysql://app@db-1b:3306/mezzanine mysql://db-1b:3306/
+    """
+    done = failover.adopt(url, cluster, primary, accept_loss=accept_loss, timeout_s=timeout_s)
+    if as_json:
+        print_json(adoption_data(done))
+        return
+    claimed = f"with claim {done.cluster.epoch}"
+    if done.changed:
+        out().print(f"{done.cluster.primary} is the primary of {cluster}, {claimed}", markup=False)
+    else:
+        out().print(f"{done.cluster.primary} is already the primary of {cluster}, {claimed}", markup=False)
+    say_adoption(done)
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Check once and exit.")
+@click.option(
+    "--interval",
+    "interval_s",
+    type=FiniteRange(min=0.1, max=3600),
+    default=1.0,
+    metavar="SECONDS",
+    help="Time between two checks, with 25% jitter.",
+)
+@url_option
+@json_option
+def watch(once: bool, interval_s: float, url: str, as_json: bool) -> int:
+    """Adopt the primaries that Group Replication elects, until Ctrl-C.
+
+    Use it for clusters whose servers form a MySQL Group Replication group in single-primary mode. A group that loses
+    its primary elects another one by itself. The command asks the members which one that is, and then does the same as
+    'schemaless topology adopt'. A group without a claim gets its first one. The command itself does not elect a server.
+
+    It trusts a member only if that member is ONLINE and sees a majority of its group, because a primary that was cut
+    off still considers itself the primary. Before it adopts a server, it commits a transaction there, which the server
+    can do only with the majority.
+
+    An adoption removes the old primary from the catalog. When that server rejoins the group, the same watch adds it as
+    a replica. A cluster whose servers are not a group is reported once, and ignored.
+
+    The command prints a line for each new finding, or a JSON object with --json. Several watches can run at the same
+    time: run them on several hosts, so that one remains when a host fails. You can stop a watch at any moment. The
+    account needs the role admin.
+
+    Exit status with --once: 0 if each cluster is a group whose primary is adopted, else 1.
+
+    \b
+    Examples:
+      schemaless topology watch
+      schemaless topology watch --once --json
+      schemaless local up --servers 1 --group-replication   # a group to try it with
+    """
+    with closing(Watch(url)) as watching:
+        findings = watching.look()
+        _say(findings, as_json=as_json)
+        if once:
+            return 0 if all(finding.well for finding in findings) else EXIT_FAILED
+        if all(finding.kind == "no group" for finding in findings):
+            raise TopologyError("no cluster of the datastore is a group, so there is nothing to watch")
+        if not as_json:
+            note("watching, until Ctrl-C")
+        while True:
+            time.sleep(interval_s * random.uniform(0.75, 1.25))  # noqa: S311 - jitter
+            _say(watching.look(), as_json=as_json)
+
+
+def _say(findings: list[Finding], *, as_json: bool) -> None:
+    if as_json:
+        sink = data_sink()
+        for finding in findings:
+            sink.write(json.dumps(_data(finding)).encode() + b"\n")
+        sink.flush()
+        return
+    console = out()
+    for finding in findings:
+        cluster = "" if finding.cluster is None else f" {finding.cluster}:"
+        console.print(f"{finding.at:%Y-%m-%d %H:%M:%S}{cluster} {finding.message}", markup=False)
+        console.file.flush()
+        if finding.adoption is not None:
+            say_adoption(finding.adoption)
+
+
+def _data(finding: Finding) -> dict[str, Any]:
+    return {
+        "at": finding.at.isoformat(),
+        "cluster": finding.cluster,
+        "finding": finding.kind,
+        "message": finding.message,
+        "adoption": None if finding.adoption is None else adoption_data(finding.adoption),
+    }
+
+
+@click.command()
+@click.option(
+    "--from", "old", required=True, metavar="URL_OLD", help="The URL of the old primary, which answers again."
+)
+@click.option("--stored", is_flag=True, help="Write stored bytes (base64) instead of documents: an exact copy.")
+@click.option("--settled", is_flag=True, help="Instead, record that these cells have been loaded or given up.")
+@click.option("--output", type=OutputFile(Path), help="Write to this file instead of standard output.")
+@url_option
+def lost(old: str, stored: bool, settled: bool, output: Path | None, url: str) -> None:
+    """Write the cells that a failover lost as NDJSON.
+
+    These are the cells that the old primary has, but the datastore lacks or has with another document. The old primary
+    may be read-only, and nothing is written to any server. The lines have the format of 'schemaless dump'. 'schemaless
+    load --from-dump' puts the cells again, under new added_ids and with the times at which they were first stored. A
+    cell that exists with another document is a conflict, which 'load' reports.
+
+    The command compares every shard of which the old primary has cells, by digests of 10,000 rows, and transfers cells
+    only if two digests differ. Run it before you rebuild the old primary.
+
+    If the old primary did not answer or had more transactions at an adoption, the catalog records that, and no
+    dictionary can be removed until it is settled: with --settled and the URL that the catalog had, or by adding the
+    rebuilt server as a replica.
+
+    \b
+    Examples:
+      schemaless topology lost --from mysql://db-2:3306/ --output lost.ndjson
+      schemaless load --from-dump --keep-going lost.ndjson
+      schemaless topology lost --from mysql://db-2:3306/ --settled
+    """
+    if settled:
+        with open_store(url) as store:
+            clusters, remaining = settle_lost(store, old), unsettled(store)
+        note(f"settled for {', '.join(clusters)}" if clusters else "no adoption has recorded that server as lost")
+        if remaining:
+            note(f"not settled yet: {', '.join(remaining)}")
+        return
+    with open_store(url) as store, ExitStack() as stack:
+        sink = data_sink() if output is None else stack.enter_context(whole_file(output))
+        listener = stack.enter_context(progress("comparing", None, "ids"))
+        count = 0
+        for _, lines in dump_lines(store, lost_cells(store, old, listener=listener), stored=stored):
+            sink.write(lines)
+            count += 1
+        sink.flush()
+    note(f"{count:,} cells exist only on the old primary, or differ there" if count else "nothing was lost")
