@@ -1,7 +1,8 @@
-"""A follower's row in each shard: how far it is, whose it is, and how both are changed.
+"""A follower's row in each shard: its location and its owner.
 
-A shard has one owner, by an epoch that rises with each. Every change that an owner makes asks for its epoch, in the
-same statement or transaction: one who was given up, and does not know it, changes nothing, and ``LeaseLost`` tells it.
+The epoch of a row is a fencing token that increases with each owner. Every change by an owner requires its epoch, in
+the same statement or transaction: an owner that has lost its lease without noticing changes nothing, and gets
+``LeaseLost``.
 """
 
 from __future__ import annotations
@@ -23,28 +24,30 @@ from schemaless.wire.sql.parts import Value
 
 T = TypeVar("T")
 
-_LOOKED_AT_ONCE: Final = 64
-_MOVED_AT_ONCE: Final = 20
-"""A join takes 61 tables at most."""
+_ROWS_PER_READ: Final = 64
+"""Maximum number of rows or shards read per statement."""
+
+_ROWS_PER_MOVE: Final = 20
+"""Maximum number of locations written per statement; a join may have 61 tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowerRow:
-    """What a shard says of a follower.
+    """A follower's row in a shard.
 
     Attributes:
-        location: all cells up to here are dealt with, or parked.
-        worker: whose it is; None where it was given back.
-        epoch: rises with each owner.
+        location: all cells up to this added_id have been handled or parked.
+        worker: the owner; None if the row was released.
+        epoch: fencing token, which increases with each owner.
         state: running, quarantined, or stopped.
-        attempts: of the first cell behind ``location``.
-        retry_s: seconds until the next one; None where nothing is waited for.
-        message: what the last one said.
-        moved_at: when ``location`` was last written down; UTC, ISO 8601.
-        top: the highest added_id there is.
-        parked: how many cells are parked.
-        replays: how many parked cells are to be tried again.
-        begun: how many of these are being tried, or killed the worker that tried them last.
+        attempts: number of attempts at the first cell after ``location``.
+        retry_s: time until the next attempt, in seconds; None if there is no wait.
+        message: message of the last attempt.
+        moved_at: when ``location`` was last written; UTC, ISO 8601.
+        top: the highest added_id of the shard.
+        parked: number of parked cells.
+        replays: number of parked cells to try again.
+        begun: number of those that are being tried, or killed the worker that last tried them.
     """
 
     location: int
@@ -62,12 +65,12 @@ class FollowerRow:
 
     @property
     def quarantined(self) -> bool:
-        """Whether a worker died of one of its cells: only workers for quarantined shards may claim it."""
+        """True if one of the shard's cells killed a worker: only workers for quarantined shards may claim it."""
         return self.state == QUARANTINED or self.begun > 0
 
 
 class Move(NamedTuple):
-    """A location to be written down, for who owns the row in that epoch."""
+    """A location to write, if the row still has the epoch."""
 
     pair: Pair
     epoch: int
@@ -76,11 +79,11 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What a look found.
+    """Result of a read of rows.
 
     Attributes:
-        rows: of those that have one.
-        failed: why a shard could not be asked.
+        rows: the rows that exist.
+        failed: the error of each shard that could not be read.
     """
 
     rows: dict[Pair, FollowerRow]
@@ -88,23 +91,27 @@ class Looked:
 
 
 class FollowerRows:
-    """The rows of all followers, on whichever servers their shards are at the moment."""
+    """The rows of all followers, on the current servers of their shards.
+
+    Args:
+        shards: the datastore's shards.
+    """
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
         self._answered: set[str] = set()
 
     def back(self) -> Callable[[str], bool] | None:
-        """Return what says whether a server has answered a look since this was asked last, or is none of them any more.
+        """Return a predicate that is true for servers that have answered since the last call, or are no primaries now.
 
-        None where no server has answered since.
+        None if no server has answered since then.
         """
         answered, self._answered = self._answered, set()
         servers = {str(cluster.primary) for cluster in self._shards.topology.clusters} if answered else answered
         return (lambda node: node in answered or node not in servers) if answered else None
 
     def look(self, pairs: Iterable[Pair]) -> Looked:
-        """Read the rows of some followers in some shards, and whether there are new cells: 64 a statement."""
+        """Read the rows of pairs of follower and shard, and the highest added_id of each shard."""
         looked = Looked({}, {})
 
         def select(part: Sequence[Pair]) -> bytes:
@@ -132,10 +139,10 @@ class FollowerRows:
         return looked
 
     def tops(self, shards: Iterable[int]) -> tuple[dict[int, int], dict[int, SchemalessError]]:
-        """Read the highest added_id of shards, 64 a statement.
+        """Read the highest added_id of shards.
 
         Returns:
-            What was read, and why a shard could not be asked.
+            The highest added_id by shard, and the error of each shard that could not be read.
         """
         tops: dict[int, int] = {}
         failed: dict[int, SchemalessError] = {}
@@ -150,42 +157,42 @@ class FollowerRows:
         return tops, failed
 
     def claim(self, pair: Pair, worker: str, seen: FollowerRow) -> int | None:
-        """Take a row, if it is as it was seen; return the new epoch, or None where somebody else was faster.
+        """Claim a row if its epoch is unchanged; return the new epoch, or None if another worker was faster.
 
-        By the one way to a shard that proves that it is the right one, and on the server that has it now.
+        The statement goes through ``Shards``, which verifies the identity of the shard on its current server.
         """
         name, shard = pair
         statement = sql.claim(self._shards.database(shard), name, worker, seen.epoch)
         if self._shards.execute(shard, statement).affected == 1:
             return seen.epoch + 1
-        # The reply may have been lost, and the statement repeated.
+        # A repeated statement, after a lost reply, affects no row.
         row = self.look([pair]).rows.get(pair)
         return row.epoch if row is not None and (row.worker, row.epoch) == (worker, seen.epoch + 1) else None
 
     def release(self, pair: Pair, epoch: int) -> None:
-        """Give a row back; one that is somebody else's by now stays his."""
+        """Release a row, unless another worker has claimed it."""
         self._shards.execute(pair[1], sql.release(self._shards.database(pair[1]), pair[0], epoch))
 
     def quarantine(self, pair: Pair, epoch: int, message: str, pause_s: float) -> bool:
-        """Quarantine a row whose owner is dead; return whether it still had that epoch."""
+        """Quarantine a row whose owner is dead; return False if its epoch has changed."""
         name, shard = pair
         statement = sql.quarantine(self._shards.database(shard), name, epoch, message, pause_s)
         return self._shards.execute(shard, statement).affected == 1
 
     def end_quarantine(self, pair: Pair, epoch: int) -> None:
-        """Release a row to the workers that serve healthy shards; a row with another epoch is left as it is."""
+        """Release a row to the workers for healthy shards, if it still has the epoch."""
         self._shards.execute(pair[1], sql.end_quarantine(self._shards.database(pair[1]), pair[0], epoch))
 
     def move(self, moves: Iterable[Move]) -> tuple[set[Pair], dict[Pair, SchemalessError]]:
-        """Write locations down, those of a server in one step.
+        """Write locations, with one statement per server for up to 20 of them.
 
         Returns:
-            The pairs that are somebody else's by now, and those whose server failed, with its reason.
+            The pairs that other workers have claimed, and the error of each pair whose server failed.
         """
         lost: set[Pair] = set()
         failed: dict[Pair, SchemalessError] = {}
         for node, of_node in self._by_node(moves, lambda move: move.pair[1]).items():
-            for part in _parts(of_node, _MOVED_AT_ONCE):
+            for part in _parts(of_node, _ROWS_PER_MOVE):
                 try:
                     done = self._on_node(node, part[0].pair[1], self._move(part), Connection.execute, writes=True)
                     if done.affected == len(part):
@@ -204,57 +211,57 @@ class FollowerRows:
         return lost, failed
 
     def note_attempt(self, move: Move, attempts: int, retry_s: float | None, message: str | None) -> None:
-        """Write a location down, and how the cell behind it went so far.
+        """Write a location, and the attempts at the cell after it.
 
         Raises:
-            LeaseLost: the row is somebody else's by now.
+            LeaseLost: another worker has claimed the row.
         """
         (name, shard), epoch, location = move
         database = self._shards.database(shard)
         self._own(move, sql.note_attempt(database, name, epoch, location, attempts, retry_s, message))
 
     def stop(self, move: Move, message: str) -> None:
-        """Have a follower stand still in a shard, before a cell; raises what ``note_attempt`` does."""
+        """Stop a follower in a shard, before a cell; raises what ``note_attempt`` does."""
         (name, shard), epoch, location = move
         self._own(move, sql.stop(self._shards.database(shard), name, epoch, location, message))
 
     def park(self, move: Move, row: ParkedRow) -> None:
-        """Write a cell down as parked and go past it, both or neither.
+        """Park a cell and move the location past it, in one transaction.
 
         Raises:
-            LeaseLost: the follower's row is somebody else's by now; nothing was parked.
+            LeaseLost: another worker has claimed the follower's row; nothing was parked.
         """
         (name, shard), epoch, _ = move
         database = self._shards.database(shard)
 
         def operation(connection: Connection) -> None:
             with connection.transaction():
-                # In this order: the row of somebody else gives nothing to insert, and nothing to change.
+                # In this order: if another worker owns the row, nothing is inserted and nothing changes.
                 connection.execute(sql.insert_parked(database, name, epoch, row))
                 if connection.execute(self._move([move])).affected != 1:
                     raise _lost(move)
 
-        # Safe to repeat: both say what is to be, whatever was.
+        # Safe to repeat: both statements are idempotent.
         self._shards.run(shard, operation, writes=True)
 
     def to_replay(self, pair: Pair) -> list[tuple[int, int, int]]:
-        """Return added_id and attempts of the parked cells that are to be tried again, and how often that began."""
+        """Return added_id, attempts and number of begun replays of the parked cells to try again."""
         statement = sql.select_parked(self._shards.database(pair[1]), pair[0], replay=True)
         return [(int(row[0]), int(row[4]), int(row[7]) - 1) for row in self._shards.rows(pair[1], statement)]
 
     def begin_replay(self, pair: Pair, epoch: int, added_id: int, begun: int) -> None:
-        """Write down how often it was begun to try a parked cell again; the wish stays, whatever becomes of that."""
+        """Count a replay of a parked cell before it is tried; the request to replay it remains."""
         statement = sql.note_replay(self._shards.database(pair[1]), pair[0], epoch, added_id, {"replay": begun + 1})
         self._shards.execute(pair[1], statement)
 
     def end_replay(self, pair: Pair, epoch: int, added_id: int, attempts: int, error: str) -> None:
-        """Take the wish from a parked cell, and write down how it went."""
+        """Record the failure of a replay, and clear the request."""
         changes: dict[str, Value] = {"replay": 0, "attempts": attempts, "error": error}
         statement = sql.note_replay(self._shards.database(pair[1]), pair[0], epoch, added_id, changes)
         self._shards.execute(pair[1], statement)
 
     def delete_replayed(self, pair: Pair, epoch: int, added_id: int) -> None:
-        """Take a parked cell out that was dealt with."""
+        """Delete a parked cell after a successful replay."""
         database = self._shards.database(pair[1])
         self._shards.execute(pair[1], sql.delete_replayed(database, pair[0], epoch, added_id))
 
@@ -270,14 +277,14 @@ class FollowerRows:
     def _on_node(
         self, node: Node, shard: int, statement: bytes, send: Callable[[Connection, bytes], T], *, writes: bool = False
     ) -> T:
-        """Send a statement about many shards of a server, of which one is asked after where the server has failed."""
+        """Send a statement about several shards of a server; ``shard`` is one of them, for errors."""
         known = self._shards.routing
         try:
             return self._shards.pool_for(node).run(
                 lambda connection: send(connection, statement), shard=shard, writes=writes, route=known
             )
         except ServerError:
-            # Its shards may be elsewhere by now: the next look goes there.
+            # Its shards may have moved; the next read goes to their new server.
             self._shards.again(known)
             raise
 
@@ -289,9 +296,9 @@ class FollowerRows:
         take: Callable[[Rows], None],
         failed: dict[int, SchemalessError],
     ) -> None:
-        """Ask the servers about items, many in a statement; one by one where one of them spoils it for the others."""
+        """Read items with few statements per server, or one by one if one of them fails the statement for all."""
         for node, of_node in self._by_node(items, shard_of).items():
-            for part in _parts(of_node, _LOOKED_AT_ONCE):
+            for part in _parts(of_node, _ROWS_PER_READ):
                 try:
                     take(self._on_node(node, shard_of(part[0]), select(part), Connection.rows))
                     self._answered.add(str(node))
@@ -305,7 +312,7 @@ class FollowerRows:
                     failed.update((shard_of(item), error) for item in part)
 
     def _by_node(self, items: Iterable[T], shard_of: Callable[[T], int]) -> dict[Node, list[T]]:
-        """Group items by the server that has their shard now."""
+        """Group items by the current server of their shard."""
         self._shards.look_now_and_then()
         by_node: dict[Node, list[T]] = {}
         for item in items:

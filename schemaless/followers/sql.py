@@ -1,7 +1,7 @@
 """Statements about followers: their rows in each shard, and their settings and workers in the catalog.
 
-Whatever changes a row for its owner asks for the owner's epoch, so that one who was given up can change nothing: an
-UPDATE of nothing, or an INSERT of nothing, is how he learns of it. Times are the server's own clock, UTC.
+Every change of a row by its owner requires the owner's epoch; zero affected rows means that the lease was lost. Times
+are those of the server's clock, UTC.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from schemaless.wire.sql.parts import (
     upsert,
 )
 
-_ANEW: Final[Mapping[str, Term]] = {"state": "running", "attempts": 0, "retry_at": None, "message": None}
-"""A follower's row is so where its next cell was not tried yet."""
+UNTRIED: Final[Mapping[str, Term]] = {"state": "running", "attempts": 0, "retry_at": None, "message": None}
+"""State of a follower before the first attempt at its next cell."""
 
 
 class ParkedRow(NamedTuple):
-    """A cell that a follower goes past without having dealt with it."""
+    """A cell that a follower skips because its handler failed."""
 
     added_id: int
     row_key: bytes
@@ -52,12 +52,12 @@ def insert_setting(catalog: str, name: str, wanted: str, spec: str) -> bytes:
 
 
 def select_settings(catalog: str) -> bytes:
-    """Select name, what is wanted, and spec of every follower."""
+    """Select name, desired state and spec of every follower."""
     return b"SELECT name, wanted, spec FROM %b ORDER BY name" % table(catalog, b"follower_setting")
 
 
 def update_setting(catalog: str, name: str, wanted: str, spec: str) -> bytes:
-    """Change what is wanted of a follower, and how it is to be done."""
+    """Change the desired state and the spec of a follower."""
     return update(table(catalog, b"follower_setting"), {"wanted": wanted, "spec": spec}, name=name)
 
 
@@ -67,13 +67,13 @@ def delete_setting(catalog: str, name: str) -> bytes:
 
 
 def renew_worker(catalog: str, worker: str, followers: str, figures: str, lease_s: float) -> bytes:
-    """Keep a worker alive for so long from now on."""
+    """Renew a worker's membership lease."""
     values: dict[str, Term] = {"followers": followers, "lease_until": later(lease_s), "figures": figures}
     return upsert(table(catalog, b"follower_worker"), {"worker": worker}, values)
 
 
 def select_workers(catalog: str) -> bytes:
-    """Select worker, followers, seconds left of the lease, and figures, of those that live."""
+    """Select worker, followers, remaining seconds of the lease, and figures of live workers."""
     return (
         b"SELECT worker, followers, TIMESTAMPDIFF(MICROSECOND, %b, lease_until)/1e6, figures FROM %b "
         b"WHERE lease_until>%b ORDER BY worker" % (NOW, table(catalog, b"follower_worker"), NOW)
@@ -81,12 +81,12 @@ def select_workers(catalog: str) -> bytes:
 
 
 def delete_worker(catalog: str, worker: str) -> bytes:
-    """Take a worker out that is no more."""
+    """Delete a dead worker."""
     return delete(table(catalog, b"follower_worker"), worker=worker)
 
 
 def delete_dead_workers(catalog: str, for_s: float) -> bytes:
-    """Take those out whose lease has been over for so long."""
+    """Delete workers whose lease expired ``for_s`` seconds ago or earlier."""
     return b"DELETE FROM %b WHERE lease_until<%b" % (table(catalog, b"follower_worker"), later(-for_s))
 
 
@@ -94,9 +94,9 @@ def delete_dead_workers(catalog: str, for_s: float) -> bytes:
 
 
 def insert_follower(database: str, name: str, location: int) -> bytes:
-    """Make a follower's row, unless it is there.
+    """Insert a follower's row, unless it exists.
 
-    Its epochs begin at the microseconds since 2000: above each that a row of that name had before it was deleted.
+    Its first epoch is the number of microseconds since 2000, which is above every epoch of a deleted row of that name.
     """
     row = (name, location, b"TIMESTAMPDIFF(MICROSECOND, '2000-01-01', %b)" % NOW)
     return insert(table(database, b"follower"), "name, location, epoch", [row], ignore=True)
@@ -107,8 +107,8 @@ def select_followers(rows: Iterable[tuple[str, int, str]]) -> bytes:
 
     Returns:
         A statement whose rows are shard, name, location, worker, epoch, state, attempts, seconds until the next
-        attempt, message, when the location was last moved, the shard's highest added_id, the numbers of parked cells
-        and of those among them that are to be tried again, and of those whose next attempt was begun and not ended.
+        attempt, message, when the location was last moved, the shard's highest added_id, the numbers of parked cells,
+        of parked cells to try again, and of those whose replay has begun and not ended.
     """
     parts = []
     for database, shard, name in rows:
@@ -123,15 +123,15 @@ def select_followers(rows: Iterable[tuple[str, int, str]]) -> bytes:
 
 
 def select_every_location(database: str, ahead_s: float) -> bytes:
-    """Select all rows of followers: one snapshot of them and of the cells.
+    """Select all rows of followers, in one snapshot with the cells.
 
     Args:
         database: the shard's.
-        ahead_s: so far may the clock that made a row have been ahead of this server's.
+        ahead_s: maximum difference of the servers' clocks, in seconds.
 
     Returns:
         A statement whose rows are name, location, the shard's highest added_id, and whether the epoch is above every
-        one that can have been reached by now.
+        epoch that can have been reached by now.
     """
     return (
         b"SELECT name, location, (SELECT MAX(added_id) FROM %b), epoch>TIMESTAMPDIFF(MICROSECOND, '2000-01-01', %b) "
@@ -147,12 +147,12 @@ def select_tops(shards: Iterable[tuple[str, int]]) -> bytes:
 
 
 def claim(database: str, name: str, worker: str, seen_epoch: int) -> bytes:
-    """Take a follower's row, if it is as it was seen."""
+    """Claim a follower's row, if its epoch is unchanged."""
     return _update(database, name, seen_epoch, {"worker": worker, "epoch": b"epoch+1"})
 
 
 def release(database: str, name: str, epoch: int) -> bytes:
-    """Give a follower's row back."""
+    """Release a follower's row."""
     return _update(database, name, epoch, {"worker": None})
 
 
@@ -172,7 +172,7 @@ def quarantine(database: str, name: str, epoch: int, message: str, pause_s: floa
 
 
 def end_quarantine(database: str, name: str, epoch: int) -> bytes:
-    """Release a follower's row to the workers that serve healthy shards."""
+    """Release a follower's row to the workers for healthy shards."""
     changes: dict[str, Term] = {
         "state": b"IF(state='quarantined', 'running', state)",
         "retry_at": None,
@@ -183,10 +183,10 @@ def end_quarantine(database: str, name: str, epoch: int) -> bytes:
 
 
 def move(rows: Sequence[tuple[str, str, int, int]]) -> bytes:
-    """Move locations, each of ``(database, name, epoch, location)``: all of them in one step, or none.
+    """Move locations, each of ``(database, name, epoch, location)``: all of them or none.
 
     Returns:
-        A statement that changes as many rows as there are, or none where one of the epochs is another by now.
+        A statement that affects all of the rows, or none if one of the epochs has changed.
     """
     tables, changes, tests = [], [], []
     for number, (database, name, epoch, location) in enumerate(rows):
@@ -202,14 +202,14 @@ def move(rows: Sequence[tuple[str, str, int, int]]) -> bytes:
 def note_attempt(
     database: str, name: str, epoch: int, location: int, attempts: int, retry_s: float | None, message: str | None
 ) -> bytes:
-    """Write down how far a follower is, and how the cell behind that went so far."""
+    """Record a location, and the attempts at the cell after it."""
     retry_at = None if retry_s is None else later(retry_s)
     tried: dict[str, Term] = {"attempts": attempts, "retry_at": retry_at, "message": message}
     return _update(database, name, epoch, {"location": location, "moved_at": NOW, **tried})
 
 
 def stop(database: str, name: str, epoch: int, location: int, message: str) -> bytes:
-    """Have a follower stand still before a cell, until somebody lets it go on."""
+    """Stop a follower before a cell, until an operator resumes it."""
     changes: dict[str, Term] = {"location": location, "moved_at": NOW, "state": "stopped", "message": message}
     return _update(database, name, epoch, changes)
 
@@ -220,7 +220,7 @@ def delete_follower(database: str, name: str) -> bytes:
 
 
 def select_age(database: str, after: int) -> bytes:
-    """Select how many seconds ago the first cell behind a location was stored."""
+    """Select the age of the first cell after a location, in seconds."""
     first = (NOW, by_id(database), id_range(after, None))
     return b"SELECT TIMESTAMPDIFF(MICROSECOND, created_at, %b)/1e6 FROM %b WHERE %b ORDER BY added_id LIMIT 1" % first
 
@@ -229,7 +229,7 @@ def select_age(database: str, after: int) -> bytes:
 
 
 def insert_parked(database: str, name: str, epoch: int, row: ParkedRow) -> bytes:
-    """Park a cell, if the follower's row is still its owner's; one that is parked gets its newest error."""
+    """Park a cell if the follower's row still has the epoch; a parked cell gets the new error."""
     return (
         b"INSERT INTO %b (name, added_id, row_key, column_name, ref_key, attempts, error) "
         b"SELECT name, %d, %b, %b, %d, %d, %b FROM %b WHERE name=%b AND epoch=%d "
@@ -250,7 +250,7 @@ def insert_parked(database: str, name: str, epoch: int, row: ParkedRow) -> bytes
 
 
 def select_parked(database: str, name: str, *, replay: bool = False) -> bytes:
-    """Select whole parked cells in their order: all, or only those that are to be tried again."""
+    """Select parked cells in order: all, or only those to try again."""
     return (
         b"SELECT added_id, row_key, column_name, ref_key, attempts, error, CONCAT(parked_at,'+00:00'), replay "
         b"FROM %b WHERE name=%b%b ORDER BY added_id"
@@ -259,7 +259,7 @@ def select_parked(database: str, name: str, *, replay: bool = False) -> bytes:
 
 
 def select_every_parked(database: str) -> bytes:
-    """Select follower, added_id and key of all parked cells, and whether there is such a cell."""
+    """Select follower, added_id and key of all parked cells, and whether the cell exists."""
     return (
         b"SELECT p.name, p.added_id, p.row_key, p.column_name, p.ref_key, c.added_id IS NOT NULL FROM %b AS p "
         b"LEFT JOIN %b AS c ON c.added_id=p.added_id AND c.row_key=p.row_key AND c.column_name=p.column_name "
@@ -268,9 +268,9 @@ def select_every_parked(database: str) -> bytes:
 
 
 def note_replay(database: str, name: str, epoch: int, added_id: int, changes: Mapping[str, Value]) -> bytes:
-    """Write down how trying a parked cell again went, if the follower's row is still its owner's.
+    """Record the progress of a replay, if the follower's row still has the epoch.
 
-    ``replay`` is 0 where nobody wants it, 1 where somebody does, and 1 more for each time that it was begun.
+    ``replay`` is 0 if none is requested, 1 if one is, plus 1 for each time it has begun.
     """
     return b"UPDATE %b AS p JOIN %b AS f ON f.name=p.name AND f.epoch=%d SET %b WHERE p.name=%b AND p.added_id=%d" % (
         table(database, b"parked"),
@@ -283,15 +283,15 @@ def note_replay(database: str, name: str, epoch: int, added_id: int, changes: Ma
 
 
 def delete_replayed(database: str, name: str, epoch: int, added_id: int) -> bytes:
-    """Delete a parked cell that was dealt with, if the follower's row is still its owner's."""
+    """Delete a replayed cell, if the follower's row still has the epoch."""
     own = b" AND EXISTS (SELECT * FROM %b WHERE %b)" % (table(database, b"follower"), matching(name=name, epoch=epoch))
     return delete(table(database, b"parked"), name=name, added_id=added_id) + own
 
 
-def delete_parked(database: str, name: str, added_id: int | None = None, *, behind: int | None = None) -> bytes:
-    """Delete a parked cell, or all of a shard, or all of it behind a location."""
+def delete_parked(database: str, name: str, added_id: int | None = None, *, after: int | None = None) -> bytes:
+    """Delete one parked cell of a shard, all of them, or all after a location."""
     statement = delete(table(database, b"parked"), name=name, added_id=added_id)
-    return statement if behind is None else statement + b" AND added_id>%d" % behind
+    return statement if after is None else statement + b" AND added_id>%d" % after
 
 
 def _update(database: str, name: str, epoch: int, changes: Mapping[str, Term]) -> bytes:

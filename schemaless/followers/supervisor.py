@@ -1,6 +1,6 @@
-"""``trigger run`` and ``index run``: worker processes, and others in place of those that die.
+"""The supervisor of ``trigger run`` and ``index run``: it starts worker processes and replaces those that die.
 
-A worker's own process is what a function may do whatever it likes to: leak, hang, crash. The supervisor calls nothing.
+A user function may leak, hang or crash in its worker's process. The supervisor's own process calls no function.
 """
 
 from __future__ import annotations
@@ -36,16 +36,20 @@ _log = logging.getLogger("schemaless")
 
 _TURN_S: Final = 0.2
 _STOP_S: Final = 30.0
+"""Time that workers have to end their calls before they are killed, in seconds."""
+
 _FIRST_PAUSE_S: Final = 0.5
-_MOST_PAUSE_S: Final = 30.0
+_MAX_PAUSE_S: Final = 30.0
+"""Backoff before a dead worker is replaced, in seconds; it doubles with each death."""
+
 _REMOVED: Final = 79
 """Exit status of a worker whose follower was removed, if it ends between calls."""
 
 _LIVED_S: Final = 60.0
-"""Who lived for so long did not die of its start."""
+"""Lifetime of a worker after which its backoff is reset, in seconds."""
 
 _KILLED_PAUSE_S: Final = 0.2
-_MOST_KILLED_PAUSE_S: Final = 5.0
+_MAX_KILLED_PAUSE_S: Final = 5.0
 """Pause before a worker that a shard killed is replaced, in seconds: this much longer for each of them in a row."""
 
 _FIRST_SHARD_PAUSE_S: Final = 0.1
@@ -68,14 +72,14 @@ class _Child:
     dismissed: bool = False
 
     def dismiss(self) -> None:
-        """Have it end the call that it is in, give its shards back, and end."""
+        """Let the worker end its call, release its shards and exit."""
         self.dismissed = True
-        # Its end of the line reports that.
+        # The worker's end of the pipe reports that.
         self.line.close()
 
     def hurry(self) -> None:
-        """Have it see at once which workers live."""
-        # It may be dead or dismissed by now; if it is frozen, it has enough to read.
+        """Let the worker read the membership at once."""
+        # The worker may be dead or dismissed. A frozen worker must not block the supervisor once its pipe is full.
         with suppress(OSError):
             poll = select.poll()
             poll.register(self.line.fileno(), select.POLLOUT)
@@ -107,10 +111,10 @@ class _Seat:
 
     Attributes:
         role: which shards they serve.
-        child: the process; None between one and the next.
-        burial: what the death of the last process led to, once that is known; None if it is settled.
-        pause_s: the backoff after deaths that no shard is to blame for.
-        kills: how many deaths in a row were blamed on shards.
+        child: the running process; None between two processes.
+        burial: cleanup after the last process; None once it is done.
+        pause_s: backoff after deaths that are not blamed on a shard, in seconds.
+        kills: number of successive deaths blamed on shards.
         again_s: when the next process starts, on the monotonic clock.
     """
 
@@ -123,7 +127,7 @@ class _Seat:
 
     @property
     def vacant(self) -> bool:
-        """Whether the next process may start."""
+        """True if the next process may start."""
         return self.child is None and self.burial is None and time.monotonic() >= self.again_s
 
     def back_off(self, lived_s: float, *, blamed: bool) -> float:
@@ -137,20 +141,20 @@ class _Seat:
             self.pause_s, self.kills = 0.0, 0
         if blamed:
             self.kills += 1
-            wait_s = min(_MOST_KILLED_PAUSE_S, self.kills * _KILLED_PAUSE_S)
+            wait_s = min(_MAX_KILLED_PAUSE_S, self.kills * _KILLED_PAUSE_S)
             wait_s = _KILLED_PAUSE_S if self.role == QUARANTINE else wait_s
         else:
-            self.pause_s = wait_s = min(_MOST_PAUSE_S, max(_FIRST_PAUSE_S, self.pause_s * 2))
+            self.pause_s = wait_s = min(_MAX_PAUSE_S, max(_FIRST_PAUSE_S, self.pause_s * 2))
         self.again_s = time.monotonic() + wait_s
         return wait_s
 
 
 class Supervisor:
-    """Keeps worker processes going.
+    """Runs worker processes.
 
     A worker that dies while it works on a shard leaves the shard in its black box. The supervisor then quarantines the
     shard in its row, releases the worker's other shards, and replaces the worker. While there are quarantined shards,
-    it runs workers for them beside the others: at most as many, and one if few shards are quarantined.
+    it runs additional workers for them: as many as the others at most, and one if few shards are quarantined.
 
     Args:
         access: the datastore, in this process.
@@ -177,19 +181,19 @@ class Supervisor:
         self._count = count
         self._timing = timing or Timing()
         self._name = runner_name()
-        # A fork would have this process's threads' locks, and whatever the function's module opened.
+        # A fork would inherit locks held by threads of this process, and everything the function's module has opened.
         self._context = multiprocessing.get_context("spawn")
         self._healthy = [_Seat(HEALTHY) for _ in range(count)]
         self._quarantine = [_Seat(QUARANTINE) for _ in range(count)]
-        self._wanted_s = [-math.inf] * count  # when each worker for quarantined shards was needed last
+        self._wanted_s = [-math.inf] * count  # when each worker for quarantined shards was last needed
         self._kills: dict[Pair, _Kills] = {}
-        # A server that does not answer must not keep this from replacing other workers.
+        # A server that does not answer must not delay the replacement of other workers.
         self._burials = ThreadPoolExecutor(_BURIALS_AT_ONCE, "burial")
         self._made = 0
         self._removed = False
 
     def run(self, ended: Callable[[], bool] = lambda: False) -> None:
-        """Work until ``ended`` says so, or for ever; on the way out workers end the calls that they are in."""
+        """Run workers until ``ended`` returns True, then let them end their calls."""
         try:
             while not ended():
                 for seat in (*self._healthy, *self._quarantine):
@@ -217,7 +221,7 @@ class Supervisor:
         healthy, quarantine = (
             [seat.child.box for seat in seats if seat.child is not None] for seats in (self._healthy, self._quarantine)
         )
-        # Both kinds of workers look for them; either may have no process at the moment.
+        # Both kinds of workers count them; either kind may have no process at the moment.
         quarantined = max(sum(box.quarantined for box in boxes) for boxes in (healthy, quarantine))
         others = sum(box.healthy for box in healthy)
         every = quarantined + others if others else max(quarantined, self._access.shard_count)
@@ -228,7 +232,7 @@ class Supervisor:
                 self._wanted_s[number] = now_s
                 self._fill(seat)
             elif seat.child is not None and now_s > self._wanted_s[number] + _UNNEEDED_S:
-                # It gives back what it has, and ends.
+                # The worker releases its shards and exits.
                 seat.child.dismiss()
 
     def _start(self, role: Role) -> _Child:
@@ -244,7 +248,7 @@ class Supervisor:
         return _Child(name, process, ours, time.monotonic(), box)
 
     def _mourn(self, seat: _Seat) -> None:
-        """Find out whether a seat's process died, and of what; see that its shards are served."""
+        """Detect the death of a seat's process, and start the cleanup."""
         if seat.burial is not None and seat.burial.done():
             seat.burial.result()
             seat.burial = None
@@ -262,9 +266,10 @@ class Supervisor:
         seat.burial = self._burials.submit(self._bury, seat, child, lived_s)
 
     def _bury(self, seat: _Seat, child: _Child, lived_s: float) -> bool:
-        """Quarantine the shard that a worker died of, release its others, and sign it off; return whether there is one.
+        """Clean up after a dead worker; return True if a shard was blamed for the death.
 
-        In this order: others may claim shards of a worker only once it is signed off.
+        The shard is quarantined and the others are released before the worker's membership is deleted, because other
+        workers may claim its shards afterwards.
         """
         how, pair = _how(child.process.exitcode), child.box.at
         blamed = False
@@ -272,7 +277,7 @@ class Supervisor:
             if child.box.claimed:
                 blamed = self._settle(child, pair, how)
         except SchemalessError as error:
-            _log.warning("the shards of worker %s are left to its successors as they are: %s", child.name, error)
+            _log.warning("cannot release shards of dead worker %s; its successors claim them: %s", child.name, error)
         wait_s = seat.back_off(lived_s, blamed=blamed)
         _log.warning(
             "worker %s ended (%s) after %.0f s%s; its shards are taken over, and another begins in %.1f s",
@@ -303,7 +308,7 @@ class Supervisor:
                     child.name,
                 )
         if pair is not None and not blamed:
-            # Any of its shards may be at fault: whoever claims one takes care.
+            # Any of its shards may be at fault, so their next owners handle them carefully.
             return False
         for other, row in looked.rows.items():
             if row.worker == child.name and other != pair:
@@ -311,12 +316,14 @@ class Supervisor:
         return blamed
 
     def _remove(self, child: _Child) -> None:
-        """Have nobody wait for the lease of one that is known to be no more."""
+        """Delete a dead worker's membership, so that the others do not wait for its lease to expire."""
         try:
             remove_worker(self._access.catalog(), self._access.name, child.name)
         except SchemalessError as error:
             _log.warning(
-                "worker %s cannot be signed off, so the others wait for the end of its lease: %s", child.name, error
+                "cannot delete dead worker %s from the catalog; other workers wait for its lease to expire: %s",
+                child.name,
+                error,
             )
 
     def _stop(self) -> None:
@@ -339,22 +346,22 @@ class Supervisor:
 
 @dataclass(slots=True)
 class _Kills:
-    """How often a shard killed its worker at the place where it is.
+    """Counts how often a shard killed its worker at the same place.
 
     Attributes:
-        place: location, and number of parked cells to be tried again, at the last death.
-        count: deaths at that place.
+        place: location and number of parked cells to try again, at the last death.
+        count: number of deaths at that place.
     """
 
     place: tuple[int, int] = (-1, 0)
     count: int = 0
 
     def next_pause_s(self, row: FollowerRow) -> float:
-        """Note a death; return how long the shard is left alone after it. Attempts counted by others count, too."""
+        """Count a death and return the backoff, in seconds; attempts counted by other supervisors count, too."""
         place = row.location, row.replays
         self.count = self.count + 1 if place == self.place else 1
         self.place = place
-        return float(min(_MOST_PAUSE_S, _FIRST_SHARD_PAUSE_S * 2 ** min(max(self.count, row.attempts) - 1, 20)))
+        return float(min(_MAX_PAUSE_S, _FIRST_SHARD_PAUSE_S * 2 ** min(max(self.count, row.attempts) - 1, 20)))
 
 
 def _how(status: int | None) -> str:
@@ -364,15 +371,15 @@ def _how(status: int | None) -> str:
 
 
 def _work(work: Work, name: str, timing: Timing, role: Role, box: BlackBox, line: Connection) -> None:
-    """Be a worker process, until the supervisor's end of the line is closed: when it stops, or dies."""
-    # Ctrl-C and a service's end reach the whole group; the supervisor says what that means.
+    """Run a worker in this process until the supervisor closes its end of the pipe, or dies."""
+    # Ctrl-C and SIGTERM reach the whole process group; the supervisor decides what happens.
     ignore_interrupts()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     stop = threading.Event()
     with work.open() as (access, handlers):
         worker = Worker(access, handlers, name, timing=timing, stop=stop, role=role, box=box)
         threading.Thread(target=_listen, args=(line, worker, stop), daemon=True).start()
-        # Comes back where it was told to stop, or what it works for was removed.
+        # Returns after ``stop`` is set, or when all followers have been removed.
         worker.run()
     if not stop.is_set():
         sys.exit(_REMOVED)

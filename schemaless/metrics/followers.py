@@ -1,4 +1,4 @@
-"""Triggers: how far their followers are behind, what is parked, and which shards stand still."""
+"""Metrics of triggers: lag, parked cells and shard states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Indexes: in which state each is, how far its follower is behind, and the shards where nobody can say."""
+"""Metrics of indexes: state, lag and shard states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people do to triggers: look where they are, pause, resume, reset and remove them, and deal with parked cells."""
+"""Administration of triggers: status, pause, resume, reset, remove, and parked cells."""
 
 from __future__ import annotations
 
@@ -24,17 +24,21 @@ from schemaless.triggers.declaration import follower_name, is_trigger, trigger_n
 from schemaless.wire.connection import Connection
 
 _SINCE_MARGIN: Final = timedelta(minutes=10)
-"""created_at is not the order in which cells were committed."""
+"""Margin for times, since ``created_at`` is not in commit order."""
 
 _SCANNED_ROWS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class TriggerStatus:
-    """Where a trigger is.
+    """Status of a trigger.
 
     Attributes:
-        small_caches: what to do on servers that keep too few tables open for it.
+        name: name of the trigger.
+        setting: its entry in the catalog.
+        shards: its status in each shard.
+        workers: its live workers.
+        small_caches: advice for each server whose table cache is too small.
     """
 
     name: str
@@ -45,22 +49,22 @@ class TriggerStatus:
 
     @property
     def finds_by(self) -> dict[str, str]:
-        """How its workers find new cells, by server: the binary log, or a sweep, and why."""
+        """How the workers find new cells, by server: from the binary log, or by polling and why."""
         return {server: how for worker in self.workers for server, how in worker.reported.get("finds_by", {}).items()}
 
     @property
     def stands(self) -> bool:
-        """Whether a shard stands still, and somebody has to do something."""
+        """True if a shard has stopped or is missing, and needs action."""
         return any(status.state in (STOPPED, "missing") for status in self.shards)
 
 
 @dataclass(frozen=True, slots=True)
 class ParkedCell:
-    """A cell that a trigger went past.
+    """A cell that a trigger has skipped.
 
     Attributes:
-        error: what the last attempt said, with its traceback.
-        parked_at: UTC.
+        error: the error of the last attempt, with its traceback.
+        parked_at: when it was parked; UTC, ISO 8601.
         replay: whether it is to be tried again.
     """
 
@@ -74,7 +78,11 @@ class ParkedCell:
 
 
 class Triggers:
-    """The triggers of a datastore, for who runs it."""
+    """The triggers of a datastore, for its operators.
+
+    Args:
+        store: the datastore.
+    """
 
     def __init__(self, store: Datastore) -> None:
         self._store = store
@@ -89,10 +97,10 @@ class Triggers:
         return [trigger_name(name) for name in self._settings.all() if is_trigger(name)]
 
     def status(self, name: str) -> TriggerStatus:
-        """Return where a trigger is.
+        """Return the status of a trigger.
 
         Raises:
-            InvalidInput: there is none of that name.
+            InvalidInput: the trigger does not exist.
         """
         follower = follower_name(name)
         setting = self._settings.get(follower)
@@ -104,11 +112,11 @@ class Triggers:
         return TriggerStatus(name, setting, shards, workers, small_table_caches(self._shards))
 
     def pause(self, name: str) -> None:
-        """Have workers begin no more calls, until ``resume``; raises what ``status`` does."""
+        """Pause a trigger: workers start no more calls. Raises what ``status`` does."""
         self._settings.set_desired_state(follower_name(name), PAUSED)
 
     def resume(self, name: str) -> int:
-        """Have a trigger go on, and its shards that stand still try their cell again; return how many did stand."""
+        """Resume a trigger and its stopped shards; return the number of shards that had stopped."""
         follower = follower_name(name)
         self._settings.get(follower)
         looked = self._rows.look((follower, shard) for shard in range(self._store.shard_count))
@@ -119,7 +127,7 @@ class Triggers:
         return len(stopped)
 
     def remove(self, name: str) -> None:
-        """Forget a trigger: how far it is, and its parked cells; raises what ``status`` does."""
+        """Delete a trigger's locations and parked cells; raises what ``status`` does."""
         self._settings.get(follower_name(name))
         self._settings.remove(follower_name(name))
 
@@ -137,23 +145,23 @@ class Triggers:
         return cells
 
     def replay(self, name: str, cells: Iterable[ParkedCell]) -> None:
-        """Have parked cells tried again by the workers of their shards; those that come through are parked no more."""
+        """Request that workers try parked cells again; those that succeed are no longer parked."""
         for cell in cells:
             database = self._shards.database(cell.shard)
             self._shards.execute(cell.shard, sql.ask_to_replay(database, follower_name(name), cell.added_id))
 
     def skip(self, name: str, cells: Iterable[ParkedCell]) -> None:
-        """Forget parked cells: the trigger is not called for them any more."""
+        """Delete parked cells: the trigger is never called for them again."""
         for cell in cells:
             database = self._shards.database(cell.shard)
             self._shards.execute(cell.shard, followers_sql.delete_parked(database, follower_name(name), cell.added_id))
 
     def reset(self, name: str, locations: Mapping[int, int]) -> None:
-        """Have a trigger go on from other locations; what is parked behind them comes again by itself.
+        """Set the locations of a trigger. Cells parked after them are called for again and no longer parked.
 
         Args:
-            name: which.
-            locations: by shard.
+            name: name of the trigger.
+            locations: the new location of each shard to reset.
         """
         follower = follower_name(name)
         self._settings.get(follower)
@@ -165,13 +173,13 @@ class Triggers:
             def operation(connection: Connection, database: str = database, location: int = location) -> None:
                 with connection.transaction():
                     connection.execute(sql.reset(database, follower, location))
-                    connection.execute(followers_sql.delete_parked(database, follower, behind=location))
+                    connection.execute(followers_sql.delete_parked(database, follower, after=location))
 
-            # Safe to repeat: an epoch more does no harm.
+            # Safe to repeat: another increment of the epoch does no harm.
             self._shards.run(shard, operation, writes=True)
 
     def location_since(self, shard: int, since: datetime) -> int:
-        """Return a location before every cell of a shard that was stored at a time or later, or 10 minutes before."""
+        """Return a location before every cell of a shard that was stored at or after a time, less 10 minutes."""
         at = (since - _SINCE_MARGIN).replace(tzinfo=None).isoformat(" ")
         database = self._shards.database(shard)
         for after, up_to, _ in self._internals.id_blocks(shard, _SCANNED_ROWS):

@@ -1,4 +1,4 @@
-"""A trigger's calls: one cell after the other in a shard, tried again, parked, or the shard stands still."""
+"""Calls of a trigger's function: a failing cell is retried and then parked, or its shard stops."""
 
 from __future__ import annotations
 
@@ -22,24 +22,26 @@ from schemaless.triggers.declaration import Call, Trigger, follower_name
 
 _log = logging.getLogger("schemaless")
 
-_FIRST_WAIT_S: Final = 0.1
-_MOST_WAIT_S: Final = 30.0
-_SPREAD: Final = 0.2
-_MOST_ERROR: Final = 8_000
-"""So many characters of an error, with its traceback, are kept."""
+_FIRST_BACKOFF_S: Final = 0.1
+_MAX_BACKOFF_S: Final = 30.0
+"""Backoff between attempts, in seconds; it doubles with each attempt."""
+
+_JITTER: Final = 0.2
+_MAX_ERROR: Final = 8_000
+"""Maximum length of a stored error with its traceback, in characters."""
 
 _REPLAYS: Final = 3
-"""A parked cell is tried again so often for one wish, where each worker that tries it dies."""
+"""Maximum number of workers that one requested replay of a cell may kill."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """How a call ended that did not come through.
+    """A failed call.
 
     Attributes:
-        error: what is kept of it; its first line says it.
-        park: whether it is parked at once.
-        wait_s: how long to wait without counting it; None where it counts.
+        error: the stored error; its first line is the summary.
+        park: whether to park the cell at once.
+        wait_s: time to wait without counting the attempt, in seconds; None if it counts.
     """
 
     error: str
@@ -48,11 +50,15 @@ class _Failed:
 
 
 class Calls:
-    """Deals with cells by calling a trigger's function.
+    """Handles cells by calling a trigger's function.
 
-    A worker that died in a function cannot say so. In a shard whose owner died, and for as long as a shard is
+    A worker that died in a function cannot report it. In a shard whose owner died, and for as long as a shard is
     quarantined, each attempt is therefore recorded before the call and each location after it, so that a cell that
     kills every worker is parked after ``attempts`` deaths.
+
+    Args:
+        trigger: the trigger.
+        store: the datastore, for the function.
     """
 
     def __init__(self, trigger: Trigger, store: Datastore) -> None:
@@ -63,11 +69,11 @@ class Calls:
         self.timeout_s = trigger.timeout_s
 
     def handle_batch(self, context: HandlerContext, pages: Sequence[tuple[LeaseState, Sequence[StoredCell]]]) -> bool:
-        """Do nothing: cells are called for one by one."""
+        """Do nothing: the function is called for one cell at a time."""
         return False
 
     def handle(self, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell]) -> bool:
-        """Call the function for each cell; return whether all are called or parked."""
+        """Call the function for each cell; return True if all have been handled or parked."""
         for cell in cells:
             context.check_active(lease)
             if not self._handle_cell(context, lease, cell):
@@ -75,15 +81,15 @@ class Calls:
         return True
 
     def replay(self, context: HandlerContext, lease: LeaseState) -> None:
-        """Call the function again for the parked cells that somebody wants to be."""
+        """Call the function for the parked cells whose replay was requested."""
         for added_id, attempts, begun in context.rows.to_replay(lease.pair):
             context.check_active(lease)
             cell = next(iter(internals_of(self._store).read_stored(lease.pair[1], [added_id])), None)
-            failed = _Failed("the cell is not there any more")
+            failed = _Failed("the cell no longer exists")
             if begun >= _REPLAYS:
                 failed = _Failed(DIED)
             elif cell is not None:
-                # First: a cell that ends this process is not to end one after the other.
+                # Counted before the call, so that a cell that kills its workers does not do so for ever.
                 context.rows.begin_replay(lease.pair, lease.epoch, added_id, begun + 1)
                 outcome = self._call(context, lease, cell, attempts + 1)
                 if outcome is None:
@@ -94,12 +100,12 @@ class Calls:
         lease.replays = 0
 
     def _handle_cell(self, context: HandlerContext, lease: LeaseState, cell: StoredCell) -> bool:
-        """Deal with one cell; return whether the next one's turn has come."""
+        """Handle one cell; return True if the next one may be handled."""
         if lease.careful:
             if lease.attempts >= self._trigger.attempts:
                 return self._park(context, lease, cell, lease.attempts, lease.death or DIED)
             context.rows.note_attempt(lease.move, lease.attempts + 1, None, DIED)
-            # Behind it: what could not be written down was not called, and does not count.
+            # Counted after the write: if the write fails, the function is not called.
             lease.attempts += 1
             context.recorded(lease)
         attempt = lease.attempts if lease.careful else lease.attempts + 1
@@ -110,15 +116,15 @@ class Calls:
             context.advance(lease, cell.added_id, at_once=was_careful)
             return True
         if failed.wait_s is not None:
-            # It does not count.
+            # The attempt does not count.
             lease.attempts = attempt - 1
             self._wait(context, lease, failed.wait_s, failed.error)
             return False
         if failed.park or attempt >= self._trigger.attempts:
             return self._park(context, lease, cell, attempt, failed.error)
         lease.attempts = attempt
-        wait_s = min(_MOST_WAIT_S, _FIRST_WAIT_S * 2 ** min(attempt - 1, 20))
-        wait_s *= random.uniform(1 - _SPREAD, 1 + _SPREAD)  # noqa: S311 - jitter
+        wait_s = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** min(attempt - 1, 20))
+        wait_s *= random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - jitter
         self._wait(context, lease, wait_s, failed.error)
         return False
 
@@ -136,13 +142,13 @@ class Calls:
             return _Failed(_said(later), wait_s=later.seconds)
         except ServerError as error:
             if error.retryable:
-                # A server that is away for a while would have cells parked that nothing is wrong with.
+                # An unavailable server must not cause cells to be parked.
                 lease.failures += 1
-                wait_s = min(_MOST_WAIT_S, _FIRST_WAIT_S * 2 ** min(lease.failures - 1, 20))
+                wait_s = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** min(lease.failures - 1, 20))
                 return _Failed(_said(error), wait_s=wait_s)
             return _Failed(_traced(error))
         except KeyboardInterrupt as error:
-            # Worker processes ignore SIGINT, so there the function itself has raised it. Elsewhere it is Ctrl-C.
+            # Worker processes ignore SIGINT, so the function itself has raised this. Elsewhere it is Ctrl-C.
             if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
                 raise
             return _Failed(_traced(error))
@@ -156,7 +162,7 @@ class Calls:
         lease.defer(seconds, _first_line(error))
 
     def _park(self, context: HandlerContext, lease: LeaseState, cell: StoredCell, attempts: int, error: str) -> bool:
-        """Go past a cell, or have the shard stand still before it where too many are parked."""
+        """Park a cell, or stop the shard before it if too many cells are parked."""
         if lease.parked >= self._trigger.parked_limit:
             context.rows.stop(lease.move, error)
             context.recorded(lease)
@@ -193,8 +199,8 @@ def _traced(error: BaseException) -> str:
 
 
 def _kept(text: str) -> str:
-    """Return what the table takes of a text."""
-    return text[:_MOST_ERROR].encode(errors="backslashreplace").decode()
+    """Return a text as the table can store it."""
+    return text[:_MAX_ERROR].encode(errors="backslashreplace").decode()
 
 
 def _first_line(error: str) -> str:

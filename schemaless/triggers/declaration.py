@@ -1,4 +1,4 @@
-"""A trigger: a function that is called for each new cell of a column, and how often it is tried."""
+"""Declaration of triggers: functions that are called for each new cell of a column."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Start = Literal["beginning", "end"]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a function is told beside the cell.
+    """Context of a call.
 
     Attributes:
-        store: the datastore, open; with the account of ``trigger run``.
-        shard: the cell's.
-        attempt: 1, and more where it failed before.
+        store: the open datastore, with the account of ``trigger run``.
+        shard: the cell's shard.
+        attempt: number of the attempt, from 1.
     """
 
     store: Datastore
@@ -43,14 +43,16 @@ Function = Callable[[Cell, Call], Any]
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """A function and what ``trigger`` says of it; calling it calls the function.
+    """A function with the parameters of its ``trigger`` decorator; calling it calls the function.
 
     Attributes:
-        column: cells of this column; None for all.
-        start: where it begins when it is run for the first time.
-        attempts: after so many failures a cell is parked.
-        parked_limit: where so many cells of a shard are parked, the shard stands still before the next one.
-        timeout_s: how long a call may take before its process is ended; None for ever.
+        function: the decorated function.
+        name: name of the trigger.
+        column: the column whose cells it is called for; None for all columns.
+        start: where it starts when it runs for the first time.
+        attempts: number of attempts after which a cell is parked.
+        parked_limit: number of parked cells at which a shard stops before the next failing cell.
+        timeout_s: timeout of a call, in seconds, after which its process is ended; None for no timeout.
     """
 
     function: Function
@@ -68,20 +70,20 @@ class Trigger:
             check_column_name(self.column)
         if self.start not in ("beginning", "end"):
             raise InvalidInput(f"trigger {self.name}: start must be 'beginning' or 'end', got {self.start!r}")
-        for what, least in (("attempts", 1), ("parked_limit", 0)):
-            value = getattr(self, what)
+        for parameter, least in (("attempts", 1), ("parked_limit", 0)):
+            value = getattr(self, parameter)
             if type(value) is not int or value < least:
-                raise InvalidInput(f"trigger {self.name}: {what} must be a number from {least} up, got {value!r}")
+                raise InvalidInput(f"trigger {self.name}: {parameter} must be a number from {least} up, got {value!r}")
         if self.timeout_s is not None and not self.timeout_s > 0:
             raise InvalidInput(f"trigger {self.name}: timeout_s must be seconds, over 0, got {self.timeout_s!r}")
 
     def __call__(self, cell: Cell, call: Call) -> Any:
-        """Call the function, as a test of it may."""
+        """Call the function, for example in a test."""
         return self.function(cell, call)
 
     @property
     def spec(self) -> dict[str, Any]:
-        """What the catalog keeps of it."""
+        """The parameters that the catalog stores."""
         return {
             "column": self.column,
             "start": self.start,
@@ -100,42 +102,43 @@ def trigger(
     parked_limit: int = 100,
     timeout_s: float | None = None,
 ) -> Callable[[Function], Trigger]:
-    """Make a function a trigger: 'schemaless trigger run MODULE:NAME' calls it for each new cell of a column.
+    """Declare a function as a trigger, which 'schemaless trigger run MODULE:NAME' calls for each new cell of a column.
 
-    At least once, in the order of each shard. After a crash the last cells come again: the function has to stand that,
-    best by writing under a key that follows from the cell's. What it raises has the cell tried again, later and later;
-    ``ParkCell`` has it parked at once, ``RetryLater`` waits without counting.
+    The function is called at least once for each cell, in the order of each shard. After a crash, the last cells are
+    delivered again, so the function must be idempotent, for example by writing under keys derived from the cell's. If
+    it raises an exception, the cell is retried with increasing backoff; ``ParkCell`` parks it at once, and
+    ``RetryLater`` waits without counting the attempt.
 
     Args:
-        column: cells of this column; None for all.
-        name: what it is called in tables and commands; the function's own name unless given.
-        start: where it begins when it is first run: at the shard's ``beginning``, or at its ``end``, with new cells.
-        attempts: after so many failures the cell is parked, and the next one's turn has come.
-        parked_limit: where so many cells of a shard are parked, the shard stands still before the next that fails.
-        timeout_s: how long a call may take before its worker process is ended; for ever unless given.
+        column: the column whose cells it is called for; None for all columns.
+        name: name of the trigger in tables and commands; by default the name of the function.
+        start: where it starts when it runs for the first time: at the ``beginning`` of each shard, or at its ``end``.
+        attempts: number of attempts after which a cell is parked and the next one is handled.
+        parked_limit: number of parked cells at which a shard stops before the next failing cell.
+        timeout_s: timeout of a call, in seconds, after which the worker process is ended; no timeout by default.
 
     Raises:
-        InvalidInput, InvalidCell: an argument cannot be used.
+        InvalidInput, InvalidCell: an argument is invalid.
     """
 
-    def made(function: Function) -> Trigger:
+    def declare(function: Function) -> Trigger:
         return Trigger(function, name or function.__name__, column, start, attempts, parked_limit, timeout_s)
 
-    return made
+    return declare
 
 
 def follower_name(trigger_name: str) -> str:
-    """Return what a trigger is called in the tables."""
+    """Return the name of a trigger's follower."""
     return _KIND + trigger_name
 
 
 def is_trigger(follower: str) -> bool:
-    """Whether a follower's name is a trigger's."""
+    """Return whether a follower belongs to a trigger."""
     return follower.startswith(_KIND)
 
 
 def trigger_name(follower: str) -> str:
-    """Return the name of the trigger that is called so in the tables."""
+    """Return the name of a follower's trigger."""
     return follower.removeprefix(_KIND)
 
 
@@ -144,17 +147,17 @@ def _said(error: Exception) -> str:
         return str(error)
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, SyntaxError):
-        # It names the place in the module; the traceback ends in the machinery of imports.
+        # A SyntaxError names the place itself; its traceback ends in the import system.
         return text
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{text} ({last.filename}, line {last.lineno})"
 
 
 def import_trigger(target: str) -> Trigger:
-    """Import the trigger that ``MODULE:NAME`` names; modules are looked for in the current folder first.
+    """Import the trigger named ``MODULE:NAME``; the current folder is searched first.
 
     Raises:
-        InvalidInput: there is none.
+        InvalidInput: the module cannot be imported, or has no such trigger.
     """
     module_name, _, name = target.partition(":")
     if not (name and all(part.isidentifier() for part in module_name.split("."))):
@@ -167,13 +170,13 @@ def import_trigger(target: str) -> Trigger:
         sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
-    except SystemExit as left:
+    except SystemExit as exit_:
         raise InvalidInput(
-            f"{target}: {module_name!r} raised {left!r} while it was imported; it must not end the program: put what "
+            f"{target}: {module_name!r} raised {exit_!r} while it was imported; it must not end the program: put what "
             "it runs as a script behind 'if __name__ == \"__main__\":'"
-        ) from left
+        ) from exit_
     except Exception as error:
-        # An interrupt that Python has wrapped is not the module's fault.
+        # Python may wrap an interrupt, which is not the module's fault.
         if is_interrupt(error):
             raise
         raise InvalidInput(f"{target}: cannot import {module_name!r} from {here}: {_said(error)}") from error

@@ -1,4 +1,4 @@
-"""What the worker processes of a trigger run, and how its rows are prepared."""
+"""Creation of a trigger's rows, and the worker processes that call its function."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _log = logging.getLogger("schemaless")
 
 
 def prepare(store: Datastore, trigger: Trigger) -> bool:
-    """Make a trigger's rows where it is run for the first time; return whether it is.
+    """Create a trigger's rows if it runs for the first time; return True if it does.
 
     Raises:
-        InvalidInput: it was made for another column.
+        InvalidInput: the trigger was created for another column.
     """
     settings = Settings(internals_of(store).follower_access)
     name = follower_name(trigger.name)
@@ -87,14 +87,14 @@ def trigger_supervisor(
 
 
 def caught_up(store: Datastore, trigger: Trigger) -> Callable[[], bool]:
-    """Return what says whether a trigger has dealt with all that is there now; a shard that stands still counts.
+    """Return a predicate that is true once a trigger has handled all cells that exist now.
 
-    Of a shard that cannot be asked, or has no row, nobody knows: it is waited for, until it can be.
+    Stopped shards count as done. A shard that cannot be read, or has no row, is waited for.
     """
     rows = FollowerRows(internals_of(store).shards)
     pairs = [(follower_name(trigger.name), shard) for shard in range(store.shard_count)]
     ends: dict[Pair, int] = {}
-    said: set[int] = set()
+    reported: set[int] = set()
 
     def ended() -> bool:
         looked = rows.look(pairs)
@@ -102,10 +102,10 @@ def caught_up(store: Datastore, trigger: Trigger) -> Callable[[], bool]:
         for pair in pairs:
             if pair in now:
                 ends.setdefault(pair, now[pair].top)
-            elif pair[1] not in said:
-                said.add(pair[1])
+            elif pair[1] not in reported:
+                reported.add(pair[1])
                 reason = looked.failed.get(pair[1], "it has no progress row there")
-                _log.warning("this cannot see whether %s has caught up in shard %d: %s", trigger.name, pair[1], reason)
+                _log.warning("cannot tell whether %s has caught up in shard %d: %s", trigger.name, pair[1], reason)
         return all(
             pair in now and not now[pair].replays and (now[pair].location >= ends[pair] or now[pair].state == STOPPED)
             for pair in pairs
