@@ -276,7 +276,7 @@ def status_json(index: IndexStatus) -> dict[str, Any]:
         "ids_behind": _behind(index),
         "behind_s": max((shard.behind_s for shard in index.shards), default=0.0),
         "small_table_caches": dict(index.small_caches),
-        "workers": [asdict(worker) for worker in index.workers],
+        "workers": [worker.as_json() for worker in index.workers],
         "shards": [
             {
                 **({} if shard.row is None else asdict(shard.row)),

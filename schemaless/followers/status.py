@@ -70,6 +70,15 @@ class WorkerStatus:
     lease_s: float
     reported: Mapping[str, Any]
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the status for ``--json``, whose keys are stable."""
+        return {
+            "worker": self.worker,
+            "followers": self.followers,
+            "lease_s": self.lease_s,
+            "told": dict(self.reported),
+        }
+
     @property
     def for_quarantine(self) -> bool:
         """True if it serves quarantined shards only."""

@@ -168,7 +168,7 @@ class Calls:
             context.recorded(lease)
             lease.state = STOPPED
             _log.warning(
-                "%s: shard %d stands still before cell %s: %d cells are parked, and %s",
+                "%s: shard %d has stopped before cell %s: %d cells are parked, and %s",
                 self._trigger.name,
                 lease.pair[1],
                 cell.key,

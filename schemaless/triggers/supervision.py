@@ -34,7 +34,7 @@ def prepare(store: Datastore, trigger: Trigger) -> bool:
     if before is not None and before.spec["column"] != trigger.column:
         raise InvalidInput(
             f"trigger {trigger.name} follows column {before.spec['column']}, and the code says {trigger.column}: give "
-            f"it another name, or 'schemaless trigger remove {trigger.name} --execute', which forgets how far it is"
+            f"it another name, or 'schemaless trigger remove {trigger.name} --execute', which deletes its progress"
         )
 
     def start_of(shard: int) -> int:

@@ -179,4 +179,5 @@ def test_status_shows_quarantined_shards_and_long_calls(settings, works, follow_
     assert "by 1 worker, and 1 worker for quarantined shards" in shown.out
     assert f"shard 1 quarantined: {DIED} (SIGSEGV)" in shown.err
     assert "of shard 1, added_id 41" in shown.err
+    assert {frozenset(worker) for worker in told["workers"]} == {frozenset(("worker", "followers", "lease_s", "told"))}
     assert (shown.code, told["shards"][0]["state"], told["shards"][0]["shard"]) == (0, "quarantined", 1)

@@ -108,7 +108,7 @@ def test_run_once_calls_each_cell_and_says_where_it_is(start, tmp_path, fresh_st
     assert "would be removed, with 0 parked cells" in call("remove", "keep").out
     assert "is removed" in call("remove", "keep", "--execute").out
     assert call("status", "keep").code == 2
-    assert "no trigger was run yet" in call("status").out
+    assert "no trigger has run yet" in call("status").out
 
 
 @pytest.mark.once

@@ -1,4 +1,4 @@
-"""``schemaless trigger parked``, ``replay`` and ``skip``: the cells that a trigger went past."""
+"""``schemaless trigger parked``, ``replay`` and ``skip``: the cells that a trigger has skipped."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def _cell_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def parked(name: str, shards_text: str | None, url: str, as_json: bool) -> None:
     """List the cells that a trigger has parked, and why.
 
-    Each cell has the error of its last attempt; with --json, also the traceback. Afterwards, mend the cause and use
-    'trigger replay', or use 'trigger skip'.
+    Each cell has the error of its last attempt; with --json, also the traceback. Fix the cause and use 'trigger
+    replay', or use 'trigger skip'.
 
     \b
     Examples:
@@ -71,7 +71,7 @@ def parked(name: str, shards_text: str | None, url: str, as_json: bool) -> None:
 @click.argument("name")
 @_cell_options
 def replay(name: str, **chosen: Unpack[_Chosen]) -> None:
-    """Have parked cells tried again, once each.
+    """Try parked cells again, once each.
 
     The workers of their shards call the function for them within a moment, between new cells, so they are not in the
     order of the shard. A cell whose call succeeds is parked no more; any other stays parked, with its newest error. If
@@ -89,9 +89,9 @@ def replay(name: str, **chosen: Unpack[_Chosen]) -> None:
 @click.argument("name")
 @_cell_options
 def skip(name: str, **chosen: Unpack[_Chosen]) -> None:
-    """Forget parked cells: the function is not called for them any more.
+    """Forget parked cells: the function is never called for them again.
 
-    The cells themselves stay. If a shard has stopped, 'trigger resume' lets it continue.
+    The cells themselves are kept. If a shard has stopped, 'trigger resume' lets it continue.
 
     \b
     Examples:
@@ -108,7 +108,7 @@ def _treat(
     would: str,
     **chosen: Unpack[_Chosen],
 ) -> None:
-    """Do something to the parked cells that the options choose, or say to which it would be done."""
+    """Replay or skip the parked cells that the options select, or list them without --execute."""
     execute = chosen["execute"]
     with open_store(chosen["url"]) as store:
         triggers = Triggers(store)

@@ -1,4 +1,4 @@
-"""``schemaless trigger status``: where triggers are, worst shards first."""
+"""``schemaless trigger status``: progress of triggers, worst shards first."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def status(name: str | None, each_shard: bool, url: str, as_json: bool) -> int:
     """Show the state of a trigger, or of all triggers.
 
     The status shows how far behind each shard is, which shards wait, are quarantined or have stopped and why, and which
-    workers run; the worst shards come first. A shard is quarantined while one of its cells kills its workers: workers
-    of their own call its cells one at a time, and all other shards continue.
+    workers run; the worst shards come first. A shard is quarantined while one of its cells kills its workers: separate
+    workers handle its cells one at a time, and all other shards continue.
 
     How far a shard is behind is given in two ways: by the added_ids between the trigger's location and the shard's end,
     counting all columns, and by the age of the first of these cells. A call that has taken 10 seconds or more is named
@@ -57,7 +57,7 @@ def status(name: str | None, each_shard: bool, url: str, as_json: bool) -> int:
     if as_json:
         print_json(status_json(statuses[0]) if name is not None else [status_json(state) for state in statuses])
     elif not statuses:
-        out().print("no trigger was run yet; 'schemaless trigger run MODULE:NAME' begins one")
+        out().print("no trigger has run yet; start one with 'schemaless trigger run MODULE:NAME'")
     else:
         for state in statuses:
             show_status(state, each_shard)
@@ -65,7 +65,7 @@ def status(name: str | None, each_shard: bool, url: str, as_json: bool) -> int:
 
 
 def show_status(trigger: TriggerStatus, each_shard: bool) -> None:
-    """Print a status."""
+    """Print the status of a trigger."""
     spec = trigger.setting.spec
     of = "all columns" if spec["column"] is None else f"column {spec['column']}"
     apart = sum(worker.for_quarantine for worker in trigger.workers)
@@ -75,10 +75,10 @@ def show_status(trigger: TriggerStatus, each_shard: bool) -> None:
     out().print(f"[bold]{trigger.name}[/]: {trigger.setting.desired_state}, cells of {of}, by {by}")
     if not trigger.workers and trigger.setting.desired_state != "paused":
         note("no worker runs it now; start one with 'schemaless trigger run MODULE:NAME'")
-    deaf = {server: how for server, how in trigger.finds_by.items() if how != HEARD}
-    if trigger.finds_by and not deaf:
+    polled = {server: how for server, how in trigger.finds_by.items() if how != HEARD}
+    if trigger.finds_by and not polled:
         note("new cells are heard of from the binary log")
-    for server, how in deaf.items():
+    for server, how in polled.items():
         note(f"new cells on {server} are found by {how}")
     for server, advice in trigger.small_caches.items():
         note(f"{server}: {advice}")
@@ -96,11 +96,11 @@ def show_status(trigger: TriggerStatus, each_shard: bool) -> None:
         if status.cause is not None:
             note(f"shard {status.shard} {status.state}: {status.cause}")
     for worker in trigger.workers:
-        in_hand = worker.reported.get("in_hand")
-        if in_hand is not None and in_hand["for_s"] > _LONG_CALL_S:
+        call = worker.reported.get("in_hand")
+        if call is not None and call["for_s"] > _LONG_CALL_S:
             note(
-                f"worker {worker.worker} has been in one call since {in_hand['since']}: cell "
-                f"({', '.join(in_hand['key'])}) of shard {in_hand['shard']}, added_id {in_hand['added_id']}"
+                f"worker {worker.worker} has been in one call since {call['since']}: cell "
+                f"({', '.join(call['key'])}) of shard {call['shard']}, added_id {call['added_id']}"
             )
         for _, number, reason in worker.reported.get("waits", []):
             note(f"worker {worker.worker} waits in shard {number}: {reason}")
@@ -141,7 +141,7 @@ def status_json(trigger: TriggerStatus) -> dict[str, Any]:
         "parked": sum(status.row.parked for status in trigger.shards if status.row is not None),
         "finds_by": trigger.finds_by,
         "small_table_caches": dict(trigger.small_caches),
-        "workers": [asdict(worker) for worker in trigger.workers],
+        "workers": [worker.as_json() for worker in trigger.workers],
         "shards": [
             {
                 **({} if status.row is None else asdict(status.row)),

@@ -22,7 +22,7 @@ execute_option = click.option(
 @url_option
 @json_option
 def pause(name: str, url: str, as_json: bool) -> None:
-    """Have workers begin no more calls, until 'trigger resume'.
+    """Pause a trigger: workers start no more calls until 'trigger resume'.
 
     Calls that are running end by themselves. Workers learn of the pause within two seconds, and keep their shards.
 
@@ -46,7 +46,7 @@ def resume(name: str, url: str, as_json: bool) -> None:
     """Let a paused trigger continue.
 
     Shards that have stopped try their cell again, from the first attempt on. A shard stops when too many of its cells
-    are parked: look at them with 'trigger parked', mend the cause, and then 'trigger replay' or 'trigger skip' them.
+    are parked: look at them with 'trigger parked', fix the cause, and then 'trigger replay' or 'trigger skip' them.
     Otherwise the shard stops at the same cell again.
 
     \b
@@ -54,11 +54,11 @@ def resume(name: str, url: str, as_json: bool) -> None:
       schemaless trigger resume bill_rider
     """
     with open_store(url) as store:
-        stood = Triggers(store).resume(name)
+        restarted = Triggers(store).resume(name)
     if as_json:
-        print_json({"name": name, "wanted": "running", "restarted_shards": stood})
+        print_json({"name": name, "wanted": "running", "restarted_shards": restarted})
     else:
-        out().print(f"{name} continues; {stood} shards had stopped", markup=False)
+        out().print(f"{name} continues; {restarted} shards had stopped", markup=False)
 
 
 @click.command()
@@ -116,10 +116,10 @@ def reset(
     url: str,
     as_json: bool,
 ) -> None:
-    """Have a trigger continue from another location.
+    """Let a trigger continue from another location.
 
-    The trigger is called again for the cells after the location. Use it after the function was mended, or after a
-    failover that lost cells. Cells after the location that are parked are parked no more, since the trigger is called
+    The trigger is called again for the cells after the location. Use it after the function was fixed, or after a
+    failover that lost cells. Cells after the location that are parked are no longer parked, since the trigger is called
     for them again anyway. The worker of a shard continues from the new location within a moment.
 
     With --since, the command reads the shards to find the location, and begins ten minutes earlier, since cells are not
