@@ -54,7 +54,7 @@ def measure(store: schemaless.Datastore, shards: int) -> None:
         (
             "a look at a cluster, noted",
             "2 s",
-            lambda: job_store.note_look(job.job_id, "cluster-1", "somebody", None, {"lag_s": {}}, {}),
+            lambda: job_store.record_poll(job.job_id, "cluster-1", "somebody", None, {"lag_s": {}}, {}),
         ),
         ("a driver's list of shards", "shard", lambda: job_store.shards(job.job_id, counters=False)),
         ("a status, or the progress of a run", "1 s", lambda: status_of(job_store, job.job_id)),

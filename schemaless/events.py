@@ -48,7 +48,7 @@ class Step(Event):
 E = TypeVar("E", bound=Event)
 
 
-def nobody(event: Event) -> None:
+def ignore_events(event: Event) -> None:
     """Ignore the event; the default of every ``listener``."""
 
 

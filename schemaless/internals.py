@@ -149,7 +149,7 @@ class Internals:
         """Return the cell of a complete row of a shard's ``cell`` table."""
         return self.reader.stored(row, shard)
 
-    def stored_tails(self, tails: Sequence[Tail], column_name: str | None) -> dict[int, Page[StoredCell]]:
+    def read_tails(self, tails: Sequence[Tail], column_name: str | None) -> dict[int, Page[StoredCell]]:
         """Read the next cells of many shards' change feeds with one statement per server.
 
         Returns:

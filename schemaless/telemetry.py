@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from schemaless.datastore import Datastore
-from schemaless.events import Advanced, Event, Listener, nobody
+from schemaless.events import Advanced, Event, Listener, ignore_events
 from schemaless.internals import internals_of
 from schemaless.wire.connection_slots import SlotAwaited
 from schemaless.wire.pool import Retried
@@ -212,7 +212,7 @@ def listener(what: str, *, meter_provider: MeterProvider | None = None) -> Liste
         The listener. Without OpenTelemetry it does nothing.
     """
     if not available():
-        return nobody
+        return ignore_events
     from opentelemetry import metrics
 
     meter = metrics.get_meter(_SCOPE, meter_provider=meter_provider)

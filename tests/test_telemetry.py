@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import schemaless
 from schemaless import telemetry
-from schemaless.events import Advanced, Step, nobody
+from schemaless.events import Advanced, Step, ignore_events
 from schemaless.internals import internals_of
 from schemaless.wire.pool import NodePool, PoolOptions
 
@@ -159,6 +159,6 @@ def test_without_opentelemetry_nothing_happens(store, monkeypatch):
     monkeypatch.setattr(telemetry, "available", lambda: False)
 
     assert telemetry.instrument(store) is False
-    assert telemetry.listener("nightly") is nobody
+    assert telemetry.listener("nightly") is ignore_events
     assert not set(telemetry.CALLS) & set(vars(store))
     assert internals_of(store).shards.pools.pool_for(internals_of(store).shards.node_of(0)).listener is None

@@ -19,7 +19,7 @@ from schemaless.cells.dictionary_replicas import DictionaryReplicas, remove_copi
 from schemaless.cells.sql import select_named
 from schemaless.datastore import Datastore
 from schemaless.errors import DictionaryInUse, InvalidInput
-from schemaless.events import Advanced, Listener, nobody
+from schemaless.events import Advanced, Listener, ignore_events
 from schemaless.internals import internals_of
 from schemaless.schema.sql import select_moved_tables
 from schemaless.topology.lost_primaries import lost_primaries
@@ -49,7 +49,9 @@ class Retired:
     cells: int = 0
 
 
-def remove(store: Datastore, dictionary_id: int, *, grace_s: float = GRACE_S, listener: Listener = nobody) -> Retired:
+def remove(
+    store: Datastore, dictionary_id: int, *, grace_s: float = GRACE_S, listener: Listener = ignore_events
+) -> Retired:
     """Retire a dictionary, or remove one that was retired an hour ago and that no cell needs.
 
     The number of a removed dictionary is never used again.

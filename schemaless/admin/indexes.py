@@ -31,7 +31,7 @@ def indexes_of(store: Datastore) -> Indexes:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepIndexes:
+class MaintainIndexes:
     """The work of worker processes that maintain indexes.
 
     Attributes:
@@ -64,7 +64,7 @@ def index_supervisor(store: Datastore, names: tuple[str, ...], workers: int) -> 
     """
     indexes = indexes_of(store)
     # Each process reads the topology itself, because it may have changed since this process did.
-    work = KeepIndexes(replace(opening_of(store), topology=None), names)
+    work = MaintainIndexes(replace(opening_of(store), topology=None), names)
     return Supervisor(
         internals_of(store).follower_access,
         work,

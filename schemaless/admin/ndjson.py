@@ -35,7 +35,7 @@ from schemaless.errors import (
     InvalidInput,
     SchemalessError,
 )
-from schemaless.events import Advanced, Event, Listener, nobody
+from schemaless.events import Advanced, Event, Listener, ignore_events
 from schemaless.internals import internals_of
 
 _BODY_FIELD: Final = b'"body":'
@@ -141,7 +141,7 @@ class _Line:
 
 
 @dataclass(frozen=True, slots=True)
-class LinePassedOver(Event):
+class LineSkipped(Event):
     """A line was skipped because it is not a document, or its cell cannot be written.
 
     Attributes:
@@ -161,7 +161,7 @@ def load(
     source: str,
     keep_going: bool = False,
     bounds: BatchBounds = BATCH_BOUNDS,
-    listener: Listener = nobody,
+    listener: Listener = ignore_events,
 ) -> LoadOutcome:
     """Write one cell for each line.
 
@@ -176,7 +176,7 @@ def load(
         keep_going: skip and report lines that are not documents, or whose cell exists with another body or one that
             does not decode.
         bounds: bounds of a batch's size.
-        listener: receives each advance, in bytes of lines, and each ``LinePassedOver``.
+        listener: receives each advance, in bytes of lines, and each ``LineSkipped``.
 
     Raises:
         InvalidInput: a line cannot be used; the batches before it are written.
@@ -199,7 +199,7 @@ def load(
         damaged = isinstance(error, CorruptBody) and error.key is not None
         message = f"stored {error}" if damaged else str(error)
         outcome.failures.append((number, message))
-        listener(LinePassedOver(number, message))
+        listener(LineSkipped(number, message))
 
     max_cells, max_bytes = bounds.of(store.shard_count)
     batch: dict[CellKey, _Line] = {}

@@ -18,7 +18,7 @@ from schemaless.cell import CellKey
 from schemaless.cells.sql import select_nothing
 from schemaless.datastore import Datastore
 from schemaless.errors import AccessDenied, ShardIdentityMismatch, ShardMoving
-from schemaless.events import Advanced, Event, Listener, Total, nobody
+from schemaless.events import Advanced, Event, Listener, Total, ignore_events
 from schemaless.followers import sql as followers_sql
 from schemaless.followers.settings import NEW, Setting, Settings
 from schemaless.indexes import sql
@@ -94,7 +94,7 @@ class Unseen:
 
 
 @dataclass(slots=True)
-class TableProof:
+class TableCheckReport:
     """Result of a check.
 
     Attributes:
@@ -163,7 +163,7 @@ class TableCheck:
         self._shards = self._internals.shards
         self._catalog = self._read()
 
-    def run(self, shards: Sequence[int], listener: Listener = nobody) -> TableProof:
+    def run(self, shards: Sequence[int], listener: Listener = ignore_events) -> TableCheckReport:
         """Check the follower and index tables of some shards against the catalog.
 
         Args:
@@ -173,7 +173,7 @@ class TableCheck:
         Raises:
             ServerError: a server cannot be reached.
         """
-        proof = TableProof(len(self._catalog.followers), len(self._catalog.indexes), len(shards))
+        proof = TableCheckReport(len(self._catalog.followers), len(self._catalog.indexes), len(shards))
         unseen: Counter[tuple[str, str]] = Counter()
         reasons: dict[tuple[str, str], str] = {}
         listener(Total(len(shards)))

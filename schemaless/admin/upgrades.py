@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from schemaless.cells.dictionary_replicas import DictionaryReplicas, dictionary_replicas_of, level
 from schemaless.errors import InvalidInput, SchemalessError, ServerError, ServerUnavailable
-from schemaless.events import Advanced, Listener, Total, nobody
+from schemaless.events import Advanced, Listener, Total, ignore_events
 from schemaless.keys import check_datastore_name, shard_database
 from schemaless.schema.creation import upgrade
 from schemaless.schema.databases import Identity, version_of
@@ -76,7 +76,7 @@ class _Database:
         return self.pool.node
 
 
-def schema_status(url: ServerURL, *, listener: Listener = nobody) -> list[DatabaseState]:
+def schema_status(url: ServerURL, *, listener: Listener = ignore_events) -> list[DatabaseState]:
     """Return the schema revisions of the catalog and of every shard, in order.
 
     A server that cannot be reached is reported in the result, and the others are still read.
@@ -112,7 +112,7 @@ def schema_status(url: ServerURL, *, listener: Listener = nobody) -> list[Databa
         return [states[database.name] for database in databases]
 
 
-def upgrade_schema(url: ServerURL, *, at_once: int = AT_ONCE, listener: Listener = nobody) -> UpgradeOutcome:
+def upgrade_schema(url: ServerURL, *, at_once: int = AT_ONCE, listener: Listener = ignore_events) -> UpgradeOutcome:
     """Run the schema revisions that the catalog and the shards lack; a failing shard does not stop the others.
 
     Dictionaries are copied to each cluster that lacks one, and restored in a catalog that lost one.

@@ -45,7 +45,7 @@ from schemaless.cell import JSONDocument
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.registry import SERIALIZERS
 from schemaless.errors import InvalidInput
-from schemaless.events import Advanced, Listener, nobody
+from schemaless.events import Advanced, Listener, ignore_events
 from schemaless.numbers import Interval
 
 _CHUNK_BYTES: Final = 1 << 20
@@ -148,7 +148,7 @@ class Benchmark:
         """How many steps ``run`` reports."""
         return (self._rounds_wanted * self._passes + 1) * len(self._chunks) * len(self._entrants)
 
-    def run(self, listener: Listener = nobody) -> Result:
+    def run(self, listener: Listener = ignore_events) -> Result:
         """Measure, and return what was found.
 
         An interrupt after the first whole round ends it with the rounds that are whole.

@@ -19,7 +19,7 @@ from schemaless.capacity.measurement import ClusterFiles, DayIntake, Measurement
 from schemaless.capacity.sql import SELECT_NOW
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput, ServerError
-from schemaless.events import Advanced, Listener, nobody
+from schemaless.events import Advanced, Listener, ignore_events
 from schemaless.internals import internals_of
 from schemaless.numbers import Interval, added
 from schemaless.survey.page_model import MARIADB, MYSQL
@@ -76,7 +76,7 @@ def measure(
     disks: Mapping[str, GivenDisk] | None = None,
     seed: int | None = None,
     bounds: MeasureBounds = MEASURE_BOUNDS,
-    listener: Listener = nobody,
+    listener: Listener = ignore_events,
 ) -> Measurement:
     """Measure a datastore.
 

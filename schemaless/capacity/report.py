@@ -43,7 +43,7 @@ class CodecTrials:
     files: Mapping[tuple[str, str], Interval] = field(default_factory=dict)
 
 
-NOTHING_TRIED: Final = CodecTrials((), {}, {})
+NO_CODEC_TRIALS: Final = CodecTrials((), {}, {})
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from schemaless.capacity.steps import Step
 from schemaless.codec.registry import LEGACY, NONE, PACKED, codec_named
 from schemaless.codec.trial import NEEDS_NATIVE
 
-__all__ = ["beside_the_cells", "how_obtained", "notes_of", "warnings_of"]
+__all__ = ["how_obtained", "note_on_other_tables", "notes_of", "warnings_of"]
 
 _STALE_DAYS: Final = 3
 _RECENT_STEP_DAYS: Final = 56
@@ -118,7 +118,7 @@ def notes_of(report: CapacityReport) -> list[str]:
     return notes
 
 
-def beside_the_cells(measurements: Sequence[Measurement]) -> list[str]:
+def note_on_other_tables(measurements: Sequence[Measurement]) -> list[str]:
     """Return a note on the size and growth of the tables of followers and indexes.
 
     Args:

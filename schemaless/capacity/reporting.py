@@ -1,7 +1,7 @@
 """Build a capacity report.
 
-``make`` reads the saved measurements from the catalog and samples cells to try codecs on; ``put_together`` is the pure
-part.
+``make`` reads the saved measurements from the catalog and samples cells to try codecs on; ``assemble_report`` is the
+pure part.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from schemaless.capacity.measure import check_disks, measure
 from schemaless.capacity.measurement import Measurement
 from schemaless.capacity.planning import Cost, Level, Planning, PlanningOptions, costs, levels, verdict
 from schemaless.capacity.rebuilt import Unit, disk_per_body, is_small, predicted_files, unit_of, whole_files
-from schemaless.capacity.report import NOTHING_TRIED, CapacityReport, CodecTrials, ColumnForecast
-from schemaless.capacity.report_notes import beside_the_cells, how_obtained, notes_of, warnings_of
+from schemaless.capacity.report import NO_CODEC_TRIALS, CapacityReport, CodecTrials, ColumnForecast
+from schemaless.capacity.report_notes import how_obtained, note_on_other_tables, notes_of, warnings_of
 from schemaless.capacity.series import Series, daily, errors, weighted
 from schemaless.capacity.skew import skew_of
 from schemaless.capacity.steps import rate, steps
@@ -29,7 +29,7 @@ from schemaless.codec.registry import DEFAULT, NONE, PACKED, Codec, codec_named,
 from schemaless.codec.trial import NOT_TRIED, worth_trying
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput, ServerError
-from schemaless.events import Listener, Step, nobody
+from schemaless.events import Listener, Step, ignore_events
 from schemaless.internals import internals_of
 from schemaless.numbers import Interval
 from schemaless.survey.column_trials import CellSample, ColumnTrial, sample_cells, try_codec
@@ -71,7 +71,7 @@ DEFAULT_OPTIONS: Final = Asked()
 
 
 def make(
-    store: Datastore, options: Asked = DEFAULT_OPTIONS, *, fresh: bool = False, listener: Listener = nobody
+    store: Datastore, options: Asked = DEFAULT_OPTIONS, *, fresh: bool = False, listener: Listener = ignore_events
 ) -> CapacityReport:
     """Build a report of a datastore. Writes nothing.
 
@@ -100,7 +100,7 @@ def make(
                 "the catalog has no saved measurement, so one was taken for this report only; run 'schemaless capacity "
                 "measure' daily to save them"
             )
-    trials = NOTHING_TRIED
+    trials = NO_CODEC_TRIALS
     try:
         cells = _cells(store, measurements[-1], options.seed)
         if cells is not None:
@@ -115,14 +115,14 @@ def make(
     except (ServerError, InvalidInput) as error:
         notes.append(f"no codec could be tried: {error}")
     listener(Step("forecasting"))
-    return put_together(measurements, trials, datetime.datetime.now(datetime.UTC), options, notes=notes)
+    return assemble_report(measurements, trials, datetime.datetime.now(datetime.UTC), options, notes=notes)
 
 
 def _chosen(choice: Choice | None) -> str | None:
     return None if choice is None or choice.chosen is None else choice.chosen.name
 
 
-def put_together(
+def assemble_report(
     measurements: Sequence[Measurement],
     trials: CodecTrials,
     made_at: datetime.datetime,
@@ -182,7 +182,7 @@ def put_together(
     return replace(
         report,
         warnings=tuple(warnings_of(report)),
-        notes=(*notes, *differences, *newest.notes, *notes_of(report), *beside_the_cells(measurements)),
+        notes=(*notes, *differences, *newest.notes, *notes_of(report), *note_on_other_tables(measurements)),
     )
 
 
@@ -216,7 +216,7 @@ def _costs(report: CapacityReport, seed: int) -> tuple[Cost, ...]:
     return costs(growth, (codec, times), options)
 
 
-def try_all(cells: CellSample, listener: Listener = nobody) -> CodecTrials:
+def try_all(cells: CellSample, listener: Listener = ignore_events) -> CodecTrials:
     """Try every codec on sampled cells of every column. Needs no server."""
     layout = cells.layouts[0]
     now = {column: [len(cell.body) for cell in cells.of_column(column)] for column in cells.column_names()}

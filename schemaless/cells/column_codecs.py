@@ -154,7 +154,7 @@ def _take_back(connection: Connection, name: str, dictionary_id: int) -> None:
     rows = connection.rows(sql.select_dictionary(name, dictionary_id, lock=True))
     if not rows or rows[0][0] is None:
         raise _missing(dictionary_id)
-    connection.execute(sql.take_back_dictionary(name, dictionary_id))
+    connection.execute(sql.restore_retired_dictionary(name, dictionary_id))
 
 
 class ColumnCodecs:

@@ -101,7 +101,7 @@ class StoredDictionaries:
         """The dictionaries in the cache; no server is contacted."""
         return _InMemory(self._cache)
 
-    def to_write_with(self, dictionary_id: int) -> Dictionary:
+    def for_new_bodies(self, dictionary_id: int) -> Dictionary:
         """Read a dictionary from the catalog again, for new bodies.
 
         Raises:

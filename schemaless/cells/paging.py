@@ -21,7 +21,7 @@ _PAGE_BYTES: Final = 1 << 20
 _FIRST_VERSIONS: Final = 8
 _MAX_VERSIONS: Final = 100
 _VERSIONS_BYTES: Final = 4 << 20
-MOST_PAGE_BYTES: Final = 16 << 20
+MAX_PAGE_BYTES: Final = 16 << 20
 """Maximum size of all bodies of a page, in bytes: the maximum size of one body."""
 
 Row = tuple[int, bytes, str, int, bytes, str]
@@ -81,7 +81,7 @@ def read_page(
         return rows
 
     while True:
-        rows = page(up_to, MOST_PAGE_BYTES // cells)
+        rows = page(up_to, MAX_PAGE_BYTES // cells)
         more = len(rows) == cells
         if None not in [row[4] for row in rows]:
             break

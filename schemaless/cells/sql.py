@@ -325,7 +325,7 @@ def update_dictionary(catalog: str, dictionary_id: int, content: bytes, digest: 
     return update(table(catalog, b"dictionary"), _content(content, digest), dictionary_id=dictionary_id)
 
 
-def take_back_dictionary(catalog: str, dictionary_id: int) -> bytes:
+def restore_retired_dictionary(catalog: str, dictionary_id: int) -> bytes:
     """Put a retired dictionary back into use."""
     return update(table(catalog, b"dictionary"), {"retired_at": None}, dictionary_id=dictionary_id)
 

@@ -34,7 +34,7 @@ from schemaless.errors import (
 from schemaless.keys import cell_key, check_created_at, check_ref_key
 from schemaless.topology.placement import shard_for
 from schemaless.topology.shards import Shards
-from schemaless.wire.connection import Connection, Rows, in_packets
+from schemaless.wire.connection import Connection, Rows, split_statements
 from schemaless.wire.driver import Reply
 from schemaless.wire.errors import ConnectionLost, DuplicateKey
 
@@ -355,7 +355,7 @@ def _statements(
             f"escaped), but the server accepts {connection.max_allowed_packet:,}. Raise max_allowed_packet there"
         )
 
-    return in_packets(cells, functools.partial(_insert_sql, database), connection.max_statement_bytes, refuse)
+    return split_statements(cells, functools.partial(_insert_sql, database), connection.max_statement_bytes, refuse)
 
 
 def _insert_sql(database: str, cells: Sequence[EncodedCell]) -> bytes:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from schemaless.admin.table_check import TableCheck, TableFault, TableProof
+from schemaless.admin.table_check import TableCheck, TableCheckReport, TableFault
 from schemaless.cli.faults import FaultOutput, verify_workers
 from schemaless.cli.jobs import workers_options
 from schemaless.cli.options import open_store, shards_of, shards_option, url_option
@@ -86,7 +86,7 @@ def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_
     return EXIT_FAILED if report.faults else 0
 
 
-def _print_tables(tables: TableProof) -> None:
+def _print_tables(tables: TableCheckReport) -> None:
     """Print the number of tables checked, and the tables that the account cannot read."""
     out().print(
         f"tables of {tables.followers:,} followers and {tables.indexes:,} indexes in {tables.shards:,} shards: "
@@ -97,6 +97,6 @@ def _print_tables(tables: TableProof) -> None:
         note(f"not checked: {unseen.table} in {unseen.shards:,} shards of {unseen.server}: {unseen.message}")
 
 
-def _json(tables: TableProof) -> dict[str, Any]:
+def _json(tables: TableCheckReport) -> dict[str, Any]:
     counts = facts(tables, "followers", "indexes", "shards", "locations", "parked_cells", "index_tables")
     return {**counts, "unseen": [facts(unseen, "server", "table", "shards", "message") for unseen in tables.unseen]}

@@ -15,7 +15,7 @@ from schemaless.cli.options import note_dry, open_store, shards_of, shards_optio
 from schemaless.cli.quantities import CatalogId
 from schemaless.cli.trigger.steer import execute_option
 from schemaless.errors import InvalidInput, SchemalessError
-from schemaless.events import nobody
+from schemaless.events import ignore_events
 from schemaless.followers.states import QUARANTINED
 from schemaless.indexes.admin import IndexStatus, Watch
 from schemaless.indexes.check import Found
@@ -160,7 +160,7 @@ def run(names: tuple[str, ...], workers: int, once: bool, url: str, as_json: boo
             supervisor = index_supervisor(store, names, workers)
             note(f"keeping {', '.join(f'{entry.name} ({entry.number})' for entry in entries)}")
             title = f"filling {', '.join(filling)}"
-            with progress(title, None, "ids") if filling else nullcontext(nobody) as listener:
+            with progress(title, None, "ids") if filling else nullcontext(ignore_events) as listener:
                 supervisor.run(Watch(indexes, names, listener, once=once))
             if once:
                 break

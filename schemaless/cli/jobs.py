@@ -22,13 +22,13 @@ from schemaless.jobs.job import (
     Job,
     JobState,
     Kind,
-    RunBegan,
-    RunGoesOn,
+    RunProgress,
+    RunStarted,
     ShardState,
     abort_command,
-    begin_command,
-    go_on_command,
+    continue_command,
     job_name,
+    start_command,
     steer_command,
 )
 from schemaless.jobs.job_store import JobStore
@@ -173,7 +173,7 @@ def chosen_job(job_store: JobStore, job_id: int | None, *, unfinished: bool = Fa
     if job is None or (unfinished and job_id is None and not job.unfinished):
         what = f"unfinished {job_name(kind)}" if unfinished else f"{job_name(kind)} yet"
         others = [f"--job {other.job_id} is a {other.kind}" for other in job_store.jobs() if other.unfinished]
-        next_step = ", ".join(others) or f"'{begin_command(kind)}' begins one"
+        next_step = ", ".join(others) or f"'{start_command(kind)}' begins one"
         raise InvalidInput(f"there is no {what}; {next_step}")
     return job
 
@@ -205,7 +205,7 @@ def steer(url: str, job_id: int | None, before: Sequence[JobState], after: JobSt
         runners = sum(state.held for state in job_store.shards(job.job_id, counters=False))
         out().print(f"job {job.job_id} is {after}; {runners} runners learn of it within two seconds")
         if after == "running" and not runners:
-            note(f"no runner works on it now; start one with '{go_on_command(job.kind, job.job_id)}'")
+            note(f"no runner works on it now; start one with '{continue_command(job.kind, job.job_id)}'")
 
 
 def change_thresholds(url: str, job_id: int | None, changes: dict[str, Any], *, kind: Kind = "migrate") -> None:
@@ -248,9 +248,9 @@ class JobProgress:
     def __call__(self, event: Event) -> None:
         """Take what a run tells: which job it is, and when to look again."""
         match event:
-            case RunBegan(job, new):
+            case RunStarted(job, new):
                 self._begin(job, new)
-            case RunGoesOn():
+            case RunProgress():
                 self._look()
 
     def _begin(self, job: Job, new: bool) -> None:
@@ -341,7 +341,7 @@ def show_status(status: JobStatus, events: list[tuple[datetime, str, str]], each
         out().print(f"waits by: {thresholds_text(job.thresholds.asdict())}", markup=False)
     out().print(_line(status))
     if job.unfinished and not status.runners:
-        out().print(f"no runner works on it now; start one with '{go_on_command(job.kind, job.job_id)}'")
+        out().print(f"no runner works on it now; start one with '{continue_command(job.kind, job.job_id)}'")
     for cluster in status.clusters:
         waited = ", ".join(f"{duration(seconds)} for {kind}" for kind, seconds in sorted(cluster.waits.items()))
         if waited:

@@ -150,7 +150,7 @@ def _listener(name: str, shown: Listener, position: Callable[[], int] | None) ->
                 now = position()
                 shown(Advanced(now - done))
                 done = now
-            case loading.LinePassedOver(number, message):
+            case loading.LineSkipped(number, message):
                 note(f"skipped {name}, line {number}: {message}")
             case _:
                 shown(event)

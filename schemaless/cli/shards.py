@@ -24,7 +24,7 @@ from schemaless.jobs.status import status_of
 from schemaless.move import run as moves
 from schemaless.move.compare import Compared, compare
 from schemaless.move.record import Records
-from schemaless.move.run import LeftBehind, drop, left_behind
+from schemaless.move.run import Leftovers, drop, left_behind
 from schemaless.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
@@ -277,7 +277,7 @@ def drop_moved(shards_text: str | None, execute: bool, url: str, as_json: bool) 
     return EXIT_FAILED if len(ready) < len(leftovers) else 0
 
 
-def _show_leftovers(leftovers: list[LeftBehind], execute: bool, as_json: bool) -> None:
+def _show_leftovers(leftovers: list[Leftovers], execute: bool, as_json: bool) -> None:
     if as_json:
         print_json(
             {

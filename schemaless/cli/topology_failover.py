@@ -26,7 +26,7 @@ from schemaless.failover.watch import Finding, Watch
 from schemaless.terminal.files import OutputFile, whole_file
 from schemaless.terminal.output import EXIT_FAILED, data_sink, facts, json_option, note, out, print_json, progress
 from schemaless.topology.model import Cluster
-from schemaless.topology.shards import LATEST_LOOK_S
+from schemaless.topology.shards import MAX_REFRESH_INTERVAL_S
 from schemaless.wire.node import Node
 
 cluster_option = click.option(
@@ -45,7 +45,7 @@ timeout_option = click.option(
 
 def say_reconnect() -> None:
     """Print when connected programs learn of a change."""
-    latest_s = math.ceil(LATEST_LOOK_S)
+    latest_s = math.ceil(MAX_REFRESH_INTERVAL_S)
     note(f"connected programs follow this change within {latest_s} s of use; those of version 0.1 when they reconnect")
 
 

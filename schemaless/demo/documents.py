@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from schemaless.admin.fields import ref_key_in, row_key_in
-from schemaless.admin.ndjson import LinePassedOver, LoadOutcome, document_reader, load
+from schemaless.admin.ndjson import LineSkipped, LoadOutcome, document_reader, load
 from schemaless.bench.logbooks import COLUMN, DEMO_DOCUMENTS, documents
 from schemaless.cell import CellKey, NewStoredCell
 from schemaless.codec.lines import open_lines
@@ -43,7 +43,7 @@ def _listener(shown: Listener) -> Listener:
     """Return what counts lines, and names those that are passed over."""
     return together(
         only(Advanced, lambda line: shown(Advanced())),
-        only(LinePassedOver, lambda line: note(f"   passed over line {line.number}: {line.message}")),
+        only(LineSkipped, lambda line: note(f"   passed over line {line.number}: {line.message}")),
     )
 
 

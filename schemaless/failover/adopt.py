@@ -42,10 +42,10 @@ from schemaless.keys import shard_database
 from schemaless.schema.databases import databases_like, tables_of
 from schemaless.topology.catalog import TopologyChanged
 from schemaless.topology.configuration import datastore_url
-from schemaless.topology.lost_primaries import note_lost
+from schemaless.topology.lost_primaries import record_lost_primary
 from schemaless.topology.model import Cluster
 from schemaless.topology.replication import is_read_only, is_same_server
-from schemaless.topology.shards import LATEST_LOOK_S
+from schemaless.topology.shards import MAX_REFRESH_INTERVAL_S
 from schemaless.topology.sql.moving import select_arriving
 from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DatabaseMissing
@@ -98,7 +98,7 @@ class Adoption:
 
         It takes longer for programs that cannot reach any server that knows of the adoption.
         """
-        return LATEST_LOOK_S if self.old_primary == "unreachable" and not self.quorum else None
+        return MAX_REFRESH_INTERVAL_S if self.old_primary == "unreachable" and not self.quorum else None
 
 
 def adopt(url: str, cluster: str, primary: str, *, accept_loss: bool = False, timeout_s: float = TIMEOUT_S) -> Adoption:
@@ -168,7 +168,7 @@ def _adopt(url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: 
             # A group loses no transactions, because it acknowledges only those that its majority has received.
             quorum = has_majority(pool, len(now.nodes))
             if old == "ahead" or (old == "unreachable" and not quorum):
-                note_lost(pool, change.topology.name, cluster, now.primary)
+                record_lost_primary(pool, change.topology.name, cluster, now.primary)
             after = take_over(change, home, replace(now, nodes=(node, *kept)), reachable)
         arrived_s, removed = _settle_replicas(change, home, after, timeout_s)
         if node != now.primary:

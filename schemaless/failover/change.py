@@ -16,7 +16,7 @@ from schemaless.schema.databases import Identity, verify_identity
 from schemaless.topology.catalog import find_catalog, read_catalog, read_ready, write_cluster
 from schemaless.topology.configuration import datastore_url
 from schemaless.topology.model import Cluster
-from schemaless.topology.replication import follows, has_everything_of, is_read_only, is_same_server
+from schemaless.topology.replication import follows, has_caught_up_with, is_read_only, is_same_server
 from schemaless.wire.node import Node
 from schemaless.wire.parallel import AT_ONCE, on_servers
 from schemaless.wire.pool import NodePool, PoolOptions
@@ -115,7 +115,7 @@ class Change:
                 f"the old primary {old} still accepts writes, which {new} would not get; make it read-only first "
                 "(SET GLOBAL super_read_only = ON; MariaDB: read_only). Nothing was written"
             )
-        if has_everything_of(self.pool(new), self.pool(old), timeout_s):
+        if has_caught_up_with(self.pool(new), self.pool(old), timeout_s):
             return "read-only"
         if accept_loss:
             return "ahead"

@@ -16,7 +16,7 @@ from schemaless.cells.sql import select_block_end, select_cells, select_id_span,
 from schemaless.codec.envelope import same_document
 from schemaless.datastore import Datastore
 from schemaless.errors import CorruptBody, TopologyError
-from schemaless.events import Advanced, Listener, Total, nobody
+from schemaless.events import Advanced, Listener, Total, ignore_events
 from schemaless.failover.change import server_of
 from schemaless.internals import Internals, internals_of
 from schemaless.schema.databases import Identity, databases_like, tables_of, verify_identity
@@ -29,7 +29,7 @@ _BLOCK_ROWS: Final = 10_000
 _KEYS_AT_ONCE: Final = 200
 
 
-def lost_cells(store: Datastore, old: str, *, listener: Listener = nobody) -> Iterator[StoredCell]:
+def lost_cells(store: Datastore, old: str, *, listener: Listener = ignore_events) -> Iterator[StoredCell]:
     """Yield the old primary's cells that the datastore lacks, or has with another document.
 
     Args:

@@ -15,7 +15,7 @@ from schemaless.failover.adopt import take_over
 from schemaless.failover.change import Change, opened, server_of
 from schemaless.failover.group_replication import has_majority
 from schemaless.topology.configuration import datastore_url
-from schemaless.topology.lost_primaries import note_lost, settle
+from schemaless.topology.lost_primaries import record_lost_primary, settle
 from schemaless.topology.model import Cluster
 from schemaless.topology.replication import is_read_only, is_same_server
 from schemaless.wire.node import Node
@@ -182,7 +182,7 @@ def set_primary(
                     + ". Nothing was written"
                 ) from problem
         if old == "unreachable" and not has_majority(change.pool(node), len(now.nodes)):
-            note_lost(change.pool(node), change.topology.name, cluster, now.primary)
+            record_lost_primary(change.pool(node), change.topology.name, cluster, now.primary)
         result = replace(now, nodes=(node, *arrived_s))
         result = take_over(change, home, result, arrived_s) if now.epoch else change.write(home, result)
         moved = change.url.node != node and (home.node == node or is_same_server(home, change.pool(node)))

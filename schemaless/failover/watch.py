@@ -278,7 +278,7 @@ class Watch:
     def _ask(self, node: Node) -> tuple[Node, GroupView | SchemalessError | None]:
         pool = self._pools.pool_for(node)
         try:
-            pool.heed()
+            pool.fail_fast_or_probe()
             view = group_view(pool)
             if view is not None:
                 self._servers[node] = view.server

@@ -24,7 +24,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
-from schemaless.cells.paging import MOST_PAGE_BYTES, PageSize, Row, read_page
+from schemaless.cells.paging import MAX_PAGE_BYTES, PageSize, Row, read_page
 from schemaless.cells.sql import select_block_end
 from schemaless.errors import LocationLost, SchemalessError, ServerTimeout
 from schemaless.feed.settlement import Observation, WriteLock, observe, top_id, wait_for_writers
@@ -123,7 +123,7 @@ class Changes:
             tails: the requests, at most one per shard.
             column_name: return only cells of this column.
         """
-        self.shards.look_now_and_then()
+        self.shards.refresh_if_due()
         routing = self.shards.routing
         by_pool: dict[NodePool, list[Tail]] = {}
         for tail in tails:
@@ -152,7 +152,7 @@ class Changes:
         wanted = {tail.shard: tail.location for tail in tails}
         sql = select_tails(
             ((self.shards.database(shard), shard, location, limit) for shard, location, limit in tails),
-            MOST_PAGE_BYTES // sum(tail.limit for tail in tails),
+            MAX_PAGE_BYTES // sum(tail.limit for tail in tails),
             column_name,
         )
 
@@ -225,7 +225,7 @@ class Changes:
 
     def _follow(self, shard: int, read_from: ReadFrom, work: Callable[[Spot], T]) -> T:
         """Return the result of ``work`` on the shard's server; repeat it on the new server if the shard moves."""
-        self.shards.look_now_and_then()
+        self.shards.refresh_if_due()
         return self.shards.follow(shard, read_from, lambda spot, _: work(spot))
 
     def _ask(self, spot: Spot, node: Node, operation: Callable[[Connection], T]) -> T:

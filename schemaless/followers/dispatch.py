@@ -106,7 +106,7 @@ class Dispatcher:
             self._context.check_active(lease)
             if page is None:
                 page = self._feed.page(lease.pair[1], lease.reached, PAGE_CELLS, handler.column)
-            lease.note_read(progress=page.next_location > lease.reached)
+            lease.discount_read(progress=page.next_location > lease.reached)
             if page.next_location == lease.reached and page.held is None:
                 # The end of the shard: a dead owner cannot have been beyond it. A quarantined shard may receive more
                 # cells that kill.

@@ -122,7 +122,7 @@ class LeaseState:
         self.notified_at_s = time.monotonic()
         return True
 
-    def note_read(self, *, progress: bool) -> None:
+    def discount_read(self, *, progress: bool) -> None:
         """Set when to read again: after a backoff if cells are known that could not be read yet."""
         if progress or not self.has_work:
             self.pause_s = 0.0

@@ -313,7 +313,7 @@ class FollowerRows:
 
     def _by_node(self, items: Iterable[T], shard_of: Callable[[T], int]) -> dict[Node, list[T]]:
         """Group items by the current server of their shard."""
-        self._shards.look_now_and_then()
+        self._shards.refresh_if_due()
         by_node: dict[Node, list[T]] = {}
         for item in items:
             by_node.setdefault(self._shards.node_of(shard_of(item)), []).append(item)

@@ -11,7 +11,7 @@ from typing import Final
 from schemaless.cells.reading import Reader
 from schemaless.cells.sql import select_nothing
 from schemaless.errors import InvalidInput, JobConflict, ServerError
-from schemaless.events import Advanced, Listener, Total, nobody
+from schemaless.events import Advanced, Listener, Total, ignore_events
 from schemaless.followers.membership import Pair
 from schemaless.followers.rows import FollowerRow, FollowerRows
 from schemaless.followers.settings import Settings
@@ -191,7 +191,7 @@ class Indexes:
             rows_per_query=rows_per_query,
         )
 
-    def create(self, definition: Definition, listener: Listener = nobody) -> tuple[IndexEntry, bool]:
+    def create(self, definition: Definition, listener: Listener = ignore_events) -> tuple[IndexEntry, bool]:
         """Create an index's tables and its follower, or continue an interrupted creation.
 
         If the index exists, missing rows of its follower are created, and workers read those shards from the beginning.
@@ -259,7 +259,7 @@ class Indexes:
         if current is None or current.state == DROPPING:
             # A concurrent drop may have passed a shard before its table was created here.
             self._settings.remove(entry.follower)
-            self._drop_tables(entry, nobody)
+            self._drop_tables(entry, ignore_events)
             raise _dropped(entry.name)
         return current
 
@@ -313,7 +313,7 @@ class Indexes:
         return IndexStatus(entry, None if setting is None else setting.desired_state, shards, workers, small_caches)
 
     def drop(
-        self, entry: IndexEntry, listener: Listener = nobody, *, wait: Callable[[float], None] = time.sleep
+        self, entry: IndexEntry, listener: Listener = ignore_events, *, wait: Callable[[float], None] = time.sleep
     ) -> None:
         """Drop an index: queries are refused, workers stop maintaining it, then its tables are dropped.
 

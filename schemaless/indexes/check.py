@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from schemaless.errors import InvalidInput, JobConflict
-from schemaless.events import Advanced, Listener, Total, nobody
+from schemaless.events import Advanced, Listener, Total, ignore_events
 from schemaless.followers.rows import FollowerRows
 from schemaless.indexes import sql
 from schemaless.indexes.entries import Entries
@@ -152,7 +152,7 @@ class IndexCheck:
         self._repair = repair
         self._rows_per_query = rows_per_query
 
-    def run(self, shards: Sequence[int], listener: Listener = nobody) -> Iterator[Found]:
+    def run(self, shards: Sequence[int], listener: Listener = ignore_events) -> Iterator[Found]:
         """Check shards one after the other, and yield the result of each.
 
         Args:

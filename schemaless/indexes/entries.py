@@ -26,7 +26,7 @@ from schemaless.topology.placement import shard_for
 from schemaless.topology.routing import Routing
 from schemaless.topology.scatter_gather import query_shards, verify_once
 from schemaless.topology.shards import Shards
-from schemaless.wire.connection import Check, Connection, in_packets
+from schemaless.wire.connection import Check, Connection, split_statements
 from schemaless.wire.node import Node
 
 T = TypeVar("T")
@@ -217,11 +217,11 @@ class Entries:
             for shard, entries in upserts.items():
                 rows = [self._row(entry) for entry in entries]
                 statements += [
-                    statement for statement, _ in in_packets(rows, self._upsert(shard), max_bytes, _too_long)
+                    statement for statement, _ in split_statements(rows, self._upsert(shard), max_bytes, _too_long)
                 ]
             for shard, keys in deletes.items():
                 statements += [
-                    statement for statement, _ in in_packets(keys, self._delete(shard), max_bytes, _too_long)
+                    statement for statement, _ in split_statements(keys, self._delete(shard), max_bytes, _too_long)
                 ]
             # A single statement is a transaction by itself, in a third of the round trips.
             with connection.transaction() if len(statements) > 1 else nullcontext():

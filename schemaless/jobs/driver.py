@@ -16,9 +16,9 @@ from typing import Final
 
 from schemaless.datastore import Datastore
 from schemaless.errors import SchemalessError, ServerError, WorkersDied
-from schemaless.events import Listener, nobody
+from schemaless.events import Listener, ignore_events
 from schemaless.internals import internals_of
-from schemaless.jobs.job import Job, RunGoesOn
+from schemaless.jobs.job import Job, RunProgress
 from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.worker import MakeWatch, Outcome, Work, work_on
 from schemaless.jobs.workers import Workers
@@ -45,7 +45,7 @@ class Driver:
         work: does the work on a shard.
         make_watch: creates the watch over a cluster's servers; None to run without throttling.
         give_up_s: time after which the run ends if a server stays unreachable, in seconds.
-        listener: receives ``RunGoesOn`` at each poll of the job.
+        listener: receives ``RunProgress`` at each poll of the job.
         poll_s: interval between polls of the job, in seconds.
         most_deaths: maximum number of workers that may die without a shard being completed in between.
     """
@@ -58,7 +58,7 @@ class Driver:
         make_watch: MakeWatch | None = None,
         *,
         give_up_s: float = GIVE_UP_S,
-        listener: Listener = nobody,
+        listener: Listener = ignore_events,
         poll_s: float = _POLL_S,
         most_deaths: int = _MOST_DEATHS,
     ) -> None:
@@ -104,7 +104,7 @@ class Driver:
                         self._dispatch(workers)
                     ended = not self._calls and (not self._job.unfinished or self._job_store.complete(job_id))
                     if polls:
-                        self._listener(RunGoesOn(self._job))
+                        self._listener(RunProgress(self._job))
                         self._recovered("")
                 except ServerError as error:
                     self._back_off("", error)

@@ -67,12 +67,12 @@ class Job:
             InvalidInput: the job is of another kind. For an unfinished job, the message has the command to continue it.
         """
         if self.kind != kind:
-            next_step = f"; '{go_on_command(self.kind, self.job_id)}' continues it" if self.unfinished else ""
+            next_step = f"; '{continue_command(self.kind, self.job_id)}' continues it" if self.unfinished else ""
             raise InvalidInput(f"job {self.job_id} is a {_NAMES[self.kind]}, not a {_NAMES[kind]}{next_step}")
 
 
 @dataclass(frozen=True, slots=True)
-class RunBegan(Event):
+class RunStarted(Event):
     """A run of a job starts. ``new`` is True for the run that created the job."""
 
     job: Job
@@ -80,7 +80,7 @@ class RunBegan(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class RunGoesOn(Event):
+class RunProgress(Event):
     """A run is in progress; sent about twice a second with the job as last read.
 
     The listener may query the catalog. A ``ServerError`` that it raises is handled like one of the run itself.
@@ -94,7 +94,7 @@ def thresholds_of(spec: Mapping[str, Any]) -> Thresholds:
     return Thresholds.of(spec.get("thresholds", {}))
 
 
-def check_goes_on(job: Job, kind: Kind) -> None:
+def check_unfinished(job: Job, kind: Kind) -> None:
     """Check that a run of this kind can continue a job.
 
     Raises:
@@ -115,12 +115,12 @@ def job_name(kind: Kind) -> str:
     return _NAMES[kind]
 
 
-def begin_command(kind: Kind) -> str:
+def start_command(kind: Kind) -> str:
     """Return the command that starts a job of a kind."""
     return f"schemaless {_COMMANDS[kind]} --execute"
 
 
-def go_on_command(kind: str, job_id: int) -> str:
+def continue_command(kind: str, job_id: int) -> str:
     """Return the command that continues a job."""
     return f"schemaless {_COMMANDS[kind]} --execute --job {job_id}"
 
@@ -220,7 +220,7 @@ class ClusterState:
     cluster: str
     runner: str | None
     lease_left_s: float | None
-    looked_ago_s: float | None
+    polled_ago_s: float | None
     reason: str | None
     figures: dict[str, Any]
     waits: dict[str, float]
@@ -262,7 +262,7 @@ class Signal:
     state: JobState
     stop: bool
     reason: str | None
-    looked_ago_s: float | None
+    polled_ago_s: float | None
     watches: bool
     yields: bool
     spec: str

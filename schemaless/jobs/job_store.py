@@ -26,7 +26,7 @@ from schemaless.jobs.job import (
     ShardState,
     Signal,
     abort_command,
-    go_on_command,
+    continue_command,
 )
 from schemaless.runner_names import who
 from schemaless.wire.connection import Connection
@@ -131,7 +131,7 @@ class JobStore:
             if shard in shards:
                 raise JobConflict(
                     f"{kind} job {job_id} is {state} and has not finished shard {shard}; join it with "
-                    f"'{go_on_command(kind, job_id)}', or abort it with '{abort_command(kind, job_id)}'",
+                    f"'{continue_command(kind, job_id)}', or abort it with '{abort_command(kind, job_id)}'",
                     job_id,
                 )
 
@@ -160,10 +160,10 @@ class JobStore:
         unfinished = [job for job in jobs if job.unfinished]
         if unfinished or not jobs:
             return unfinished[-1] if unfinished else None
-        replaced = self.that_replaced()
+        replaced = self.with_replacements()
         return next((job for job in reversed(jobs) if job.job_id in replaced), jobs[-1])
 
-    def that_replaced(self) -> set[int]:
+    def with_replacements(self) -> set[int]:
         """Return the ids of the jobs that replaced at least one body."""
         rows = self._rows(sql.select_that_replaced(self._name))
         return {int(job_id) for (job_id,) in rows}
@@ -173,7 +173,7 @@ class JobStore:
         ended = after in ("done", "aborted", "finalised")
         changed = self._execute(sql.update_state(self._name, job_id, before, after, why, ended=ended))
         if changed:
-            self.note_event(job_id, after if why is None else f"{after}: {why}")
+            self.record_event(job_id, after if why is None else f"{after}: {why}")
         return bool(changed)
 
     def change_thresholds(self, job_id: int, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,17 +192,17 @@ class JobStore:
             return dict(spec["thresholds"])
 
         thresholds = self._run(operation)
-        self.note_event(job_id, f"thresholds: {json.dumps(thresholds)}")
+        self.record_event(job_id, f"thresholds: {json.dumps(thresholds)}")
         return thresholds
 
     def complete(self, job_id: int) -> bool:
         """Mark an unfinished job as done if no shard is waiting; return whether it was."""
         changed = self._execute(sql.complete(self._name, job_id))
         if changed:
-            self.note_event(job_id, "done")
+            self.record_event(job_id, "done")
         return bool(changed)
 
-    def note_event(self, job_id: int, what: str) -> None:
+    def record_event(self, job_id: int, what: str) -> None:
         """Add an event to the job, with the current user and machine."""
         self._execute(sql.insert_event(self._name, job_id, who(), what))
 
@@ -288,7 +288,7 @@ class JobStore:
         """Ask runners to stop at their next checkpoint."""
         self._execute(sql.ask_to_stop(self._name, job_id, runner_prefix))
 
-    def note_on_shards(self, job_id: int, measures: Mapping[int, Mapping[str, Any]], at_once: int = 500) -> None:
+    def record_on_shards(self, job_id: int, measures: Mapping[int, Mapping[str, Any]], at_once: int = 500) -> None:
         """Merge values into the measures of shards, by shard number."""
         numbers = sorted(measures)
 
@@ -346,7 +346,7 @@ class JobStore:
             for cluster, runner, left, ago, reason, figures, waits, measures in rows
         ]
 
-    def note_look(
+    def record_poll(
         self,
         job_id: int,
         cluster: str,
@@ -362,7 +362,7 @@ class JobStore:
             )
         )
 
-    def note_on_cluster(self, job_id: int, cluster: str, measures: Mapping[str, Any]) -> None:
+    def record_on_cluster(self, job_id: int, cluster: str, measures: Mapping[str, Any]) -> None:
         """Merge values into the measures of a cluster."""
 
         def operation(connection: Connection) -> None:
@@ -387,7 +387,7 @@ class JobStore:
 
         return self._run(operation, writes=False)
 
-    def note_failures(self, job_id: int, failures: Sequence[Failure]) -> None:
+    def record_failures(self, job_id: int, failures: Sequence[Failure]) -> None:
         """Store cells left unchanged; a cell that is stored already gets the new reason."""
         for start in range(0, len(failures), 100):
             rows = [

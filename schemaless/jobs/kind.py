@@ -8,10 +8,10 @@ from typing import Any, Final, Generic, Self, TypedDict, TypeVar, Unpack
 
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput, JobConflict
-from schemaless.events import Listener, nobody
+from schemaless.events import Listener, ignore_events
 from schemaless.internals import internals_of
 from schemaless.jobs.driver import GIVE_UP_S, Driver
-from schemaless.jobs.job import Job, Kind, RunBegan, check_goes_on, thresholds_of
+from schemaless.jobs.job import Job, Kind, RunStarted, check_unfinished, thresholds_of
 from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.runner import make_watch
 from schemaless.jobs.throttle import Thresholds
@@ -56,7 +56,7 @@ class JobSpec:
 S = TypeVar("S", bound=JobSpec)
 
 
-class HowToRun(TypedDict, total=False):
+class RunOptions(TypedDict, total=False):
     """Options of a run, for every kind of job.
 
     Attributes:
@@ -65,7 +65,7 @@ class HowToRun(TypedDict, total=False):
         count: number of workers: 1 (the default) is a thread of this process, more are processes.
         dask: address of a Dask scheduler, or "local".
         give_up_s: time after which the run ends if a server stays unreachable, in seconds.
-        listener: receives ``RunBegan`` before the work and ``RunGoesOn`` during it.
+        listener: receives ``RunStarted`` before the work and ``RunProgress`` during it.
     """
 
     job: Job | None
@@ -190,10 +190,10 @@ class JobKind(Generic[S]):
             JobConflict: the job has ended.
         """
         job = job_store.job(job_id)
-        check_goes_on(job, self.name)
+        check_unfinished(job, self.name)
         return job, self.spec.of(job), job_store.numbers(job_id)
 
-    def run(self, store: Datastore, spec: S, shards: Iterable[int] | None = None, **how: Unpack[HowToRun]) -> Job:
+    def run(self, store: Datastore, spec: S, shards: Iterable[int] | None = None, **how: Unpack[RunOptions]) -> Job:
         """Start or continue a job, and work until it has ended.
 
         Returns:
@@ -207,13 +207,13 @@ class JobKind(Generic[S]):
         new = how.get("new", False)
         job = how.get("job")
         if job is not None:
-            check_goes_on(job, self.name)
-        listener = how.get("listener", nobody)
+            check_unfinished(job, self.name)
+        listener = how.get("listener", ignore_events)
         # Workers first: if they cannot be started, no job may remain that blocks other jobs.
         with workers(how.get("count", 1), how.get("dask")) as pool:
             if job is None:
                 job, new = self.begin_or_join(store, spec, shards)
-            listener(RunBegan(job, new))
+            listener(RunStarted(job, new))
             pool.prepare(opening_of(store))
             if new:
                 self.before(store, job)

@@ -128,7 +128,7 @@ class ShardRun:
             message = None if error is None or isinstance(error, Stopped) else f"{type(error).__name__}: {error}"
             # The error of the block takes precedence over one of these statements; without them the lease expires.
             with suppress(SchemalessError):
-                self._note_failures()
+                self._record_failures()
                 self.job_store.release(self.job.job_id, self.state, message=message)
 
     def gate(self) -> None:
@@ -158,7 +158,7 @@ class ShardRun:
             return False
         if time.monotonic() - self._renewed_s > LEASE_S - RENEWED_WITHIN_S - _MARGIN_S:
             return False
-        return self._make_watch is None or (signal.looked_ago_s is not None and signal.looked_ago_s < _STALE_S)
+        return self._make_watch is None or (signal.polled_ago_s is not None and signal.polled_ago_s < _STALE_S)
 
     def spend(self, amount: int) -> None:
         """Block until the job's rate limit allows that many more bytes; raises what ``gate`` raises."""
@@ -206,7 +206,7 @@ class ShardRun:
             LeaseLost: another runner has taken over the shard.
         """
         self._add_busy_time()
-        self._note_failures()
+        self._record_failures()
         self.job_store.checkpoint(self.job.job_id, self.state)
 
     def _add_busy_time(self) -> None:
@@ -217,7 +217,7 @@ class ShardRun:
     def finish(self) -> None:
         """Mark the shard as done and release it."""
         self._add_busy_time()
-        self._note_failures()
+        self._record_failures()
         self.job_store.release(self.job.job_id, self.state, after="done")
 
     def fail(self, failure: Failure) -> None:
@@ -225,9 +225,9 @@ class ShardRun:
         if self._failures_noted + len(self._failures) < FAILURES_KEPT:
             self._failures.append(failure)
 
-    def _note_failures(self) -> None:
+    def _record_failures(self) -> None:
         if self._failures:
-            self.job_store.note_failures(self.job.job_id, self._failures)
+            self.job_store.record_failures(self.job.job_id, self._failures)
             self._failures_noted += len(self._failures)
             self._failures = []
 
@@ -253,7 +253,7 @@ class ShardRun:
                 return
             signal = self._signal
             # At the start of a job another runner may be about to finish the first poll.
-            unpolled = self._make_watch is not None and (signal is None or signal.looked_ago_s is None)
+            unpolled = self._make_watch is not None and (signal is None or signal.polled_ago_s is None)
             if self._ending.wait(interval_s if unpolled else _HEARTBEAT_S):
                 return
             interval_s = min(2 * interval_s, _HEARTBEAT_S)
@@ -279,7 +279,7 @@ class ShardRun:
             self._runners = self.job_store.runners(self.job.job_id), time.monotonic()
         look = self._watch.look(self.job_store.reads, self._runners[0])
         for note in look.notes:
-            self.job_store.note_event(self.job.job_id, f"{self.cluster}: {note}")
+            self.job_store.record_event(self.job.job_id, f"{self.cluster}: {note}")
             _log.warning("%s: %s", self.cluster, note)
         now_s = time.monotonic()
         if self._waiting_for is not None:
@@ -287,12 +287,12 @@ class ShardRun:
             self._waits[kind] = round(self._waits.get(kind, 0.0) + now_s - since_s, 3)
         self._waiting_for = None if look.kind is None else (look.kind, now_s)
         changed = (look.reason, look.yields) != (signal.reason, signal.yields)
-        if changed or signal.looked_ago_s is None or signal.looked_ago_s >= _STORE_S:
-            self.job_store.note_look(
+        if changed or signal.polled_ago_s is None or signal.polled_ago_s >= _STORE_S:
+            self.job_store.record_poll(
                 self.job.job_id, self.cluster, self.state.runner or "", look.reason, look.figures, self._waits
             )
         with self._changed:
-            self._signal = replace(signal, reason=look.reason, looked_ago_s=0.0, yields=look.yields)
+            self._signal = replace(signal, reason=look.reason, polled_ago_s=0.0, yields=look.yields)
             self._changed.notify_all()
 
     def _take_thresholds(self, spec: str) -> None:
@@ -339,7 +339,7 @@ class FollowingWatch:
 
     def look(self, reads: int = 0, runners: int = 1) -> Look:
         """Poll the servers; if that shows that the topology has changed, poll the new ones. See ``Watch``."""
-        self._shards.look_now_and_then()
+        self._shards.refresh_if_due()
         self._take_servers()
         known = self._shards.routing
         try:

@@ -17,7 +17,7 @@ class ServerActivity:
         threads_running: statements being executed, including the one that reads the status.
         calls: approximate number of application reads and writes since the server started: SELECTs and INSERTs, minus
             one for each multi-table UPDATE and each DO. A migration sends one of these for each SELECT of a block: the
-            UPDATE that replaces its bodies, or ``note_read`` if there is nothing to replace.
+            UPDATE that replaces its bodies, or ``discount_read`` if there is nothing to replace.
         history_length: transactions waiting to be purged; None if not requested or not available.
     """
 
@@ -48,6 +48,6 @@ def server_activity(connection: Connection, *, history: bool = True) -> ServerAc
     return ServerActivity(status["threads_running"], calls, length if history else None)
 
 
-def note_read(connection: Connection) -> None:
+def discount_read(connection: Connection) -> None:
     """Offset one of the job's own SELECTs in ``ServerActivity.calls``, which would count as application load."""
     connection.execute(NOTHING)

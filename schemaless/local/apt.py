@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from schemaless.errors import LocalServerError
-from schemaless.events import Advanced, Listener, nobody
+from schemaless.events import Advanced, Listener, ignore_events
 from schemaless.local import free_space as space
 
 ETC_APT: Final = Path("/etc/apt")
@@ -393,4 +393,4 @@ def _is_package(path: Path, package: Package) -> bool:
 
 @contextmanager
 def _no_progress(description: str, total: int | None, unit: str) -> Iterator[Listener]:
-    yield nobody
+    yield ignore_events

@@ -10,7 +10,7 @@ from typing import Final
 from schemaless.capacity import history
 from schemaless.capacity.disks import disks_of
 from schemaless.capacity.measurement import Measurement
-from schemaless.capacity.report import NOTHING_TRIED
+from schemaless.capacity.report import NO_CODEC_TRIALS
 from schemaless.datastore import Datastore
 from schemaless.metrics.metric import Collector, Metric, Read, Sample
 
@@ -73,9 +73,9 @@ def _samples(measurements: list[Measurement]) -> Iterator[Sample]:
 
 
 def _days_left(measurements: list[Measurement]) -> Iterator[Sample]:
-    from schemaless.capacity.reporting import put_together  # it imports NumPy, which other collectors do without
+    from schemaless.capacity.reporting import assemble_report  # it imports NumPy, which other collectors do without
 
-    report = put_together(measurements, NOTHING_TRIED, datetime.now(UTC))
+    report = assemble_report(measurements, NO_CODEC_TRIALS, datetime.now(UTC))
     for outlook in report.now.disks:
         if outlook.days is not None:
             for bound, days in outlook.days._asdict().items():

@@ -19,7 +19,7 @@ import msgpack
 import zstandard
 
 from schemaless.errors import CorruptArchive, InvalidInput
-from schemaless.events import Event, Listener, nobody
+from schemaless.events import Event, Listener, ignore_events
 from schemaless.migrate.archive import (
     FORMAT,
     MARK,
@@ -79,7 +79,7 @@ def archive_files(
     job_id: int | None = None,
     shards: Collection[int] | None = None,
     *,
-    listener: Listener = nobody,
+    listener: Listener = ignore_events,
 ) -> list[ArchiveFile]:
     """Find the archive files in a folder and its subfolders, and read their headers.
 

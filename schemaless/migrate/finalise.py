@@ -11,8 +11,8 @@ from pathlib import Path
 
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput, JobConflict
-from schemaless.events import Listener, nobody
-from schemaless.jobs.job import Failure, Job, ShardState, go_on_command
+from schemaless.events import Listener, ignore_events
+from schemaless.jobs.job import Failure, Job, ShardState, continue_command
 from schemaless.jobs.job_store import FAILURES_KEPT, JobStore
 from schemaless.jobs.workers import Workers
 from schemaless.migrate.archive_files import ArchiveFile
@@ -96,7 +96,7 @@ def finalise(
     replicas: bool = True,
     lag_timeout_s: float = LAG_TIMEOUT_S,
     workers: Workers | None = None,
-    listener: Listener = nobody,
+    listener: Listener = ignore_events,
 ) -> FinaliseOutcome:
     """Verify the result of a migration and mark the job as finalised.
 
@@ -125,7 +125,7 @@ def finalise(
     job.check_kind("migrate")
     if job.state not in ("done", "finalised"):
         next_step = (
-            f"complete it first with '{go_on_command(job.kind, job.job_id)}'"
+            f"complete it first with '{continue_command(job.kind, job.job_id)}'"
             if job.unfinished
             else "complete another migration and finalise that one"
         )

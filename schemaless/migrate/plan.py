@@ -19,7 +19,7 @@ from schemaless.codec.recode import Recoded, recode
 from schemaless.codec.registry import DEFAULT, Codec, codec_names
 from schemaless.datastore import Datastore
 from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, VerificationFailed
-from schemaless.events import Listener, nobody
+from schemaless.events import Listener, ignore_events
 from schemaless.internals import internals_of
 from schemaless.keys import check_column_name
 from schemaless.migrate.binlog_cost import BinaryLog, binary_log, predicted_bytes
@@ -190,7 +190,7 @@ def plan_migration(
     exact: bool = False,
     seed: int | None = None,
     bounds: Bounds = BOUNDS,
-    listener: Listener = nobody,
+    listener: Listener = ignore_events,
 ) -> MigrationPlan:
     """Predict a run by re-encoding a sample of the cells in memory, without changing anything.
 

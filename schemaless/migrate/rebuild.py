@@ -14,11 +14,11 @@ from typing import Final, Unpack
 
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput, ServerError, ServerRefused, ServerTimeout
-from schemaless.events import Advanced, Listener, nobody
+from schemaless.events import Advanced, Listener, ignore_events
 from schemaless.internals import internals_of
 from schemaless.jobs.job import Job, ShardState
 from schemaless.jobs.job_store import JobStore
-from schemaless.jobs.kind import HowToRun, JobKind, JobSpec
+from schemaless.jobs.kind import JobKind, JobSpec, RunOptions
 from schemaless.jobs.runner import ShardRun
 from schemaless.migrate.sql import rebuild_table, select_table_created
 from schemaless.numbers import Interval
@@ -119,7 +119,7 @@ def plan_rebuild(
     shards: Iterable[int] | None = None,
     *,
     seed: int | None = None,
-    listener: Listener = nobody,
+    listener: Listener = ignore_events,
 ) -> list[RebuildPlan]:
     """Predict the cost and the gain of rebuilding each shard, without changing anything.
 
@@ -239,7 +239,7 @@ def _weigh(store: Datastore, shards: Sequence[int]) -> dict[int, int]:
 
 
 def run(
-    store: Datastore, spec: RebuildSpec | None = None, shards: Iterable[int] | None = None, **how: Unpack[HowToRun]
+    store: Datastore, spec: RebuildSpec | None = None, shards: Iterable[int] | None = None, **how: Unpack[RunOptions]
 ) -> list[ShardRebuilt]:
     """Rebuild shards as a job in the catalog: start a job, or continue an unfinished one with the same spec.
 
@@ -250,7 +250,7 @@ def run(
         store: the datastore; its account needs the role ``admin``.
         spec: parameters of the rebuild.
         shards: shard numbers, all by default.
-        how: see ``HowToRun``. More workers than clusters are of no use.
+        how: see ``RunOptions``. More workers than clusters are of no use.
 
     Returns:
         The result of each shard, including earlier runs of the job.
@@ -413,7 +413,7 @@ class _ShardWork:
             _BYTES: state.measures.get(_BYTES, 0) + size,
             _SECONDS: round(state.measures.get(_SECONDS, 0) + took_s, 3),
         }
-        job_store.note_on_cluster(job_id, self._run.cluster, measures)
+        job_store.record_on_cluster(job_id, self._run.cluster, measures)
 
     def _skip(self, reason: str) -> None:
         self._run.checkpoint()

@@ -31,7 +31,7 @@ _PREDICTED: Final = Bounds(windows=64, window_rows=32, sample_bytes=8 << 20, who
 # Records in the job
 
 
-def note_sizes(store: Datastore, job: Job, when: str) -> None:
+def record_sizes(store: Datastore, job: Job, when: str) -> None:
     """Record the file size of each shard in the job, and after the run the bytes written to the binary logs.
 
     Args:
@@ -54,15 +54,15 @@ def note_sizes(store: Datastore, job: Job, when: str) -> None:
             names[name]: {"file": size.file_bytes, "allocated": size.allocated_bytes, "measured": size.measured}
             for name, size in known_table_sizes(pool, list(names)).items()
         }
-        job_store.note_on_shards(job.job_id, {shard: {f"size_{when}": size} for shard, size in sizes.items()})
+        job_store.record_on_shards(job.job_id, {shard: {f"size_{when}": size} for shard, size in sizes.items()})
         points = [cluster.measures.get(f"binary_log_{moment}") for moment in ("before", "after")]
         if when == "after" and None not in points:
             start, end = (BinaryLogPoint(*point) for point in points)  # type: ignore[misc]
             written = pool.run(lambda connection, start=start, end=end: bytes_between(connection, start, end))  # type: ignore[misc]
-            job_store.note_on_cluster(job.job_id, cluster.cluster, {"binary_log_bytes": written})
+            job_store.record_on_cluster(job.job_id, cluster.cluster, {"binary_log_bytes": written})
 
 
-def note_plan(store: Datastore, job: Job) -> None:
+def record_plan(store: Datastore, job: Job) -> None:
     """Record the predicted effect of a new migration in the job, from a small sample of each cluster.
 
     Args:
@@ -101,7 +101,7 @@ def note_plan(store: Datastore, job: Job) -> None:
         if planned.space is not None:
             predicted["growth"] = _rounded(planned.space.growth)
             predicted["file_rebuilt"] = _rounded(planned.space.rebuilt_after)
-        job_store.note_on_cluster(job.job_id, cluster.cluster, {"predicted": predicted})
+        job_store.record_on_cluster(job.job_id, cluster.cluster, {"predicted": predicted})
 
 
 def _rounded(estimate: Interval) -> list[int]:

@@ -27,7 +27,7 @@ from schemaless.internals import internals_of
 from schemaless.jobs.job import Failure
 from schemaless.jobs.job_store import INTERRUPTED
 from schemaless.jobs.runner import ShardRun, Stopped
-from schemaless.jobs.server_load import note_read
+from schemaless.jobs.server_load import discount_read
 from schemaless.migrate.archive import ArchiveWriter, archive_dictionary, archived
 from schemaless.migrate.binlog_cost import log_settings
 from schemaless.migrate.blocks import BLOCK_BOUNDS, BlockBounds, groups
@@ -35,7 +35,7 @@ from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.sql import select_block, select_digests, update_bodies
 from schemaless.migrate.tally import ShardTally
 from schemaless.topology.replica_position import gtid_position, wait_for_gtid
-from schemaless.wire.connection import Connection, in_packets
+from schemaless.wire.connection import Connection, split_statements
 from schemaless.wire.node import Node
 
 PER_CELL_ERRORS: Final = (CorruptBody, BodyTooLarge, VerificationFailed)
@@ -114,7 +114,7 @@ class _ShardWork:
         self._spec = MigrateSpec.of(shard_run.job)
         if self._spec.dictionary is not None:
             # Check the catalog again now that the job is in it, since 'codec remove' checks for jobs.
-            self._internals.dictionaries.to_write_with(self._spec.dictionary)
+            self._internals.dictionaries.for_new_bodies(self._spec.dictionary)
         self._codec = self._spec.codec(self._internals.dictionaries)
         self._archived_dictionaries: set[int] = set()
         self._wanted = self._spec.wanted
@@ -300,7 +300,7 @@ class _ShardWork:
             self._update_s = time.monotonic() - began_s
             updated.append(_Updated(part, affected, resent))
         if not parts:
-            self._internals.shards.run(self._shard, note_read)
+            self._internals.shards.run(self._shard, discount_read)
 
     def _retry_changed(self, updated: list[_Updated]) -> None:
         """Count replaced cells, and retry those that changed between the read and the UPDATE."""
@@ -391,7 +391,7 @@ class _ShardWork:
             )
 
         most_bytes = self._internals.shards.run(self._shard, lambda connection: connection.max_statement_bytes)
-        return in_packets(changes, update, most_bytes, leave)
+        return split_statements(changes, update, most_bytes, leave)
 
     def _archive(self, part: Sequence[_Change]) -> None:
         """Write the originals to the archive, synced before their UPDATE is sent."""

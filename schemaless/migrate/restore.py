@@ -17,11 +17,11 @@ from typing import Final, Unpack
 
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
-from schemaless.events import Advanced, Listener, Total, nobody
+from schemaless.events import Advanced, Listener, Total, ignore_events
 from schemaless.internals import internals_of
 from schemaless.jobs.job import Failure
 from schemaless.jobs.job_store import FAILURES_KEPT, JobStore
-from schemaless.jobs.kind import HowToRun, JobKind, JobSpec
+from schemaless.jobs.kind import JobKind, JobSpec, RunOptions
 from schemaless.jobs.runner import ShardRun
 from schemaless.migrate.binlog_cost import log_settings
 from schemaless.migrate.originals import Missing, Originals, missing_of
@@ -165,10 +165,10 @@ class _Restore:
         """Record the restore in the event logs of the migrations that it undid."""
         event = f"restored {outcome.total.restored:,} cells in {outcome.shards:,} shards"
         for job_id in sorted(self._jobs & self._known):
-            self._job_store.note_event(job_id, event)
+            self._job_store.record_event(job_id, event)
 
 
-def count(store: Datastore, spec: RestoreSpec, *, listener: Listener = nobody) -> RestoreOutcome:
+def count(store: Datastore, spec: RestoreSpec, *, listener: Listener = ignore_events) -> RestoreOutcome:
     """Count what a restore would do, without changing anything.
 
     Args:
@@ -203,7 +203,7 @@ def count(store: Datastore, spec: RestoreSpec, *, listener: Listener = nobody) -
 
 
 def run(
-    store: Datastore, spec: RestoreSpec, *, chunk_cells: int = CHUNK_CELLS, **how: Unpack[HowToRun]
+    store: Datastore, spec: RestoreSpec, *, chunk_cells: int = CHUNK_CELLS, **how: Unpack[RunOptions]
 ) -> RestoreOutcome:
     """Restore originals as a job in the catalog: start a job, or continue an unfinished one with the same spec.
 
@@ -214,7 +214,7 @@ def run(
         store: the datastore; its account needs the role ``migrate``.
         spec: parameters of the restore.
         chunk_cells: maximum number of originals in one UPDATE.
-        how: see ``HowToRun``.
+        how: see ``RunOptions``.
 
     Returns:
         The result of the whole job, including its earlier runs.

@@ -29,7 +29,7 @@ from schemaless.migrate.originals import (
 )
 from schemaless.migrate.sql import replace_bodies
 from schemaless.migrate.tally import Counts
-from schemaless.wire.connection import in_packets
+from schemaless.wire.connection import split_statements
 
 CHUNK_CELLS: Final = 200
 """Maximum number of originals in one UPDATE."""
@@ -240,7 +240,7 @@ class _ShardRestore:
             )
 
         most_bytes = self._internals.shards.run(self._shard, lambda connection: connection.max_statement_bytes)
-        return in_packets(changes, update, most_bytes, leave)
+        return split_statements(changes, update, most_bytes, leave)
 
     def _count(self, cell: ArchivedCell) -> None:
         self._tally.restored += 1

@@ -15,10 +15,10 @@ from schemaless.errors import InvalidInput
 from schemaless.internals import internals_of
 from schemaless.jobs.job import Job
 from schemaless.jobs.job_store import JobStore
-from schemaless.jobs.kind import HowToRun, JobKind
+from schemaless.jobs.kind import JobKind, RunOptions
 from schemaless.migrate.binlog_cost import binary_log, binary_log_point
 from schemaless.migrate.blocks import BLOCK_BOUNDS, BlockBounds
-from schemaless.migrate.reclaimed import note_sizes
+from schemaless.migrate.reclaimed import record_sizes
 from schemaless.migrate.reencode import work
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import MigrateOutcome, ShardTally
@@ -34,7 +34,7 @@ def _check(store: Datastore, spec: MigrateSpec, shards: Sequence[int]) -> None:
     """
     internals = internals_of(store)
     if spec.dictionary is not None:
-        internals.dictionaries.to_write_with(spec.dictionary)
+        internals.dictionaries.for_new_bodies(spec.dictionary)
     clusters = {internals.topology.cluster_of(shard).name: internals.topology.cluster_of(shard) for shard in shards}
     alone = [name for name, cluster in sorted(clusters.items()) if not cluster.replicas]
     if spec.verify_after == "replica" and alone:
@@ -67,8 +67,8 @@ def _measure(store: Datastore, job: Job, when: str) -> None:
         if when == "before":
             log = pool.run(lambda connection: binary_log(connection, full_images=full_images))
             measures["binary_log"] = {**asdict(log), "settings": None}
-        job_store.note_on_cluster(job.job_id, state.cluster, measures)
-    note_sizes(store, job, when)
+        job_store.record_on_cluster(job.job_id, state.cluster, measures)
+    record_sizes(store, job, when)
 
 
 MIGRATE: Final = JobKind(
@@ -88,7 +88,7 @@ def run(
     shards: Iterable[int] | None = None,
     *,
     bounds: BlockBounds = BLOCK_BOUNDS,
-    **how: Unpack[HowToRun],
+    **how: Unpack[RunOptions],
 ) -> MigrateOutcome:
     """Re-encode bodies as a job in the catalog: start a job, or continue an unfinished one with the same spec.
 
@@ -100,7 +100,7 @@ def run(
         spec: parameters of the migration. The default re-encodes everything to MessagePack + zlib.
         shards: shard numbers, all by default.
         bounds: limits on the blocks that a shard is divided into.
-        how: see ``HowToRun``.
+        how: see ``RunOptions``.
 
     Returns:
         The result of the whole job, including its earlier runs.

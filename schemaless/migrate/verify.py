@@ -31,7 +31,7 @@ from schemaless.errors import (
     ShardIdentityMismatch,
     ShardMoving,
 )
-from schemaless.events import Advanced, Event, Listener, nobody, only
+from schemaless.events import Advanced, Event, Listener, ignore_events, only
 from schemaless.internals import internals_of
 from schemaless.jobs.job import Failure
 from schemaless.jobs.job_store import FAILURES_KEPT
@@ -150,7 +150,7 @@ def check(
     shards: Iterable[int] | None = None,
     *,
     workers: Workers | None = None,
-    listener: Listener = nobody,
+    listener: Listener = ignore_events,
 ) -> VerifyReport:
     """Verify each cell by itself, the identity of each shard, and the dictionaries.
 
@@ -170,7 +170,7 @@ def verify(
     options: VerifyOptions | None = None,
     *,
     workers: Workers | None = None,
-    listener: Listener = nobody,
+    listener: Listener = ignore_events,
 ) -> VerifyReport:
     """Compare cells on the primary, on every replica in the topology, and in the archive.
 

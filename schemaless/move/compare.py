@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 from schemaless.datastore import Datastore
 from schemaless.errors import MoveRefused
-from schemaless.events import Advanced, Listener, nobody
+from schemaless.events import Advanced, Listener, ignore_events
 from schemaless.internals import internals_of
 from schemaless.move import sql
 from schemaless.move.fence import session
 from schemaless.move.record import MoveRecord
-from schemaless.move.run import LeftBehind
+from schemaless.move.run import Leftovers
 from schemaless.move.verify import BLOCK_ROWS, by_id, same_document
 
 
@@ -49,7 +49,7 @@ class Compared:
         return not (self.lacking or self.differing or self.strange)
 
 
-def compare(store: Datastore, left: LeftBehind, *, listener: Listener = nobody) -> Compared:
+def compare(store: Datastore, left: Leftovers, *, listener: Listener = ignore_events) -> Compared:
     """Compare a shard with the leftovers of its move, from the first cell, without changing anything.
 
     Args:

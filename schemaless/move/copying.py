@@ -16,7 +16,7 @@ from schemaless.errors import MoveRefused
 from schemaless.move import sql
 from schemaless.move.sql import CellRow
 from schemaless.topology.sql import moving
-from schemaless.wire.connection import Connection, in_packets
+from schemaless.wire.connection import Connection, split_statements
 from schemaless.wire.errors import DuplicateKey
 
 _INSERT_BYTES: Final = 4 << 20
@@ -123,7 +123,7 @@ class Copier:
             )
 
         began_s = time.monotonic()
-        for statement, _ in in_packets(
+        for statement, _ in split_statements(
             rows,
             lambda part: sql.insert_rows(self._database, self._table, part),
             self._target.max_statement_bytes,
@@ -181,7 +181,7 @@ def carry_over(source: Connection, target: Connection, database: str, token: str
         if [tuple(row) for row in target.rows(sql.select_carried(database, table, incoming))] == rows:
             continue
         target.execute(sql.delete_all(database, incoming))
-        statements = in_packets(
+        statements = split_statements(
             rows,
             partial(sql.insert_carried, database, table, incoming),
             target.max_statement_bytes,

@@ -27,7 +27,7 @@ from schemaless.jobs.runner import ShardRun
 from schemaless.move import sql
 from schemaless.move.fence import Fence, Side, index_tables, session, side_of
 from schemaless.topology.sql import moving
-from schemaless.wire.connection import in_packets
+from schemaless.wire.connection import split_statements
 from schemaless.wire.errors import DatabaseMissing, Elsewhere
 from schemaless.wire.node import Node
 
@@ -67,7 +67,7 @@ def refusal_of_indexes(entries: Sequence[IndexEntry], source: Side, node: str) -
     return None
 
 
-class MovedIndexes:
+class IndexMover:
     """Copies the index tables of a shard that is moved, and rewinds their followers.
 
     Args:
@@ -129,7 +129,7 @@ class MovedIndexes:
 
     def _insert(self, fence: Fence, rows: Sequence[T], statement: Callable[[Sequence[T]], bytes]) -> None:
         if rows:
-            for packet, _ in in_packets(rows, statement, fence.target.max_statement_bytes, _entry_too_long):
+            for packet, _ in split_statements(rows, statement, fence.target.max_statement_bytes, _entry_too_long):
                 self._run.spend(len(packet))
                 fence.target.execute(packet)
 

@@ -12,7 +12,7 @@ from schemaless.internals import internals_of
 from schemaless.jobs.runner import ShardRun
 from schemaless.move import sql
 from schemaless.move.spec import BEFORE_COMMIT, Phase
-from schemaless.topology.catalog import write_place
+from schemaless.topology.catalog import write_shard_location
 from schemaless.topology.model import Topology
 from schemaless.wire.connection import Connection
 from schemaless.wire.sql.parts import Value
@@ -111,7 +111,7 @@ class Records:
             connection.execute(sql.add_cluster_to_jobs(self._name, target))
 
         try:
-            write_place(self._flipping, before, run.state.shard, target, update_records)
+            write_shard_location(self._flipping, before, run.state.shard, target, update_records)
         finally:
             self._flipping.close()
 

@@ -8,11 +8,11 @@ from typing import Final, Unpack
 
 from schemaless.datastore import Datastore
 from schemaless.errors import AccessDenied, InvalidInput, JobConflict, MoveRefused, ServerUnavailable
-from schemaless.events import Advanced, Listener, nobody
+from schemaless.events import Advanced, Listener, ignore_events
 from schemaless.internals import internals_of
 from schemaless.jobs.job import Job
 from schemaless.jobs.job_store import JobStore
-from schemaless.jobs.kind import HowToRun, JobKind
+from schemaless.jobs.kind import JobKind, RunOptions
 from schemaless.move import sql
 from schemaless.move.accounts import lacking_grants
 from schemaless.move.fence import index_tables, session, side_of, take_locks
@@ -116,7 +116,9 @@ class ShardPlan:
     grants: tuple[str, ...] = ()
 
 
-def plan(store: Datastore, spec: MoveSpec, shards: Iterable[int], *, listener: Listener = nobody) -> list[ShardPlan]:
+def plan(
+    store: Datastore, spec: MoveSpec, shards: Iterable[int], *, listener: Listener = ignore_events
+) -> list[ShardPlan]:
     """Predict the move of each shard, without changing anything.
 
     Args:
@@ -230,7 +232,7 @@ def begin_or_join(store: Datastore, spec: MoveSpec, shards: Iterable[int]) -> tu
     return MOVE.begin_or_join(store, spec, shards)
 
 
-def run(store: Datastore, spec: MoveSpec, shards: Iterable[int], **how: Unpack[HowToRun]) -> list[MoveRecord]:
+def run(store: Datastore, spec: MoveSpec, shards: Iterable[int], **how: Unpack[RunOptions]) -> list[MoveRecord]:
     """Move shards in a job: start one, or continue the unfinished job for the same move.
 
     Readers, writers and followers keep running. After an interruption, the same call continues.
@@ -239,7 +241,7 @@ def run(store: Datastore, spec: MoveSpec, shards: Iterable[int], **how: Unpack[H
         store: the datastore; its account needs the role ``move``.
         spec: target and options of the move.
         shards: numbers of the shards.
-        how: see ``HowToRun``.
+        how: see ``RunOptions``.
 
     Returns:
         The record of each shard's move.
@@ -251,7 +253,7 @@ def run(store: Datastore, spec: MoveSpec, shards: Iterable[int], **how: Unpack[H
     return Records(store).all(MOVE.run(store, spec, shards, **how).job_id)
 
 
-def abort(store: Datastore, move: Job, *, uncompared: bool = False, **how: Unpack[HowToRun]) -> list[MoveRecord]:
+def abort(store: Datastore, move: Job, *, uncompared: bool = False, **how: Unpack[RunOptions]) -> list[MoveRecord]:
     """Abort a move: shards that were not cut over stay on their source, and their copies are dropped.
 
     A shard past its commit point stays on the target. After an interruption, the same call continues.
@@ -260,7 +262,7 @@ def abort(store: Datastore, move: Job, *, uncompared: bool = False, **how: Unpac
         store: the datastore; its account needs the role ``move``.
         move: the job to abort.
         uncompared: whether to skip the verification of moved shards whose source cannot be reached.
-        how: see ``HowToRun``.
+        how: see ``RunOptions``.
 
     Returns:
         The record of each shard's move.
@@ -309,7 +311,7 @@ def _skip_verification(store: Datastore, record: MoveRecord) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftBehind:
+class Leftovers:
     """Leftovers of a move: a shard's old tables on its source.
 
     Attributes:
@@ -332,7 +334,7 @@ class LeftBehind:
         return bool(self.tables) and self.tables[-1] == moving.moved("cell", self.record.token or "")
 
 
-def left_behind(store: Datastore, shards: Iterable[int] | None = None) -> list[LeftBehind]:
+def left_behind(store: Datastore, shards: Iterable[int] | None = None) -> list[Leftovers]:
     """Return the leftovers of all moves, of all shards or of some.
 
     Raises:
@@ -351,7 +353,7 @@ def left_behind(store: Datastore, shards: Iterable[int] | None = None) -> list[L
     return leftovers
 
 
-def _read_leftovers(store: Datastore, record: MoveRecord, node: Node, connection: Connection) -> LeftBehind:
+def _read_leftovers(store: Datastore, record: MoveRecord, node: Node, connection: Connection) -> Leftovers:
     internals = internals_of(store)
     database = internals.shards.database(record.shard)
     side = side_of(connection, database)
@@ -367,10 +369,10 @@ def _read_leftovers(store: Datastore, record: MoveRecord, node: Node, connection
         refusal = f"the shard is on {node} again"
     elif counts and counts != [record.fence_rows]:
         refusal = f"it has {counts[0]:,} cells, but {record.fence_rows:,} were compared"
-    return LeftBehind(record, node, tables, sum(counts), refusal)
+    return Leftovers(record, node, tables, sum(counts), refusal)
 
 
-def drop(store: Datastore, left: LeftBehind, *, listener: Listener = nobody) -> None:
+def drop(store: Datastore, left: Leftovers, *, listener: Listener = ignore_events) -> None:
     """Drop a move's leftovers, and the shard's database there if nothing else is in it.
 
     Checks again under the movers' locks, and drops in the session that holds them: a mover that brings the shard back

@@ -26,13 +26,13 @@ from schemaless.errors import MoveRefused, ServerTimeout, ShardIdentityMismatch
 from schemaless.feed.reader import Changes
 from schemaless.internals import internals_of
 from schemaless.jobs.runner import ShardRun
-from schemaless.jobs.server_load import note_read
+from schemaless.jobs.server_load import discount_read
 from schemaless.move import sql
 from schemaless.move.accounts import check_accounts
 from schemaless.move.copy_rate import CopyRate, TargetServers
 from schemaless.move.copying import Copier, carry_over
 from schemaless.move.fence import Fence, Side, index_tables, new_token
-from schemaless.move.index_tables import MovedIndexes
+from schemaless.move.index_tables import IndexMover
 from schemaless.move.record import MoveRecord, Records
 from schemaless.move.refusals import refusal_of
 from schemaless.move.spec import BEFORE_COMMIT, TABLES, MoveSpec, Phase
@@ -88,7 +88,7 @@ class _ShardMove:
         self._phases: tuple[Phase, ...] = BEFORE_COMMIT
         self._servers = TargetServers(store, run, self._spec.target)
         self._rate = CopyRate(self._shard, self._spec.give_up_s)
-        self._indexes = MovedIndexes(self._internals, run, self._servers.gate)
+        self._indexes = IndexMover(self._internals, run, self._servers.gate)
         self._known_tables: frozenset[str] = frozenset(TABLES)
 
     def run(self) -> None:
@@ -185,7 +185,7 @@ class _ShardMove:
                 "..._incoming_... and ..._noted_..."
             )
             _log.warning("%s; drop them by hand if the server comes back", event)
-            self._run.job_store.note_event(self._run.job.job_id, event[:255])
+            self._run.job_store.record_event(self._run.job.job_id, event[:255])
         match source.has_cell, moved, target.has_cell:
             case True, False, False if aborting:
                 fence.drop_incoming(target)
@@ -324,7 +324,7 @@ class _ShardMove:
             self._copier.copy(rows, self._settled)
             # The job's own calls must not count as those of applications.
             for connection in (self._fence.source, self._fence.target, self._fence.target):
-                note_read(connection)
+                discount_read(connection)
             done = page.next_location == self._settled
             self._settled = page.next_location
             if self._run.due():
@@ -337,7 +337,7 @@ class _ShardMove:
                 if self._rate.warning is not None:
                     warning, self._rate.warning = self._rate.warning, None
                     _log.warning("%s", warning)
-                    self._run.job_store.note_event(self._run.job.job_id, warning[:255])
+                    self._run.job_store.record_event(self._run.job.job_id, warning[:255])
 
     def _top(self) -> int:
         return int(self._fence.source.rows(moving.select_top(self._fence.database, "cell"))[0][0] or 0)

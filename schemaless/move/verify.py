@@ -16,7 +16,7 @@ from schemaless.errors import CorruptBody, MoveRefused
 from schemaless.internals import Internals, internals_of
 from schemaless.jobs.job import Failure
 from schemaless.jobs.runner import ShardRun
-from schemaless.jobs.server_load import note_read
+from schemaless.jobs.server_load import discount_read
 from schemaless.move import sql
 from schemaless.move.fence import session, side_of
 from schemaless.move.record import MoveRecord, Records
@@ -87,14 +87,14 @@ class _Verification:
             if self._run.due():
                 self._checkpoint(records, after)
             for _ in range(2):
-                note_read(source)
+                discount_read(source)
             rest(time.monotonic() - began_s)
         self._checkpoint(records, after)
         return int(source.rows(sql.count_rows(self._database, table))[0][0])
 
     def _moved_rows(self, after: int, last: int) -> Rows:
         def rows(connection: Connection) -> Rows:
-            note_read(connection)
+            discount_read(connection)
             return connection.rows(sql.select_digests(self._database, "cell", after, last))
 
         return self._internals.shards.run(self._run.state.shard, rows)

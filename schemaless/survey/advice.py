@@ -20,7 +20,7 @@ from schemaless.codec.training import Training, part_of, train
 from schemaless.codec.trial import NEEDS_NATIVE, NOT_TRIED, worth_trying
 from schemaless.datastore import Datastore
 from schemaless.errors import CorruptBody, InvalidInput
-from schemaless.events import Listener, Step, nobody
+from schemaless.events import Listener, Step, ignore_events
 from schemaless.numbers import Interval
 from schemaless.survey.column_trials import MIN_CELLS, CellSample, ColumnTrial, column_size, sample_cells, try_codec
 from schemaless.survey.recommendation import LEAST_GAIN, MOST_CPU, Choice, Option, choose, share_text
@@ -107,7 +107,7 @@ class ColumnAdvice:
 
 
 def train_column(
-    store: Datastore, column_name: str, codec: Codec, *, seed: int | None = None, listener: Listener = nobody
+    store: Datastore, column_name: str, codec: Codec, *, seed: int | None = None, listener: Listener = ignore_events
 ) -> tuple[Training, dict[str, Any]]:
     """Train a dictionary on sampled cells of a column; return it with the source description for the catalog.
 
@@ -145,7 +145,7 @@ def advise(
     most_cpu: float = MOST_CPU,
     least_gain: float = LEAST_GAIN,
     seed: int | None = None,
-    listener: Listener = nobody,
+    listener: Listener = ignore_events,
 ) -> list[ColumnAdvice]:
     """Recommend a codec for each column, without changing anything.
 

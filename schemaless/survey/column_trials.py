@@ -16,7 +16,7 @@ from schemaless.codec import trial
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.registry import Codec
 from schemaless.datastore import Datastore
-from schemaless.events import Listener, nobody
+from schemaless.events import Listener, ignore_events
 from schemaless.internals import internals_of
 from schemaless.keys import check_column_name
 from schemaless.numbers import Interval
@@ -161,7 +161,7 @@ def sample_cells(
     shards: Iterable[int] | None = None,
     seed: int | None = None,
     bounds: Bounds = BOUNDS,
-    listener: Listener = nobody,
+    listener: Listener = ignore_events,
 ) -> CellSample:
     """Read a sample of cells with their bodies.
 

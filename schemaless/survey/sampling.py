@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 from schemaless.cells.paging import PageSize, Row, every_row
 from schemaless.cells.sql import select_block_end, select_id_span
 from schemaless.errors import InvalidInput
-from schemaless.events import Advanced, Listener, Total, nobody
+from schemaless.events import Advanced, Listener, Total, ignore_events
 from schemaless.numbers import LEVEL, Interval, poisson_bounds, student_t
 from schemaless.survey.page_model import PAGE_BYTES
 from schemaless.survey.sql import select_probe
@@ -274,7 +274,7 @@ def sample(
     seed: int,
     bounds: Bounds = BOUNDS,
     read_from: ReadFrom = "primary",
-    listener: Listener = nobody,
+    listener: Listener = ignore_events,
 ) -> Sample:
     """Read a sample of windows of some shards.
 

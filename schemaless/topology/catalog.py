@@ -112,7 +112,7 @@ def find_catalog(url: ServerURL, name: str, pool_for: Callable[[Node], NodePool]
     for node in url.nodes:
         pool = pool_for(node)
         try:
-            pool.heed()
+            pool.fail_fast_or_probe()
             if version_of(pool, name) is None:
                 raise DatastoreNotFound(f"{node}: no datastore {name!r}")
             if not is_read_only(pool):
@@ -282,7 +282,7 @@ def write_new_cluster(pool: NodePool, before: Topology, cluster: Cluster) -> Non
     pool.run_once(write)
 
 
-def write_place(
+def write_shard_location(
     pool: NodePool, before: Topology, shard: int, target: str, with_it: Callable[[Connection], None]
 ) -> None:
     """Assign a shard to another cluster in one transaction, unless it or the primaries involved have changed.

@@ -10,7 +10,7 @@ from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool
 
 
-def note_lost(pool: NodePool, datastore: str, cluster: str, server: Node) -> None:
+def record_lost_primary(pool: NodePool, datastore: str, cluster: str, server: Node) -> None:
     """Record on a cluster's new primary that the former one may hold cells that no other server has."""
     make_tables(pool, datastore)
     sql = insert_lost_primary(heartbeat_database(datastore), cluster, str(server))

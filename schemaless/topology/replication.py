@@ -44,7 +44,7 @@ def is_read_only(pool: NodePool) -> bool:
     return bool(pool.run(lambda connection: connection.rows(SELECT_READ_ONLY))[0][0])
 
 
-def has_everything_of(pool: NodePool, primary: NodePool, timeout_s: float) -> bool:
+def has_caught_up_with(pool: NodePool, primary: NodePool, timeout_s: float) -> bool:
     """Wait until a server has applied everything that ``primary``, which is read-only by now, has committed.
 
     Returns:

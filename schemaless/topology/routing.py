@@ -207,7 +207,7 @@ class CatalogReader:
     def _query(self, node: Node, routing: Routing, cluster: Cluster | None) -> _Answer | None:
         """Query one server; None if it has no catalog. There are no retries, because the caller has waited already."""
         pool = self._pool(node)
-        pool.heed()
+        pool.fail_fast_or_probe()
         with pool.connection() as connection:
             rows = connection.rows(select_token(self._name, "" if cluster is None else cluster.name))
             if not rows:

@@ -52,7 +52,7 @@ REFRESH_S: Final = 30.0
 
 _JITTER: Final = (0.75, 1.25)
 
-LATEST_LOOK_S: Final = REFRESH_S * _JITTER[1]
+MAX_REFRESH_INTERVAL_S: Final = REFRESH_S * _JITTER[1]
 """Longest time until a process that makes calls refreshes its routing, in seconds."""
 
 MOVE_WAIT_S: Final = 5.0
@@ -164,7 +164,7 @@ class Shards:
             ServerError: the server refused or failed.
         """
         if time.monotonic() >= self.look_at_s:
-            self.look_now_and_then()
+            self.refresh_if_due()
         moved: Elsewhere | None = None
         routing = self.routing
         pool = routing.proven[shard]
@@ -290,7 +290,7 @@ class Shards:
         """The catalog's server, as far as known; None for a fixed topology."""
         return None if self._catalog is None else self._catalog.home
 
-    def look_now_and_then(self) -> None:
+    def refresh_if_due(self) -> None:
         """Refresh the routing if a refresh is due; concurrent calls continue with the old one.
 
         For long-running work that does not call ``run``, which does this by itself.

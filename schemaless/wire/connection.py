@@ -218,7 +218,7 @@ class Connection:
         self.unfinished = before
 
 
-def in_packets(
+def split_statements(
     rows: Sequence[T], statement: Callable[[Sequence[T]], bytes], most_bytes: int, too_long: Callable[[T, int], None]
 ) -> Iterator[tuple[bytes, Sequence[T]]]:
     """Yield statements with their rows, splitting the rows in half until each statement fits.
@@ -240,4 +240,4 @@ def in_packets(
     else:
         middle = len(rows) // 2
         for half in (rows[:middle], rows[middle:]):
-            yield from in_packets(half, statement, most_bytes, too_long)
+            yield from split_statements(half, statement, most_bytes, too_long)

@@ -288,7 +288,7 @@ class NodePool:
         if raised is not None:
             raise raised
 
-    def heed(self, shard: int | None = None) -> None:
+    def fail_fast_or_probe(self, shard: int | None = None) -> None:
         """Fail fast while the breaker is open; the one caller whose turn it is probes the server first.
 
         Raises:
@@ -318,7 +318,7 @@ class NodePool:
             ServerUnavailable: the server does not answer; sets ``retry_after_s``.
             Elsewhere: the shard has moved.
         """
-        self.heed(shard)
+        self.fail_fast_or_probe(shard)
         alarms = self.breaker.alarms
         if route is not None and shard is not None:
             # The server may have been replaced and come back before this client has read the new topology.

@@ -166,7 +166,7 @@ def test_load_stops_at_a_conflict_and_with_keep_going_reports_all(fresh_store):
         loading.document_reader(by_field, DEFAULT),
         source="x",
         keep_going=True,
-        listener=only(loading.LinePassedOver, lambda line: conflicting.append(line.number)),
+        listener=only(loading.LineSkipped, lambda line: conflicting.append(line.number)),
     )
 
     assert sorted(conflicting) == [12, 13, 15, 21, 26, 30]
@@ -242,7 +242,7 @@ def test_load_over_a_damaged_cell_names_line_and_cell(fresh_store, by_hand, dama
         reader,
         source="trips",
         keep_going=True,
-        listener=only(loading.LinePassedOver, lambda line: skipped.append((line.number, line.message))),
+        listener=only(loading.LineSkipped, lambda line: skipped.append((line.number, line.message))),
     )
     assert str(pickle.loads(pickle.dumps(at.value))) == str(at.value)
     assert at.value.key in keys

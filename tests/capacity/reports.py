@@ -14,8 +14,8 @@ from datetime import UTC
 from schemaless.capacity.measurement import ClusterFiles, DayIntake, Group, Measurement
 from schemaless.capacity.planning import PlanningOptions
 from schemaless.capacity.rebuilt import Unit
-from schemaless.capacity.report import NOTHING_TRIED, CapacityReport, CodecTrials
-from schemaless.capacity.reporting import Asked, put_together
+from schemaless.capacity.report import NO_CODEC_TRIALS, CapacityReport, CodecTrials
+from schemaless.capacity.reporting import Asked, assemble_report
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.numbers import Interval
 from schemaless.survey.column_trials import ColumnSize, ColumnTrial
@@ -157,7 +157,7 @@ def tried(
 def report(*measurements: Measurement, trials: CodecTrials | None = None, **options: object) -> CapacityReport:
     """A report of ``measurements``, by default of the common one."""
     made_at = TAKEN_AT + datetime.timedelta(hours=2)
-    return put_together(
+    return assemble_report(
         measurements or (measurement(),),
         tried() if trials is None else trials,
         made_at,
@@ -194,11 +194,11 @@ def of_many_shards() -> CapacityReport:
 
 
 _ODD: dict[str, Callable[[], CapacityReport]] = {
-    "empty": lambda: report(measurement(days=0, stored=False), trials=NOTHING_TRIED),
+    "empty": lambda: report(measurement(days=0, stored=False), trials=NO_CODEC_TRIALS),
     "one cell": lambda: report(measurement(days=0)),
     "one day": lambda: report(measurement(days=1)),
     "a cluster that is down": lambda: report(measurement(days=30, clusters=[space("cluster-1"), down("cluster-2")])),
-    "all down": lambda: report(measurement(clusters=[down("cluster-1"), down("cluster-2")]), trials=NOTHING_TRIED),
+    "all down": lambda: report(measurement(clusters=[down("cluster-1"), down("cluster-2")]), trials=NO_CODEC_TRIALS),
     "dates of the future": lambda: report(measurement(days=430, growth_to=TODAY + datetime.timedelta(400))),
     "dates long gone": lambda: report(measurement(growth_to=TODAY - datetime.timedelta(2000))),
     "no disk known": lambda: report(measurement(days=30, clusters=[space("cluster-1", disk=None)])),

@@ -13,8 +13,8 @@ from schemaless.capacity.disks import GivenDisk
 from schemaless.capacity.forecast import BackTest, Forecast, NoForecast
 from schemaless.capacity.measurement import Measurement
 from schemaless.capacity.report import CapacityReport
-from schemaless.capacity.report_notes import beside_the_cells
-from schemaless.capacity.reporting import put_together
+from schemaless.capacity.report_notes import note_on_other_tables
+from schemaless.capacity.reporting import assemble_report
 from schemaless.capacity.series import daily
 from schemaless.cli.capacity.report import show
 from schemaless.codec.trial import NEEDS_NATIVE
@@ -259,8 +259,8 @@ def test_a_full_disk_is_full_today(odd):
 
 def test_a_stale_measurement_and_a_wrong_clock_have_notes():
     """A report of old sizes says so, and so does a report that is older than its measurement."""
-    late = put_together([measurement(days=5)], tried(), TAKEN_AT + datetime.timedelta(9))
-    early = put_together([measurement(days=5)], tried(), TAKEN_AT - datetime.timedelta(1))
+    late = assemble_report([measurement(days=5)], tried(), TAKEN_AT + datetime.timedelta(9))
+    early = assemble_report([measurement(days=5)], tried(), TAKEN_AT - datetime.timedelta(1))
 
     assert any("9 days old" in note for note in late.notes)
     assert any("either this clock or the catalog server's is wrong" in note for note in early.notes)
@@ -405,8 +405,8 @@ def test_other_tables_are_listed_with_their_growth():
     newest = measurement(clusters=later)
     old = replace(measurement(clusters=[first, second]), taken_at=TAKEN_AT - datetime.timedelta(5))
 
-    assert beside_the_cells([measurement()]) == []
-    (alone,) = beside_the_cells([newest])
+    assert note_on_other_tables([measurement()]) == []
+    (alone,) = note_on_other_tables([newest])
     (both,) = report(old, newest).notes[-1:]
 
     assert "use 13.0 MiB: follower 1.0 MiB, index_1 12.0 MiB. They count" in alone

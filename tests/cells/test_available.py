@@ -18,7 +18,7 @@ from schemaless.internals import internals_of
 from schemaless.local import servers as local_servers
 from schemaless.local.description import LocalServer
 from schemaless.testing.servers import private_servers
-from schemaless.topology.replication import has_everything_of
+from schemaless.topology.replication import has_caught_up_with
 from schemaless.wire.node import Node
 from tests.freezing import freeze, thaw
 from tests.promotion import sql, word
@@ -49,7 +49,7 @@ def lagging(primary: LocalServer) -> Iterator[Datastore]:
             opened.put_cell(BOTH, "BASE", ref_key, ref_key)
         opened.put_cell(BOTH, "NOTE", 1, "seen")
         pools = internals_of(opened).shards
-        assert has_everything_of(pools.pool_for(node), pools.pool_for(cluster.primary), 60)
+        assert has_caught_up_with(pools.pool_for(node), pools.pool_for(cluster.primary), 60)
         sql(replica, f"STOP {word(replica)}")
         opened.put_cell(BOTH, "BASE", 3, 3)
         opened.put_cell(NEW, "BASE", 1, 1)

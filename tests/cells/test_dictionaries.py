@@ -368,7 +368,7 @@ def test_removal_is_refused_while_anything_may_need_it(
     assert not first.removed
     assert not remove(admin, dictionary.id).removed, "the hour is not over"
     with pytest.raises(InvalidInput, match="retired"):
-        internals_of(admin).dictionaries.to_write_with(dictionary.id)
+        internals_of(admin).dictionaries.for_new_bodies(dictionary.id)
     with pytest.raises(DictionaryInUse, match="needs it") as raised:
         remove(admin, dictionary.id, grace_s=0)
     assert COLUMN in str(raised.value)

@@ -101,7 +101,7 @@ def test_nothing_is_written_with_a_dictionary_that_a_cluster_lacks(
     dictionary_replicas = internals_of(admin).dictionary_replicas
     by_root(dictionary_replicas.copies[1], "DELETE FROM {table}")
     with pytest.raises(InvalidInput, match=r"no intact copy on cluster-2 .*schema upgrade"):
-        internals_of(admin).dictionaries.to_write_with(dictionary.id)
+        internals_of(admin).dictionaries.for_new_bodies(dictionary.id)
     set_to(admin, dictionary.id)
     assert on_each(admin) == [dictionary] * 3
     set_to(admin, None)

@@ -10,7 +10,7 @@ import pytest
 import schemaless
 from schemaless.cli.jobs import JobProgress
 from schemaless.internals import internals_of
-from schemaless.jobs.job import RunBegan, RunGoesOn
+from schemaless.jobs.job import RunProgress, RunStarted
 from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import Thresholds
@@ -59,10 +59,10 @@ def test_a_wait_is_a_line_and_not_one_for_each_second_of_lag(migrate_store, job,
     cluster = internals_of(migrate_store).topology.cluster_of(0).name
     assert job_store.renew(job.job_id, state, cluster).watches
     with JobProgress(job_store, look_s=0.0) as shown:
-        shown(RunBegan(job, True))
+        shown(RunStarted(job, True))
         for reason in ["lags by 2.6 s", "lags by 3.6 s", "lags by 4.6 s", None]:
-            job_store.note_look(job.job_id, cluster, "a", reason, {}, {})
-            shown(RunGoesOn(job))
+            job_store.record_poll(job.job_id, cluster, "a", reason, {}, {})
+            shown(RunProgress(job))
     lines = capsys.readouterr().err.splitlines()
 
     assert [line for line in lines if "lags" in line] == [lines[1]]

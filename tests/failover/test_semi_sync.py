@@ -20,7 +20,7 @@ from schemaless.local import servers as local
 from schemaless.local.description import Description, LocalServer
 from schemaless.local.starting import Manner, begin, finish
 from schemaless.testing.servers import private_servers
-from schemaless.topology.shards import LATEST_LOOK_S
+from schemaless.topology.shards import MAX_REFRESH_INTERVAL_S
 from tests.promotion import sql
 
 pytestmark = pytest.mark.mysql
@@ -76,7 +76,7 @@ def test_kill_of_a_semi_synchronous_primary_loses_nothing_acknowledged(primary, 
             with schemaless.connect(server) as late:
                 lost = {cell.row_key for cell in lost_cells(late, primary.url)}
 
-            assert (done.old_primary, done.old_written_s) == ("unreachable", LATEST_LOOK_S)
+            assert (done.old_primary, done.old_written_s) == ("unreachable", MAX_REFRESH_INTERVAL_S)
             assert put.added_id > max(acknowledged.values())
             assert acknowledged.items() <= found.items()
             assert not lost & set(acknowledged)

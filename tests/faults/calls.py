@@ -53,7 +53,7 @@ WITHOUT_A_SERVER: Final = {
     "shard_of",
     "dictionary_replicas",
     "stored_cell",
-    "stored_tails",  # raises nothing: what it cannot read is absent, and get_stored_cells_for_shard has it
+    "read_tails",  # raises nothing: what it cannot read is absent, and get_stored_cells_for_shard has it
 }
 
 

@@ -50,7 +50,7 @@ def tails(
 ) -> dict[int, schemaless.Page[schemaless.StoredCell]]:
     """Return the tails of all shards."""
     wanted = [Tail(shard, location, limit) for shard in range(store.shard_count)]
-    return internals_of(store).stored_tails(wanted, column_name)
+    return internals_of(store).read_tails(wanted, column_name)
 
 
 def test_they_are_the_pages_that_each_shard_has(store, put):
@@ -130,7 +130,7 @@ def test_what_is_settled_behind_the_read_does_not_count(store, put, by_hand, new
 
 def test_a_long_body_keeps_its_shard_out(store, put, monkeypatch):
     """The size of the reply is bounded whatever the bodies; bodies of other columns are not fetched."""
-    monkeypatch.setattr(changes, "MOST_PAGE_BYTES", 4 * 100 * 1_000)
+    monkeypatch.setattr(changes, "MAX_PAGE_BYTES", 4 * 100 * 1_000)
     put(3, 1, "OTHER", b'"%b"' % (b"x" * LONG))
 
     assert tails(store).keys() == {0, 1, 2}

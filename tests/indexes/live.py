@@ -35,7 +35,7 @@ from schemaless.indexes.registry import IndexEntry
 from schemaless.internals import internals_of
 from schemaless.move import sql as moves
 from schemaless.move.fence import Fence
-from schemaless.move.index_tables import MovedIndexes
+from schemaless.move.index_tables import IndexMover
 from tests.followers.child import TIMING
 from tests.followers.live import CONTROLS as MOVER_CONTROLS
 from tests.followers.live import Live, send
@@ -179,14 +179,14 @@ class LiveIndex(Live):
     # Shards that move
 
     def _move_one(self, store: schemaless.Datastore, shard: int) -> None:
-        copy = MovedIndexes.copy
+        copy = IndexMover.copy
 
-        def copied(run: MovedIndexes, fence: Fence, token: str) -> set[str]:
+        def copied(run: IndexMover, fence: Fence, token: str) -> set[str]:
             tables = copy(run, fence, token)
             self._write_beside()
             return tables
 
-        with mock.patch.object(MovedIndexes, "copy", copied):
+        with mock.patch.object(IndexMover, "copy", copied):
             super()._move_one(store, shard)
 
     def _write_beside(self) -> None:

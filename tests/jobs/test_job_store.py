@@ -109,16 +109,16 @@ def test_one_runner_watches_a_cluster_for_all(job_store, job, end_lease):
     first, second = job_store.claim(1, 0, "a"), job_store.claim(1, 1, "b")
     watching = job_store.renew(1, first, "cluster-1")
     other = job_store.renew(1, second, "cluster-1")
-    job_store.note_look(1, "cluster-1", "a", "replica lags", {"lag_s": 9, "yields": True}, {"lag": 1.5})
-    job_store.note_look(1, "cluster-1", "b", None, {}, {})
+    job_store.record_poll(1, "cluster-1", "a", "replica lags", {"lag_s": 9, "yields": True}, {"lag": 1.5})
+    job_store.record_poll(1, "cluster-1", "b", None, {}, {})
     heard = job_store.renew(1, second, "cluster-1")
     end_lease(0)
     after = job_store.renew(1, second, "cluster-1")
 
     assert (watching.watches, other.watches) == (True, False)
-    assert (watching.looked_ago_s, heard.reason, heard.watches) == (None, "replica lags", False)
+    assert (watching.polled_ago_s, heard.reason, heard.watches) == (None, "replica lags", False)
     assert (watching.yields, heard.yields) == (False, True)
-    assert heard.looked_ago_s < 60
+    assert heard.polled_ago_s < 60
     assert after.watches
     assert (job_store.clusters(1)[0].waits, job_store.clusters(1)[0].figures) == (
         {"lag": 1.5},
@@ -165,8 +165,10 @@ def test_budget_is_one_for_all_runners(job_store, job):
 def test_failures_are_kept_once_with_their_newest_reason(job_store, job):
     """Messages may contain any characters."""
     row = bytes(range(16))
-    job_store.note_failures(1, [Failure(2, 5, row, "A", 1, "UnreadableLegacy", "it's \\ 'quoted' \N{SNOWMAN}")])
-    job_store.note_failures(1, [Failure(2, 5, row, "A", 1, "Contended", "later"), Failure(0, 9, row, "B", 2, "X", "y")])
+    job_store.record_failures(1, [Failure(2, 5, row, "A", 1, "UnreadableLegacy", "it's \\ 'quoted' \N{SNOWMAN}")])
+    job_store.record_failures(
+        1, [Failure(2, 5, row, "A", 1, "Contended", "later"), Failure(0, 9, row, "B", 2, "X", "y")]
+    )
 
     found = job_store.failures(1)
     assert [(failure.shard, failure.added_id, failure.reason, failure.message) for failure in found] == [
@@ -179,10 +181,10 @@ def test_failures_are_kept_once_with_their_newest_reason(job_store, job):
 
 def test_measures_are_added_up(job_store, job):
     """Measures are merged by name, for any number of shards."""
-    job_store.note_on_shards(1, {shard: {"before": shard, "file": {"bytes": 5}} for shard in range(3)}, at_once=2)
-    job_store.note_on_shards(1, {2: {"before": 7}, 0: {"before": 9}, 4_000: {"before": 1}}, at_once=2)
-    job_store.note_on_shards(1, {})
-    job_store.note_on_cluster(1, "cluster-1", {"log": "x"})
+    job_store.record_on_shards(1, {shard: {"before": shard, "file": {"bytes": 5}} for shard in range(3)}, at_once=2)
+    job_store.record_on_shards(1, {2: {"before": 7}, 0: {"before": 9}, 4_000: {"before": 1}}, at_once=2)
+    job_store.record_on_shards(1, {})
+    job_store.record_on_cluster(1, "cluster-1", {"log": "x"})
 
     found = {state.shard: state.measures for state in job_store.shards(1)}
     assert {shard: found[shard] for shard in range(3)} == {

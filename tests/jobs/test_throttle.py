@@ -21,9 +21,9 @@ from schemaless.errors import InvalidInput, ReplicaRefused, TopologyError
 from schemaless.events import only
 from schemaless.failover import nodes
 from schemaless.internals import internals_of
-from schemaless.jobs.job import RunBegan
+from schemaless.jobs.job import RunStarted
 from schemaless.jobs.job_store import JobStore
-from schemaless.jobs.server_load import note_read
+from schemaless.jobs.server_load import discount_read
 from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import ClusterWatch, Look, Thresholds
 from schemaless.local.description import LocalServer
@@ -312,7 +312,7 @@ def test_queries_of_the_job_are_not_application_calls(watching, replicated):
         for _ in range(5):
             for _ in range(100):
                 internals_of(store).shards.rows(0, b"SELECT 1")
-                internals_of(store).shards.run(0, note_read)
+                internals_of(store).shards.run(0, discount_read)
                 mine.jobs()
                 theirs.jobs()
             looks.append((watch.look(mine.reads, runners=2), others.look(mine.reads, runners=2)))
@@ -442,7 +442,7 @@ def test_migration_waits_for_its_replica_and_says_so(datastore, replicated, repl
         app.put_stored_cells([NewStoredCell(row, "BASE", 1, b'{"legacy": true}') for row in rows])
     spec = MigrateSpec(thresholds=Thresholds(max_lag_s=0.5, flag_file=str(flag)))
     jobs: list[int] = []
-    listener = only(RunBegan, lambda begun: jobs.append(begun.job.job_id))
+    listener = only(RunStarted, lambda begun: jobs.append(begun.job.job_id))
     with schemaless.connect(url) as store, ThreadPoolExecutor(1) as pool:
         job_store = JobStore(store)
         migration = pool.submit(run, store, spec, [0], listener=listener)

@@ -11,11 +11,11 @@ import schemaless
 from schemaless import NewStoredCell
 from schemaless.events import only
 from schemaless.internals import internals_of
-from schemaless.jobs.job import RunBegan
+from schemaless.jobs.job import RunStarted
 from schemaless.jobs.job_store import JobStore
 from schemaless.migrate import rebuild
 from schemaless.migrate import run as migrate
-from schemaless.migrate.reclaimed import note_plan, reclaimed_report
+from schemaless.migrate.reclaimed import reclaimed_report, record_plan
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.numbers import Interval
 from schemaless.survey.table_sizes import cell_table_sizes
@@ -52,7 +52,7 @@ def test_report_tells_bodies_files_and_binary_log_apart(fresh_store, legacy, mig
     """Sizes before, after the run and after a rebuild, by cluster, shard and column, match those of the servers."""
     before = files(fresh_store, by_hand)
     job_store = JobStore(migrate_store)
-    ran = migrate.run(migrate_store, listener=only(RunBegan, lambda begun: note_plan(migrate_store, begun.job)))
+    ran = migrate.run(migrate_store, listener=only(RunStarted, lambda begun: record_plan(migrate_store, begun.job)))
     after = files(fresh_store, by_hand)
     with schemaless.connect(admin_url) as admin_store:
         rebuild.run(admin_store, shards=[0, 1, 2])
@@ -78,7 +78,7 @@ def test_report_tells_bodies_files_and_binary_log_apart(fresh_store, legacy, mig
 
 def test_report_compares_predictions_with_results(fresh_store, legacy, migrate_store, admin_url):
     """A small datastore is read completely, so the prediction is exact."""
-    ran = migrate.run(migrate_store, listener=only(RunBegan, lambda begun: note_plan(migrate_store, begun.job)))
+    ran = migrate.run(migrate_store, listener=only(RunStarted, lambda begun: record_plan(migrate_store, begun.job)))
     with schemaless.connect(admin_url) as admin_store:
         rebuild.run(admin_store)
     found = reclaimed_report(migrate_store, JobStore(migrate_store).job(ran.job_id), NOW)

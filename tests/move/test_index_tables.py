@@ -30,7 +30,7 @@ from schemaless.jobs.job import Job
 from schemaless.jobs.runner import ShardRun, Stopped
 from schemaless.jobs.worker import Outcome
 from schemaless.move import run as moves
-from schemaless.move.index_tables import MovedIndexes
+from schemaless.move.index_tables import IndexMover
 from schemaless.move.record import Records
 from schemaless.move.spec import MoveSpec
 from schemaless.topology.placement import shard_for
@@ -172,14 +172,14 @@ def indexed(bench: Bench, client: Datastore, new_row: Callable[[], uuid.UUID]) -
 @pytest.fixture
 def beside(indexed: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Change entries that the mover has already copied."""
-    copy = MovedIndexes.copy
+    copy = IndexMover.copy
 
-    def copied(self: MovedIndexes, *args: object) -> set[str]:
+    def copied(self: IndexMover, *args: object) -> set[str]:
         tables = copy(self, *args)  # type: ignore[arg-type]
         indexed.write_beside()
         return tables
 
-    monkeypatch.setattr(MovedIndexes, "copy", copied)
+    monkeypatch.setattr(IndexMover, "copy", copied)
 
 
 @pytest.mark.usefixtures("beside")
@@ -209,8 +209,8 @@ def test_an_index_and_a_trigger_move_with_the_shard(indexed, bench, client):
 @pytest.mark.parametrize("rewound", ["never", "before the fence"])
 def test_entries_are_missing_if_followers_are_not_rewound_after_the_fence(indexed, client, monkeypatch, rewound):
     """The control: without the rewind, or with an early one, the check above finds missing entries."""
-    rewind, copy = MovedIndexes.rewind_followers, MovedIndexes.copy
-    monkeypatch.setattr(MovedIndexes, "rewind_followers", lambda *_: None)
+    rewind, copy = IndexMover.rewind_followers, IndexMover.copy
+    monkeypatch.setattr(IndexMover, "rewind_followers", lambda *_: None)
     if rewound == "before the fence":
 
         def too_early(self, fence, token):
@@ -219,7 +219,7 @@ def test_entries_are_missing_if_followers_are_not_rewound_after_the_fence(indexe
             indexed.catch_up()
             return tables
 
-        monkeypatch.setattr(MovedIndexes, "copy", too_early)
+        monkeypatch.setattr(IndexMover, "copy", too_early)
     moves.run(client, MoveSpec(other(client), accounts=False), [SHARD])
 
     assert indexed.faults()["missing"] > 0

@@ -7,7 +7,7 @@ import click
 from schemaless.capacity import history
 from schemaless.capacity.measure import measure as take_measurement
 from schemaless.capacity.measurement import Measurement
-from schemaless.capacity.report_notes import beside_the_cells
+from schemaless.capacity.report_notes import note_on_other_tables
 from schemaless.cli.capacity.shown import LAST_DAYS, disk_of, measurement_json
 from schemaless.cli.options import open_store, url_option
 from schemaless.errors import ServerError
@@ -119,7 +119,7 @@ def _show(measurement: Measurement) -> None:
         text_columns=2,
     )
     _show_growth(measurement)
-    for remark in (*measurement.notes, *beside_the_cells([measurement])):
+    for remark in (*measurement.notes, *note_on_other_tables([measurement])):
         out().print(f"note: {remark}", markup=False)
     exact = all(group.cells.exact for group in measurement.groups)
     out().print(

@@ -14,10 +14,10 @@ from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
 from schemaless.events import only, together
 from schemaless.internals import internals_of
-from schemaless.jobs.job import RunBegan
+from schemaless.jobs.job import RunStarted
 from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.throttle import Thresholds
-from schemaless.migrate.reclaimed import note_plan
+from schemaless.migrate.reclaimed import record_plan
 from schemaless.migrate.run import MIGRATE
 from schemaless.migrate.run import run as run_migration
 from schemaless.migrate.spec import MOST_CHUNK_MS, MigrateSpec
@@ -131,12 +131,12 @@ def run(
             _show_dry_run(store, spec, shards)
             return 0
 
-        def predict(begun: RunBegan) -> None:
+        def predict(begun: RunStarted) -> None:
             if begun.new:
-                note_plan(store, begun.job)
+                record_plan(store, begun.job)
 
         with JobProgress(job_store) as shown:
-            listener = together(shown, only(RunBegan, predict))
+            listener = together(shown, only(RunStarted, predict))
             outcome = run_migration(store, spec, shards, job=job, count=workers, dask=dask, listener=listener)
     _show_outcome(outcome, as_json)
     return EXIT_FAILED if outcome.total().left else 0
