@@ -1,4 +1,4 @@
-"""A worker in a process of its own, that writes down what it is given: killed and frozen by ``test_killed.py``."""
+"""A worker process that logs its cells; ``test_killed.py`` kills and freezes it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class WrittenDown:
         return False
 
     def handle(self, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell]) -> bool:
-        """Write them down, one by one; as the control does it, behind the location instead of before it."""
+        """Log the cells one by one, before their location is recorded; the control logs them after it."""
         if self._early and cells:
             context.advance(lease, cells[-1].added_id, at_once=True)
         for cell in cells:
@@ -49,18 +49,18 @@ class WrittenDown:
                 continue
             context.check_active(lease)
             if self._slow:
-                # So that there is always something that nobody was given yet.
+                # So that there is always a cell that has not been delivered.
                 time.sleep(0.005)
             os.write(self._file, b"%d %d\n" % (cell.shard, cell.added_id))
             context.advance(lease, cell.added_id)
         return True
 
     def replay(self, context: HandlerContext, lease: LeaseState) -> None:
-        """Nothing is parked here."""
+        """Do nothing: no cell is parked here."""
 
 
 def work(url: str, path: str, name: str, control: str) -> None:
-    """Be a worker for ever."""
+    """Run a worker until the process is killed."""
     end_with_parent()
     with schemaless.connect(url) as store:
         handler = WrittenDown(path, early=control == EARLY, slow=control == SKIPS)
@@ -68,7 +68,7 @@ def work(url: str, path: str, name: str, control: str) -> None:
 
 
 def end_with_parent() -> None:
-    """Have this process be killed once the one that wanted it is no more, however that ended."""
+    """Exit this process when its parent ends, for whatever reason."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -1,4 +1,4 @@
-"""What tests of workers need: a follower, cells for it, and workers that live until the test ends."""
+"""Fixtures for tests of workers: a follower, cells for it, and workers that are members until the test ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def settings(follow_store: schemaless.Datastore) -> Settings:
 
 @pytest.fixture
 def put(fresh_store: schemaless.Datastore, new_row: Callable[[], uuid.UUID]) -> Callable[..., set[tuple[int, int]]]:
-    """Puts so many cells, into one shard after the other, and returns shard and added_id of each."""
+    """Puts a number of cells into the shards in turn, and returns shard and added_id of each."""
 
     def row_of(shard: int) -> uuid.UUID:
         return next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == shard)
@@ -42,7 +42,7 @@ def put(fresh_store: schemaless.Datastore, new_row: Callable[[], uuid.UUID]) -> 
 
 @pytest.fixture
 def works(follow_store: schemaless.Datastore) -> Iterator[Callable[..., Worker]]:
-    """Makes workers that live until the test ends, and do one turn when they are told to."""
+    """Creates workers that are members until the test ends; the test runs their turns."""
     with ExitStack() as stack:
 
         def make(name: str, handler: Seen, timing: Timing = CALM, role: Role = ALL) -> Worker:

@@ -1,6 +1,6 @@
-"""Workers in processes of their own, killed with -9 and frozen past their lease, while cells come and shards move.
+"""Worker processes killed with SIGKILL and frozen past their lease, while cells arrive and shards move.
 
-What the suite does with a few thousand cells, ``benchmarks/followers.py --live`` does with as many as one likes.
+The suite runs this with a few thousand cells, ``benchmarks/followers.py --live`` with any number.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from tests.movers import move_away
 
 _TELL_S: Final = 10.0
 _MANY: Final = 20_000
-"""So many cells and more come in larger batches, or the puts take most of the time."""
+"""Number of cells from which batches are larger; otherwise the puts would take most of the time."""
 
 _LARGER: Final = 12
 
 _BEHIND: Final = {1: 1.5, _LARGER: 5.0}
-"""By how much batches are larger: so many of them workers may be behind when the next one is put."""
+"""Number of batches that workers may lag when the next one is put, by batch scale."""
 
 
 @contextmanager
 def _skipping() -> Iterator[None]:
-    """Have whoever moves a shard carry its followers over as if they had dealt with all that is there."""
+    """Let moves set the followers of the shard to its end, as if they had handled all of its cells."""
     carry_over = steps.carry_over
 
     def wrong(source: Connection, target: Connection, database: str, token: str, *, fenced: bool) -> None:
@@ -58,7 +58,7 @@ def _skipping() -> Iterator[None]:
 
 
 CONTROLS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {EARLY: nullcontext, SKIPS: _skipping}
-"""Faults that have to be found, with what those need of them that move shards."""
+"""Faults that must be detected, each with its change of shard moves."""
 
 _processes = multiprocessing.get_context("forkserver")
 # A worker's start is then a fork and a connection, and not a second of imports.
@@ -66,13 +66,13 @@ _processes.set_forkserver_preload(["tests.followers.child", "tests.indexes.child
 
 
 class Given:
-    """The cells that were put and those that somebody was given, counted as they come.
+    """The cells that were put and those that were delivered.
 
     Attributes:
-        put: how many were put.
-        missing: shard and added_id of those of them that nobody was given yet.
-        repeated: how many calls there were beyond the first of a cell.
-        out_of_turn: how many cells were first given to somebody when a later one of their shard had been already.
+        put: number of cells put.
+        missing: shard and added_id of the cells that have not been delivered.
+        repeated: number of deliveries beyond the first of a cell.
+        out_of_turn: number of cells first delivered after a later cell of their shard.
     """
 
     def __init__(self) -> None:
@@ -84,13 +84,13 @@ class Given:
         self._highest: dict[int, int] = defaultdict(int)
 
     def note_put(self, shard: int, added_id: int) -> None:
-        """Note a cell whose put has returned."""
+        """Record a cell whose put has returned."""
         self.put += 1
         if added_id not in self._seen[shard]:
             self.missing.add((shard, added_id))
 
     def note_given(self, shard: int, added_id: int) -> None:
-        """Note a cell that somebody was given."""
+        """Record a delivered cell."""
         if added_id in self._seen[shard]:
             self.repeated += 1
             return
@@ -106,17 +106,17 @@ class Live:
 
     Args:
         store: writes cells.
-        url: of the same datastore, for workers and for who moves shards.
-        folder: where workers write down what they were given.
-        control: the fault that the run has to find; empty for none.
-        patience_s: how long cells are waited for.
-        tells: whether it says on standard error how far it is.
+        url: URL of the same datastore, for workers and moves.
+        folder: where workers log their cells.
+        control: the fault that the run must detect; empty for none.
+        patience_s: timeout for the delivery of cells, in seconds.
+        tells: report progress on standard error.
 
     Attributes:
         given: the cells.
-        deaths: how often a worker was killed.
-        freezes: how often one was frozen past its lease, and let go on.
-        moved: how often a shard was moved.
+        deaths: number of workers killed.
+        freezes: number of workers frozen past their lease and continued.
+        moved: number of shard moves.
     """
 
     store: schemaless.Datastore
@@ -143,16 +143,16 @@ class Live:
 
     @property
     def batch(self) -> int:
-        """How many cells are put at once."""
+        """Number of cells per batch."""
         return 100 * self.scale
 
     def run(self, workers: int, cells: int, kills: int, freezes: int, seed: int, moves: int = 0) -> None:
-        """Put the cells, hurt the workers, move shards meanwhile, and wait until every cell was dealt with.
+        """Put cells while killing and freezing workers and moving shards, and wait until every cell is delivered.
 
-        There are fewer moves where each takes longer than its share of the cells.
+        There are fewer moves if a move takes longer than its share of the run.
 
         Raises:
-            TimeoutError: some are not.
+            TimeoutError: some cells were not delivered.
         """
         chance = random.Random(seed)
         self.scale = _LARGER if cells >= _MANY else 1
@@ -167,13 +167,13 @@ class Live:
             with ThreadPoolExecutor(1) as mover, schemaless.connect(self.url, read_timeout_s=20) as away, faulty():
                 while self.given.put < cells:
                     self._put_more()
-                    # The last ones are in somebody's hands, or will be in a moment.
+                    # The last cells are in flight, or will be in a moment.
                     self._until(self.given.put - int(_BEHIND[self.scale] * self.batch) if self.parts > 1 else 1)
                     part = min(1.0, self.given.put / cells)
                     while hurt < int(part * len(hurts)):
                         self._hurt(hurts[hurt], chance)
                         hurt += 1
-                    # Not before workers have made good for the last one: it may have set back each shard's follower.
+                    # Only after workers have caught up with the last move, which may have rewound each follower.
                     if shifted < min(moves, int(part * (moves + 1))) and (self._move is None or self._move.done()):
                         self._moved()
                         self._move = mover.submit(self._move_one, away, chance.randrange(self.store.shard_count))
@@ -293,7 +293,7 @@ class Live:
         return process
 
     def _program(self, name: str) -> tuple[Callable[..., None], tuple[Any, ...]]:
-        """Return what a worker does: a function, and what it is told."""
+        """Return the function of a worker process and its arguments."""
         return child.work, (self.url, str(self.folder / "seen"), name, self.control)
 
 

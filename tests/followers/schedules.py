@@ -2,8 +2,8 @@
 
 Writers take ids and commit late. Workers look, claim, read a page, call, and write down how far they are; between any
 two statements one may be killed, or fall asleep for longer than its lease and go on as if nothing had happened. Some
-cells fail and are parked, some kill whoever calls them, and somebody sets the follower back. In the end one worker that
-nothing happens to works it all off; a cell that is neither called, since it was last asked for, nor parked is missing.
+cells fail and are parked, some kill the worker that calls them, and an operator rewinds the follower. At the end, one
+undisturbed worker handles the rest; a cell that was neither called since the last rewind nor parked is missing.
 
 A variant leaves one thing of the design out. It is a control: the schedules have to find it.
 """
@@ -19,7 +19,7 @@ LEASE: Final = 30
 """In steps."""
 
 SURE: Final = 20
-"""A worker that was awake within so many steps begins something."""
+"""Maximum number of steps since a worker was awake after which it starts something."""
 
 CONTROLS: Final = (
     "locations are not fenced",
@@ -92,7 +92,7 @@ class World:
         self.deadly = set(self.chance.sample(ids, 1))
         self.calm = False
 
-    # What goes on
+    # Events
 
     def run(self) -> set[int]:
         """Run the schedule, and return the cells that are missing in the end."""
@@ -111,7 +111,7 @@ class World:
         self.calm = True
         self.committed |= self.open.keys()
         self.open.clear()
-        # Nobody is alive any more, but one.
+        # Only one worker remains.
         self.processes = [Process(0, self._work(0), self.now)]
         for _ in range(40 * _CELLS):
             if not self._missing():
@@ -254,7 +254,7 @@ class World:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What so many schedules of a variant came to.
+    """Result of running schedules of a variant.
 
     Attributes:
         missing: schedules with cells that are missing, by their seeds.

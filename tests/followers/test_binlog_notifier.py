@@ -1,4 +1,4 @@
-"""What has a worker look at once: the servers' binary logs. A signal only; where it is lost, nothing else is."""
+"""Notification of new cells by the servers' binary logs: a hint whose loss loses no cell."""
 
 from __future__ import annotations
 
@@ -146,10 +146,10 @@ def test_new_cells_are_heard_of_whoever_looks(follow_store, put, eventually):
         for _ in range(5):
             there |= put(7)
             eventually(partial(all_of, there, cells), "it hears of them")
-        told = worker._report()
+        reported = worker._report()
 
     assert sorted(cells) == sorted(there)
-    assert told["heard"] >= 5
+    assert reported["heard"] >= 5
 
 
 @pytest.mark.mysql
@@ -164,10 +164,10 @@ def test_no_wake_up_is_lost_where_the_listener_is_cut(follow_store, put, eventua
             cuts += kill()
         there |= put(5)
         eventually(lambda: set(cells) == there, "each was dealt with")
-        told = worker._report()
+        reported = worker._report()
 
     assert sorted(cells) == sorted(there)
-    assert told["heard"] > 0
+    assert reported["heard"] > 0
 
 
 @pytest.mark.mysql
@@ -175,7 +175,7 @@ def test_no_wake_up_is_lost_where_the_listener_is_cut(follow_store, put, eventua
 def test_what_was_committed_while_nobody_listened_is_looked_for(
     follow_store, put, eventually, kill, monkeypatch, looks
 ):
-    """Without the look behind each connect, those cells are not found: that of their shard's next one is."""
+    """Without the poll after each connect, those cells are not found, except in a shard with a later cell."""
     real, free = LogReader, threading.Event()
     free.set()
 
@@ -193,7 +193,7 @@ def test_what_was_committed_while_nobody_listened_is_looked_for(
             monkeypatch.setattr(BinlogNotifier, "request_poll", lambda *_: None)
         free.clear()
         kill()
-        eventually(lambda: HEARD not in finds_by(worker), "nobody listens")
+        eventually(lambda: HEARD not in finds_by(worker), "the connection is down")
         missed = put(12)
         free.set()
         eventually(lambda: finds_by(worker) == {HEARD}, "it listens again")
@@ -309,7 +309,7 @@ def test_a_server_whose_log_has_no_rows_is_not_listened_to(follow_store, monkeyp
 
 @pytest.mark.once
 def test_sets_of_gtids_are_written_as_the_protocol_has_them():
-    """Numbers end behind the last one; tags are refused."""
+    """Intervals end after their last number; tagged GTIDs are rejected."""
     one, other = uuid.UUID(int=1), uuid.UUID(int=2)
     written = encode_gtids(f"{one}:1-3:8,\n{other}:5-6", "db-1")
     number = [int.from_bytes(written[at : at + 8], "little") for at in (0, 24, 32, 40, 48, 56, 80, 88, 96)]

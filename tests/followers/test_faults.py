@@ -31,7 +31,7 @@ LONG = Timing(lease_s=1_000, give_up_s=900, renew_s=1_000, note_s=0.0)
 CELLS = 5
 POINTS = [
     *((statement, 0) for statement in ("SELECT", "START TRANSACTION", "INSERT", "COMMIT")),
-    # Claimed; written down before, in, and behind the transaction that parks.
+    # The claim; the location before, in, and after the transaction that parks.
     *(("UPDATE", skip) for skip in range(5)),
 ]
 AT = ("before", "no reply")
@@ -88,7 +88,7 @@ def proxied(servers, accounts) -> Iterator[tuple[Proxy, schemaless.Datastore]]:
 @pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
 @pytest.mark.parametrize(("where", "skip"), POINTS)
 def test_a_connection_that_ends_at_any_statement_misses_and_loses_nothing(proxied, monkeypatch, where, skip, dies):
-    """Before it is sent, and when it is done and its reply is lost; the process goes on, or dies."""
+    """It ends before the statement is sent, or loses the reply; the process continues, or dies."""
     proxy, store = proxied
     rows = [cell.added_id for cell in store.scan_shard(0)]
     for at in AT:
@@ -124,13 +124,13 @@ def test_a_connection_that_ends_at_any_statement_misses_and_loses_nothing(proxie
 
         assert set(handler.seen) == {*rows} - {rows[2]}, at
         assert (found.location, found.parked) == (rows[-1], 1), at
-        assert dies or len(handler.seen) == CELLS - 1, "in a process that goes on, none comes twice"
+        assert dies or len(handler.seen) == CELLS - 1, "a process that continues repeats no cell"
         settings.remove(handler.name)
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
 def test_a_connection_that_ends_as_an_attempt_or_the_end_of_all_is_noted_passes_nothing(proxied, monkeypatch, dies):
-    """The third cell fails, and nothing may be parked: the shard stands still before it, whatever is cut."""
+    """The third cell fails and may not be parked: the shard stops before it, whichever statement is interrupted."""
     proxy, store = proxied
     rows = [cell.added_id for cell in store.scan_shard(0)]
     broken, called = True, []
@@ -141,7 +141,7 @@ def test_a_connection_that_ends_as_an_attempt_or_the_end_of_all_is_noted_passes_
         if cell.body == 3 and broken:
             raise ValueError("not yet")
 
-    # Claimed; located behind the first, and the second; then the first attempt, and that it stands still.
+    # The claim; the locations after the first and second cell; then the first attempt, and the stop.
     for skip, at in itertools.product((3, 4), AT):
         broken = True
         called.clear()
@@ -190,7 +190,7 @@ def test_a_connection_that_ends_as_an_attempt_or_the_end_of_all_is_noted_passes_
 
         assert (stands.state, stands.location, stands.parked) == ("stopped", rows[1], 0), (skip, at)
         assert passed == set(), (skip, at)
-        assert len([body for body, _ in called if body == 3]) >= 3, "two attempts, and one behind 'resume'"
+        assert len([body for body, _ in called if body == 3]) >= 3, "two attempts, and one after 'resume'"
         assert (found.state, found.location, found.parked) == ("running", rows[-1], 0), (skip, at)
         assert [body for body, _ in called if body > 3] == [4, 5], (skip, at)
         triggers.remove(third.name)

@@ -1,4 +1,4 @@
-"""Workers whose servers change their roles: locations are written down on the new primary, and no cell is missed."""
+"""Workers during a promotion: locations are recorded on the new primary, and no cell is missed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def catalog_url(replicated: LocalServer, servers: list[LocalServer]) -> Iterator
 
 
 def test_signs_of_life_go_to_the_new_primary_of_the_catalog(catalog_url, replicated, caplog):
-    """The old one refuses them; once another is named, they go there, and what is wanted is read and changed there."""
+    """The old primary rejects renewals; after the promotion, renewals and desired states go to the new one."""
     with schemaless.connect(catalog_url.replace("promoted_admin", "promoted_follow")) as store:
         settings = Settings(internals_of(store).follower_access)
         settings.create(NAME, {}, lambda shard: 0)

@@ -1,4 +1,4 @@
-"""Shards that killed a worker: who serves them, until when, and what stands in their rows meanwhile."""
+"""Quarantined shards: which workers serve them, for how long, and what their rows record."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_quarantined_shards_are_dealt_to_workers_for_them():
 
 @pytest.mark.parametrize("proof", ["enough cells", "a while at its end"])
 def test_a_quarantined_shard_has_a_worker_of_its_own_until_it_proves_healthy(settings, put, works, proof):
-    """Its owner loses it, no worker for healthy shards claims it, and its cells are dealt with carefully meanwhile."""
+    """Its owner loses it, no worker for healthy shards claims it, and its cells are handled one at a time."""
     early, late = Seen(), Seen()
     healthy, apart = works("healthy", early, role=HEALTHY), works("apart", late, role=QUARANTINE)
     turn(healthy, apart)
@@ -70,7 +70,7 @@ def test_a_quarantined_shard_has_a_worker_of_its_own_until_it_proves_healthy(set
 
 @pytest.mark.parametrize("evidence", ["a careful attempt", "a replay"])
 def test_what_a_dead_worker_left_in_the_row_keeps_workers_for_healthy_shards_away(settings, works, evidence):
-    """Its supervisor died as well, so nobody quarantined the shard: the row of another host's worker says enough."""
+    """Its supervisor died as well, so the next worker quarantines the shard, by the message in the row."""
     dead = works("dead", Seen(), role=HEALTHY)
     turn(dead)
     lease = dead.leases.held[PAIR]
@@ -90,7 +90,7 @@ def test_what_a_dead_worker_left_in_the_row_keeps_workers_for_healthy_shards_awa
 
 
 def test_a_shard_that_stopped_before_a_cell_that_kills_resumes_in_quarantine(settings, works, follow_store):
-    """Its owner gives it back, although nobody took it away."""
+    """Its owner releases it by itself."""
     worker = works("one", Seen(), role=HEALTHY)
     turn(worker)
     worker.context.rows.stop(worker.leases.held[PAIR].move, f"{DIED} (SIGSEGV)")
@@ -129,7 +129,7 @@ def test_a_death_with_a_known_cause_makes_nobody_careful_elsewhere(settings, wor
 
 @pytest.mark.once
 def test_the_backoff_of_a_shard_grows_while_it_stays_where_it_is():
-    """It begins anew behind a cell that was parked, and goes on from the attempts that another supervisor counted."""
+    """It restarts after a parked cell, and continues from the attempts that another supervisor counted."""
     kills = supervisor._Kills()
     row = FollowerRow(7, "one", 1, QUARANTINED, 0, None, None, "", 9, 0, 0)
 
@@ -154,7 +154,7 @@ def test_deaths_that_no_shard_is_to_blame_for_back_off_and_others_do_not():
 
 @pytest.mark.once
 def test_what_a_worker_was_killed_while_writing_names_no_shard():
-    """Its successors are careful then, as if nothing were known."""
+    """Then its successors are careful in all of its shards."""
     box = BlackBox()
     found = []
     for text in (b"trigger:bill 17", b"trigger:bill", b"trigger:bill ", b"", b"\xff 1x"):
@@ -165,7 +165,7 @@ def test_what_a_worker_was_killed_while_writing_names_no_shard():
 
 
 def test_status_shows_quarantined_shards_and_long_calls(settings, works, follow_url, invoke):  # noqa: F811
-    """What is served, by whom, what is not and why."""
+    """The output names the workers of both kinds, the quarantined shard and its cause, and the long call."""
     settings.create(NAME, {"column": None}, lambda shard: 0)
     healthy, apart = works("healthy", Seen(), role=HEALTHY), works("apart", Seen(), role=QUARANTINE)
     turn(healthy)
@@ -174,10 +174,12 @@ def test_status_shows_quarantined_shards_and_long_calls(settings, works, follow_
     apart.inflight.call = InflightCall(PAIR, cell, time.monotonic() - 30)
     turn(healthy, apart)
     shown = invoke("trigger", "status", "seen", url=follow_url)
-    told = invoke("trigger", "status", "seen", "--json", url=follow_url).json
+    status = invoke("trigger", "status", "seen", "--json", url=follow_url).json
 
     assert "by 1 worker, and 1 worker for quarantined shards" in shown.out
     assert f"shard 1 quarantined: {DIED} (SIGSEGV)" in shown.err
     assert "of shard 1, added_id 41" in shown.err
-    assert {frozenset(worker) for worker in told["workers"]} == {frozenset(("worker", "followers", "lease_s", "told"))}
-    assert (shown.code, told["shards"][0]["state"], told["shards"][0]["shard"]) == (0, "quarantined", 1)
+    assert {frozenset(worker) for worker in status["workers"]} == {
+        frozenset(("worker", "followers", "lease_s", "told"))
+    }
+    assert (shown.code, status["shards"][0]["state"], status["shards"][0]["shard"]) == (0, "quarantined", 1)

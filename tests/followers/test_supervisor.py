@@ -1,4 +1,4 @@
-"""Worker processes: which ends are deaths, and which one says that nothing is left to do."""
+"""Worker processes: which exits are deaths, and which one says that the follower was removed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.mysql
 
 @dataclass(frozen=True)
 class Leaves:
-    """Ends its process as if all were well, as a function may."""
+    """Exits its process with status 0, as a function may."""
 
     title: str = "trigger leaves"
 
@@ -34,7 +34,7 @@ class Leaves:
 
 @dataclass(frozen=True)
 class Removed:
-    """Has nothing to do, since nobody has made it."""
+    """A worker whose follower does not exist."""
 
     opening: Opening
     title: str = "trigger removed"
@@ -46,7 +46,7 @@ class Removed:
 
 
 def test_a_worker_that_ends_with_status_0_is_dead(follow_store):
-    """Only the worker's own status says that what it works for was removed."""
+    """Only the worker's own exit status says that its followers were removed."""
     access = internals_of(follow_store).follower_access
     leaving = Supervisor(access, Leaves(), lambda: ["trigger:leaves"], 1)
     leaving.run(lambda: leaving._healthy[0].again_s > 0)
@@ -58,7 +58,7 @@ def test_a_worker_that_ends_with_status_0_is_dead(follow_store):
 
 
 def test_a_shard_that_cannot_be_asked_has_not_caught_up(follow_store, monkeypatch):
-    """What nobody knows of is waited for, whenever it was that its server failed."""
+    """It is waited for, whether its server failed first or later."""
 
     @schemaless.trigger(column="BASE", start="end")
     def there(cell, call): ...

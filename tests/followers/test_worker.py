@@ -1,4 +1,4 @@
-"""Workers of a follower: shards dealt out, taken over and given back, locations fenced, and no cell missed."""
+"""Workers of a follower: shards assigned, claimed and released, locations fenced, and no cell missed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.followers.workers import CALM, NAME, SHORT, Seen, asleep, shards_of, 
 
 @pytest.mark.once
 def test_shards_are_dealt_out_evenly_and_one_that_goes_moves_its_own_only():
-    """All workers come to the same deal; the rest stays where it was."""
+    """All workers compute the same assignment; the shards of the others stay where they were."""
     members = tuple(Member(f"worker {number}", frozenset({NAME})) for number in range(8))
     before = {shard: View(members, {}).owner((NAME, shard)) for shard in range(1024)}
     after = {shard: View(members[1:], {}).owner((NAME, shard)) for shard in range(1024)}
@@ -45,7 +45,7 @@ def test_shards_are_dealt_out_evenly_and_one_that_goes_moves_its_own_only():
 
 @pytest.mark.once
 def test_a_worker_that_is_in_a_call_for_long_keeps_that_shard_alone():
-    """Its others are dealt to the rest; where there is no rest, they stay."""
+    """Its other shards are assigned to other workers, if there are any."""
     busy = Member("busy", frozenset({NAME}), (NAME, 3))
     free = Member("free", frozenset({NAME}))
     owners = [View((busy, free), {}).owner((NAME, shard)) for shard in range(6)]
@@ -56,7 +56,7 @@ def test_a_worker_that_is_in_a_call_for_long_keeps_that_shard_alone():
 
 @pytest.mark.mysql
 def test_every_cell_is_dealt_with_once_in_the_order_of_each_shard(settings, put, works, follow_store):
-    """And what comes later too; how far it is stands in each shard."""
+    """Later cells as well; the location is recorded in each shard."""
     seen = Seen()
     worker = works("one", seen)
     there = put(40)
@@ -75,7 +75,7 @@ def test_every_cell_is_dealt_with_once_in_the_order_of_each_shard(settings, put,
 
 @pytest.mark.mysql
 def test_an_offset_survives_a_restart_with_replay_at_least_once(settings, put, works):
-    """Case 23: who comes after a clean end goes on behind it; after a death, at what was written down last."""
+    """Case 23: a successor continues after a clean stop, or from the last checkpoint after a crash."""
     first, second, third = Seen(), Seen(), Seen()
     worker = works("first", first)
     there = put(20)
@@ -106,7 +106,7 @@ def test_an_offset_survives_a_restart_with_replay_at_least_once(settings, put, w
 
 @pytest.mark.mysql
 def test_workers_share_the_shards_and_take_over_from_one_that_goes(settings, put, works):
-    """None is owned by two, and each of one that ends is somebody's at his next look."""
+    """No shard has two owners, and another worker claims each shard of one that leaves when it next reads the rows."""
     seen = Seen()
     workers = [works(f"worker {number}", seen) for number in range(3)]
     turn(*workers, times=3)
@@ -126,7 +126,7 @@ def test_workers_share_the_shards_and_take_over_from_one_that_goes(settings, put
 
 @pytest.mark.mysql
 def test_who_was_asleep_for_longer_than_its_lease_changes_nothing(settings, put, works, eventually, follow_store):
-    """A frozen process that goes on: its shards are another's, its locations match no row, and nothing is missed."""
+    """A frozen process that resumes has lost its shards: its locations match no row, and no cell is missed."""
     early, late = Seen(), Seen()
     sleeper = works("sleeper", early, SHORT)
     there = put(20)
@@ -161,7 +161,7 @@ def test_who_was_asleep_for_longer_than_its_lease_changes_nothing(settings, put,
 
 @pytest.mark.mysql
 def test_who_was_suspended_looks_before_it_goes_on(settings, put, works, follow_store, monkeypatch):
-    """Its machine's clock stood still; others have come and gone since, and it hears of cells that they dealt with."""
+    """Its clock stood still while another worker handled its cells, and the binary log reports those cells to it."""
     early, late = Seen(), Seen()
     sleeper = works("sleeper", early)
     there = put(20)
@@ -186,12 +186,12 @@ def test_who_was_suspended_looks_before_it_goes_on(settings, put, works, follow_
         sleeper.turn()
 
     assert set(early.cells) == there
-    assert len(sleeper.leases.held) == 4, "and takes what nobody has"
+    assert len(sleeper.leases.held) == 4, "it claims the shards that have no owner"
 
 
 @pytest.mark.mysql
 def test_who_owned_a_follower_that_was_removed_owns_nothing_of_its_successor(settings, put, works):
-    """Made again under its name, its epochs begin above those of before."""
+    """If it is created again under its name, its epochs start above the old ones."""
     worker = works("one", Seen())
     put(4)
     turn(worker)
@@ -209,7 +209,7 @@ def test_who_owned_a_follower_that_was_removed_owns_nothing_of_its_successor(set
 
 @pytest.mark.mysql
 def test_parking_by_who_lost_the_shard_parks_nothing(settings, put, works, follow_store):
-    """The insert and the location are one transaction that asks for the epoch."""
+    """The insert and the location are one transaction, which requires the epoch."""
     worker = works("one", Seen())
     put(4)
     turn(worker)
@@ -232,7 +232,7 @@ def test_parking_by_who_lost_the_shard_parks_nothing(settings, put, works, follo
 
 @pytest.mark.mysql
 def test_one_lost_shard_does_not_keep_the_others_locations(settings, put, works):
-    """They are written in one step; where that matches not all, one by one."""
+    """They are written in one statement, or one by one if that does not match all rows."""
     worker = works("one", Seen())
     put(20)
     turn(worker)
@@ -249,9 +249,9 @@ def test_one_lost_shard_does_not_keep_the_others_locations(settings, put, works)
 def test_cells_that_are_committed_late_are_dealt_with(
     settings, put, works, follow_store, by_hand, new_row, monkeypatch
 ):
-    """A transaction that stays open holds its shard up, not the others; nothing behind it is skipped.
+    """An open transaction delays its own shard only, and no cell after it is skipped.
 
-    Nor is it read again whenever there is something in another shard.
+    Activity in other shards does not cause the delayed shard to be read again.
     """
     seen = Seen()
     worker = works("one", seen)
@@ -284,7 +284,7 @@ def test_cells_that_are_committed_late_are_dealt_with(
 
 @pytest.mark.mysql
 def test_no_worker_makes_a_row(settings, put, works, by_hand, follow_store, eventually):
-    """A shard whose row is missing is waited for, and what is done elsewhere goes on."""
+    """A shard whose row is missing waits, and the others continue."""
     shards = by_hand(follow_store)
     shards.execute(2, b"DELETE FROM `%b`.follower" % shards.database(2).encode())
     seen = Seen()
@@ -300,7 +300,7 @@ def test_no_worker_makes_a_row(settings, put, works, by_hand, follow_store, even
 
 @pytest.mark.mysql
 def test_paused_and_removed_followers_begin_nothing(settings, put, works):
-    """Seen by each worker at its next sign of life; a new follower may have the name again."""
+    """Each worker learns of it at its next renewal; a new follower may reuse the name."""
     seen = Seen()
     worker = works("one", seen)
     turn(worker)
@@ -322,7 +322,7 @@ def test_paused_and_removed_followers_begin_nothing(settings, put, works):
 
 @pytest.mark.mysql
 def test_making_that_was_interrupted_goes_on_and_keeps_what_is_there(follow_store, monkeypatch):
-    """The rows that are there stay where they are; until all are, nothing runs."""
+    """Existing rows keep their locations, and nothing runs until all rows exist."""
     settings = Settings(internals_of(follow_store).follower_access)
 
     def start(shard: int) -> int:
@@ -344,7 +344,7 @@ def test_making_that_was_interrupted_goes_on_and_keeps_what_is_there(follow_stor
 
 @pytest.mark.mysql
 def test_shards_with_a_few_new_cells_are_read_together(settings, put, works, follow_store, monkeypatch):
-    """Each by itself only until it was proven to be the right one."""
+    """A shard is read alone only until its identity is verified."""
     alone: list[int] = []
     read = StoredFeed.page
 
@@ -368,7 +368,7 @@ def test_shards_with_a_few_new_cells_are_read_together(settings, put, works, fol
 
 @pytest.mark.mysql
 def test_one_column_only(settings, put, works):
-    """Cells of others are gone over."""
+    """Cells of other columns are skipped."""
     seen = Seen(column="STATUS")
     worker = works("one", seen)
     put(10)
@@ -382,9 +382,9 @@ def test_one_column_only(settings, put, works):
 
 @pytest.mark.mysql
 def test_each_shard_has_its_turn_though_the_first_ones_always_have_more(settings, put, works):
-    """However short the time, one page is dealt with, and the next begins with another shard.
+    """However short the turn, one page is handled, and the next turn starts with another shard.
 
-    Were it begun with the first shard each time, the last ones would never come to anything.
+    If each turn started with the first shard, the last ones would starve.
     """
     seen = Seen()
     worker = works("one", seen)
@@ -403,7 +403,7 @@ def test_each_shard_has_its_turn_though_the_first_ones_always_have_more(settings
 @pytest.mark.mysql
 @pytest.mark.parametrize("dealt_to", ["this one", "another"])
 def test_a_shard_that_a_move_set_back_is_had_by_whom_it_is_dealt_to(settings, put, works, monkeypatch, dealt_to):
-    """A move raises the epoch and leaves the owner's name: were it dealt to another meanwhile, nobody would have it."""
+    """A move raises the epoch and keeps the owner's name, so the old owner has to release it if it is assigned away."""
     worker = works("one", Seen())
     turn(worker)
     pair = NAME, 1

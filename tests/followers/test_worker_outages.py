@@ -131,7 +131,7 @@ def test_a_worker_rests_while_a_location_is_on_its_way(settings, works):
 def test_a_shard_in_the_name_of_who_does_not_know_it_is_given_back_once_its_server_answers(
     settings, works, monkeypatch
 ):
-    """The claim's reply was lost and it is dealt to another by now, who leaves alone what is one's who lives."""
+    """The claim's reply was lost and the shard is assigned to another worker, which claims no live worker's shards."""
     worker = works("one", Seen())
     turn(worker)
     pair = next(iter(worker.leases.held))

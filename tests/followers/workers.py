@@ -1,4 +1,4 @@
-"""A follower's worker that does one turn when it is told to, and a handler that keeps what it was given."""
+"""A worker that runs turn by turn, and a handler that records its cells."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from schemaless.followers.membership import Timing
 from schemaless.followers.worker import Worker
 
 NAME = "trigger:seen"
-# Signs of life are given by hand: nothing here depends on how busy the machine is.
+# Renewals are triggered by hand, so nothing here depends on the load of the machine.
 CALM = Timing(lease_s=1_000, give_up_s=900, renew_s=1_000, note_s=0.0)
 SHORT = Timing(lease_s=2.0, give_up_s=1.6, renew_s=1_000, note_s=0.0)
 
 
 @dataclass
 class Seen:
-    """A handler that keeps what it was given, in its order."""
+    """A handler that records its cells in order."""
 
     name: str = NAME
     column: str | None = None
@@ -47,7 +47,7 @@ class Seen:
 
 
 def turn(*workers: Worker, times: int = 1) -> None:
-    """Have each see who lives, then look and work, one after the other."""
+    """Let each worker renew its membership, then poll and handle cells."""
     for _ in range(times):
         for worker in workers:
             worker.membership.renew()
@@ -58,12 +58,12 @@ def turn(*workers: Worker, times: int = 1) -> None:
 
 @contextmanager
 def asleep(worker: Worker) -> Iterator[None]:
-    """Have a worker give no sign of life for the block."""
+    """Suspend a worker's renewals for the block."""
     renew, worker.membership.renew = worker.membership.renew, lambda: None  # type: ignore[method-assign]
     yield
     worker.membership.renew = renew  # type: ignore[method-assign]
 
 
 def shards_of(worker: Worker) -> set[int]:
-    """Return the shards that a worker takes for its own."""
+    """Return the shards whose leases a worker believes to hold."""
     return {shard for _, shard in worker.leases.held}

@@ -1,4 +1,4 @@
-"""What Prometheus is told of triggers: how far they are behind, what is parked, and which shards stand still."""
+"""Metrics of triggers and indexes: lag, parked cells and stopped shards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.accounts import Accounts
 Found = dict[tuple[str, ...], float]
 
 
-def told(url: str, collector: Collector = FOLLOWERS) -> Found:
+def scraped(url: str, collector: Collector = FOLLOWERS) -> Found:
     """Return what a collector reads with an account for measuring: values by metric and labels."""
     with schemaless.connect(url) as store:
         return {(sample.metric.name, *sample.labels): sample.value for sample in collector.reading(store)()}
@@ -39,7 +39,7 @@ def test_a_trigger_is_behind_parks_and_stands_still(
     fresh_url: str,
     new_row: Callable[[], uuid.UUID],
 ) -> None:
-    """Of one that was never run nothing is told; then it is behind, and at last one shard is stopped."""
+    """There are none before the first run; then the trigger lags, and at the end one shard has stopped."""
 
     @schemaless.trigger(column="BASE", start="beginning", attempts=1, parked_limit=1)
     def bill(cell: schemaless.Cell, call: schemaless.Call) -> None:
@@ -47,16 +47,16 @@ def test_a_trigger_is_behind_parks_and_stands_still(
 
     accounts.allow("measure", fresh_store.name, 4)
     url = accounts.url("measure", fresh_url)
-    assert told(url) == {}
+    assert scraped(url) == {}
 
     rows = [row for row in (new_row() for _ in range(100)) if fresh_store.shard_of(row) == 2][:3]
     fresh_store.put_cells([schemaless.NewCell(row, "BASE", 1, {}) for row in rows])
     prepare(follow_store, bill)
-    behind = told(url)
-    assert behind["trigger_ids_behind", "bill"] == 3
-    assert behind["trigger_behind_seconds", "bill"] > 0
-    assert behind["trigger_shards", "bill", "running"] == 4
-    assert (behind["trigger_workers", "bill"], behind["trigger_paused", "bill"]) == (0, 0)
+    lagging = scraped(url)
+    assert lagging["trigger_ids_behind", "bill"] == 3
+    assert lagging["trigger_behind_seconds", "bill"] > 0
+    assert lagging["trigger_shards", "bill", "running"] == 4
+    assert (lagging["trigger_workers", "bill"], lagging["trigger_paused", "bill"]) == (0, 0)
 
     timing = Timing(lease_s=1_000, give_up_s=900, renew_s=1_000, busy_s=0.05, note_s=0.0)
     worker = Worker(
@@ -70,7 +70,7 @@ def test_a_trigger_is_behind_parks_and_stands_still(
         for _ in range(3):
             worker.membership.renew()
             worker.turn()
-        stopped = told(url)
+        stopped = scraped(url)
     assert stopped["trigger_parked_cells", "bill"] == 1
     assert stopped["trigger_ids_behind", "bill"] == 2
     shards = {key[2]: value for key, value in stopped.items() if key[0] == "trigger_shards"}
@@ -78,7 +78,7 @@ def test_a_trigger_is_behind_parks_and_stands_still(
     assert stopped["trigger_workers", "bill"] == 1
 
     Triggers(follow_store).pause("bill")
-    paused = told(url)
+    paused = scraped(url)
     assert (paused["trigger_paused", "bill"], paused["trigger_workers", "bill"]) == (1, 0)
 
 
@@ -90,12 +90,12 @@ def test_an_index_has_a_state_and_is_behind(
     admin_url: str,
     new_row: Callable[[], uuid.UUID],
 ) -> None:
-    """Of one that is being filled by nobody: its state, what is to be done, and that nobody does it."""
+    """An index without workers has a state, a lag, and no workers."""
     accounts.allow("measure", fresh_store.name, 4)
     fresh_store.put_cells([schemaless.NewCell(new_row(), "BASE", 1, {}) for _ in range(3)])
     with schemaless.connect(admin_url) as admin:
         indexes_of(admin).create(define("trips", "BASE.client:uuid", []))
-    found = told(accounts.url("measure", fresh_url), INDEXES)
+    found = scraped(accounts.url("measure", fresh_url), INDEXES)
 
     assert found["index_state", "trips", "1", "backfilling"] == 1
     assert found["index_state", "trips", "1", "ready"] == 0

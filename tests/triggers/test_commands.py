@@ -115,7 +115,7 @@ def test_run_once_calls_each_cell_and_says_where_it_is(start, tmp_path, fresh_st
 def test_run_goes_on_with_a_worker_in_place_of_one_that_is_killed_until_ctrl_c(
     start, tmp_path, fresh_store, follow_store, new_row, eventually
 ):
-    """Kill -9 of its only process; nobody waits for the lease. Ctrl-C then gives the shards back."""
+    """Its only process is killed and replaced without waiting for the lease; Ctrl-C then releases the shards."""
     process = start("--workers", "1")
     triggers = Triggers(follow_store)
     eventually(lambda: triggers.names() == ["keep"] and triggers.status("keep").workers, "a worker lives")

@@ -27,7 +27,7 @@ from schemaless.triggers.admin import Triggers
 from schemaless.triggers.calling import Calls
 from schemaless.triggers.supervision import prepare
 
-# Long, and on nobody's clock: signs of life are given by hand.
+# Long, because renewals are triggered by hand.
 TIMING = Timing(lease_s=1_000, give_up_s=900, renew_s=1_000, busy_s=0.05, note_s=0.0)
 SHARD = 2
 
@@ -49,7 +49,7 @@ def put(fresh_store: schemaless.Datastore, new_row: Callable[[], uuid.UUID]) -> 
 
 @pytest.fixture
 def works(follow_store: schemaless.Datastore) -> Iterator[Callable[..., Worker]]:
-    """Runs a trigger for the first time, and gives a worker of it that does a turn when it is told to."""
+    """Prepares a trigger, and returns a worker of it whose turns the test runs."""
     with ExitStack() as stack:
 
         def make(trigger: schemaless.Trigger, name: str = "one") -> Worker:
@@ -74,7 +74,7 @@ def triggers(follow_store: schemaless.Datastore) -> Triggers:
 
 
 def turn(*workers: Worker, times: int = 1) -> None:
-    """Have workers look and work; nothing that waits for a later attempt is waited for."""
+    """Let workers poll and handle cells, without the backoff between attempts."""
     for _ in range(times):
         for worker in workers:
             worker.membership.renew()
@@ -89,7 +89,7 @@ def owned(worker: Worker, shard: int = SHARD) -> LeaseState:
 
 
 def test_function_gets_each_cell_with_its_document_in_the_order_of_its_shard(put, works):
-    """And what it is told beside: the store, the shard, which attempt."""
+    """Its context has the store, the shard and the number of the attempt."""
     calls = []
 
     @schemaless.trigger(column="BASE", start="beginning")
@@ -177,7 +177,7 @@ def test_a_trigger_that_is_run_first_begins_at_the_end_unless_told_otherwise(put
 
 
 def test_failures_are_tried_again_then_parked_and_the_others_go_on(put, works, triggers, follow_store):
-    """Eight attempts unless told otherwise; other shards do not wait, the cells behind it do."""
+    """By default after eight attempts; later cells of the shard wait, other shards do not."""
     calls = []
 
     @schemaless.trigger(column="BASE", start="beginning", attempts=3)
@@ -358,14 +358,14 @@ def test_a_cell_that_kills_its_worker_is_parked_by_careful_successors(put, works
             break
     (parked,) = triggers.parked("kill", range(4))
 
-    # One death that nobody counted, then three that were.
+    # One death that was not counted, then three that were.
     assert calls.count("deadly") == 4
     assert calls.count("behind") == 1
     assert (parked.added_id, parked.attempts, parked.error) == (deadly.added_id, 3, DIED)
 
 
 def test_what_could_not_be_written_down_before_a_careful_call_does_not_count(put, works, triggers, monkeypatch):
-    """A server that takes no writes for a while would have a cell parked that nobody was called for."""
+    """Otherwise a server that rejects writes for a while would cause a cell to be parked without a call."""
     calls = []
 
     @schemaless.trigger(column="BASE", start="beginning", attempts=2)
@@ -437,7 +437,7 @@ def test_replayed_cells_that_come_through_are_parked_no_more(put, works, trigger
 
 
 def test_reset_calls_again_what_is_behind_the_place(put, works, triggers, follow_store):
-    """Whoever has the shard loses it; what was parked behind the place comes again by itself."""
+    """The shard's owner loses it; cells parked after the location are delivered again."""
     seen = []
 
     @schemaless.trigger(column="BASE", start="beginning", attempts=1)
