@@ -84,7 +84,7 @@ def store(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Datastore]:
 
 
 def test_every_call_is_driven_here():
-    """A new call of the datastore, or of its tools, is put to these tests, too."""
+    """A new call of the datastore or of its internals must be added to these tests."""
     public = {name for name in dir(Datastore) + dir(Internals) if not name.startswith("_")}
 
     assert public == {*READS, *WRITES, *WITHOUT_A_SERVER}
