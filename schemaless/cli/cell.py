@@ -33,7 +33,7 @@ from schemaless.terminal.output import (
 def cell() -> None:
     """Write and read single cells, or follow them all.
 
-    ROW_KEY is a UUID, or uuid5:NAME for a row that was named by a text, as 'load --row-key uuid5:FIELD' does.
+    ROW_KEY is a UUID, or uuid5:NAME for a row named by text, as 'load --row-key uuid5:FIELD' does.
     """
 
 
@@ -119,14 +119,14 @@ def get(row_key: str, column: str, ref_key: int | None, url: str, as_json: bool)
 
 
 def cell_facts(cell: Cell | Any) -> dict[str, Any]:
-    """Return what identifies a cell, for ``--json``."""
+    """Return the fields that identify a cell, for ``--json``."""
     return {"row_key": str(cell.row_key), **facts(cell, "column_name", "ref_key", "added_id", "created_at")}
 
 
 @cell.command(cls=ReadOnlyCommand)
 @click.argument("row_key")
 @click.argument("column", required=False)
-@click.option("--limit", type=click.IntRange(min=1), default=50, help="List at most so many versions of each column.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, help="Maximum number of versions to list per column.")
 @url_option
 @json_option
 def history(row_key: str, column: str | None, limit: int, url: str, as_json: bool) -> int:

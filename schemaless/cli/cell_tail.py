@@ -113,7 +113,7 @@ class _Feed:
     told: set[int] = field(default_factory=set)
 
     def round(self, limit: int) -> Iterator[tuple[int, Page[StoredCell]]]:
-        """Yield each shard's next page, where it has one."""
+        """Yield the next page of each shard that has one."""
         for shard, location in self.locations.items():
             page = self.store.get_stored_cells_for_shard(
                 shard,
@@ -128,7 +128,7 @@ class _Feed:
                 self.locations[shard] = page.next_location
 
     def _watch(self, shard: int, still: Page[StoredCell] | None) -> None:
-        """Say on standard error what holds a shard up for long."""
+        """Report on standard error why a shard has been held up for long."""
         if still is None or still.held is None:
             if shard in self.told:
                 note(f"shard {shard} continues, after {time.monotonic() - self.held_since_s[shard]:.0f} s")
@@ -138,7 +138,7 @@ class _Feed:
         since_s = self.held_since_s.setdefault(shard, time.monotonic())
         if shard not in self.told and time.monotonic() - since_s > _HELD_NOTE_AFTER_S:
             self.told.add(shard)
-            note(f"shard {shard} waits behind added_id {still.next_location}: {still.held}")
+            note(f"shard {shard} waits after added_id {still.next_location}: {still.held}")
 
 
 def _write(feed: _Feed, kept: _Offsets, limit: int | None, follow: bool, poll_s: float, stored: bool) -> int:
@@ -161,7 +161,7 @@ def _write(feed: _Feed, kept: _Offsets, limit: int | None, follow: bool, poll_s:
                     if left == 0:
                         location = cell.added_id
                         break
-            # Only what has left this process counts as written.
+            # Only cells that were flushed out of this process count as written.
             sink.flush()
             kept.locations[shard] = location
             if left == 0:
@@ -175,7 +175,7 @@ def _write(feed: _Feed, kept: _Offsets, limit: int | None, follow: bool, poll_s:
 
 
 class _Offsets:
-    """How far each shard's cells have been written out, and the file that keeps it."""
+    """Location of the last cell written per shard, and the offsets file that stores it."""
 
     def __init__(self, path: Path | None, store: Datastore, locations: dict[int, int]) -> None:
         self.locations = dict(locations)
@@ -185,12 +185,12 @@ class _Offsets:
         self._saved_at_s = 0.0
 
     def save_now_and_then(self) -> None:
-        """Save when a second has gone by since the last time."""
+        """Save the offsets at most once a second."""
         if time.monotonic() - self._saved_at_s >= _SAVE_EVERY_S:
             self.save()
 
     def save(self) -> None:
-        """Replace the file by one that says where each shard is."""
+        """Replace the offsets file with the current locations."""
         if self._path is None or self._saved == self.locations:
             return
         data = {
@@ -204,10 +204,10 @@ class _Offsets:
 
 
 def _read_offsets(path: Path, store: Datastore) -> dict[int, int]:
-    """Return the locations that an offsets file keeps; none where it is not there yet.
+    """Return the locations stored in an offsets file; none if the file does not exist yet.
 
     Raises:
-        InvalidInput: it is no such file, or one of another datastore.
+        InvalidInput: the file is not an offsets file, or belongs to another datastore.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -218,7 +218,9 @@ def _read_offsets(path: Path, store: Datastore) -> dict[int, int]:
     except OSError as problem:
         raise InvalidInput(f"cannot read {path}: {problem.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise InvalidInput(f"{path} is no offsets file; name another, or remove it to begin from the start") from None
+        raise InvalidInput(
+            f"{path} is not an offsets file; name another, or remove it to start from the beginning"
+        ) from None
     if of != (store.name, store.shard_count):
         raise InvalidInput(
             f"{path} belongs to datastore {of[0]!r} of {of[1]} shards, not to {store.name!r}; name another"

@@ -151,7 +151,7 @@ def test_follow_says_what_holds_it_up(start, eventually, fresh_store, tail_url, 
     pool.close()
     out, err = process.communicate(timeout=30)
 
-    assert first.startswith(f"shard {shard} waits behind added_id 0: open transactions on ")
+    assert first.startswith(f"shard {shard} waits after added_id 0: open transactions on ")
     assert [line["body"] for line in lines(out.decode())] == ["waits"]
     assert f"shard {shard} continues, after " in err.decode()
 
