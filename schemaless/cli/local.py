@@ -30,8 +30,8 @@ from schemaless.terminal.shown import shown
 def local() -> None:
     """Run private MySQL servers on this machine, without root or Docker.
 
-    The servers run under your account, listen on a socket that only you can reach, and keep their data in a folder of
-    their own. They keep running after the command that starts them.
+    The servers run under your account, listen on a socket that only you can reach, and keep their data in a
+    separate folder. They keep running after the command that starts them.
 
     \b
     Examples:
@@ -85,13 +85,13 @@ _NAME: Final = "demo"
     "--servers",
     type=click.IntRange(1, local_servers.MAX_SERVERS),
     default=2,
-    help="How many servers there should be, at least.",
+    help="Minimum number of servers.",
 )
 @click.option(
     "--replicas",
     type=click.IntRange(0, local_servers.MAX_REPLICAS),
     default=0,
-    help="How many replicas each server should have, at least.",
+    help="Minimum number of replicas of each server.",
 )
 @click.option(
     "--semi-sync", is_flag=True, help="Acknowledge a commit once a replica has it; needs --replicas, and new servers."
@@ -162,7 +162,7 @@ def up(
         for started in (server, *server.replicas):
             click.echo(shown(f"{started.name}  {started.flavour} {started.version}  {started.url}"))
     clusters = " ".join(f"--cluster {shlex.quote(server.url)}" for server in running)
-    note("next, make a datastore on them:")
+    note("next, create a datastore on them:")
     click.echo(shown(f"schemaless create {_NAME} --shards 16 {clusters}"))
     if not any(server.replicas for server in running):
         return
@@ -222,7 +222,7 @@ def status(folder: Path, number: int | None, as_json: bool) -> int:
         ]
         print_table(None, ["server", "state", "version", "url", "process", "data"], rows, text_columns=4)
     else:
-        note(f"no servers in {folder.resolve()}; 'schemaless local up' makes some")
+        note(f"no servers in {folder.resolve()}; 'schemaless local up' creates some")
     stopped = [state for state in states if state.state != "running"]
     broken = [state for state in states if state.fault]
     if not as_json:
