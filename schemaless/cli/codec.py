@@ -44,7 +44,7 @@ def codec() -> None:
     """Choose the codec of each column, and manage zstd dictionaries.
 
     \b
-    The order of work:
+    Workflow:
       schemaless codec advise                                           says which codec to use, and why
       schemaless codec train --column LOG                               makes a dictionary, such as 32768
       schemaless codec set --column LOG msgpack+zstd --dictionary 32768 sets the codec of new cells
@@ -356,7 +356,7 @@ def _opened(file: str) -> Any:
 
 
 def entry_of(store: Datastore, dictionary_id: int) -> DictionaryEntry:
-    """Return the entry of a dictionary that is there; InvalidInput where there is none."""
+    """Return the entry of an existing dictionary; InvalidInput if there is none."""
     for entry in keeping.entries(internals_of(store).catalog, store.name):
         if entry.id == dictionary_id and entry.removed_at is None:
             return entry
@@ -364,7 +364,7 @@ def entry_of(store: Datastore, dictionary_id: int) -> DictionaryEntry:
 
 
 def entry_state(entry: DictionaryEntry) -> str:
-    """Return in a word what may be done with a dictionary."""
+    """Return the state of a dictionary as one word."""
     if entry.removed_at is not None:
         return "removed"
     if entry.fault is not None:
@@ -373,7 +373,7 @@ def entry_state(entry: DictionaryEntry) -> str:
 
 
 def setting_words(setting: ColumnSetting) -> str:
-    """Return what a column is set to, for people."""
+    """Describe the codec setting of a column as text."""
     level = "" if setting.level is None else f" level {setting.level}"
     return f"{setting.codec}{level}" + (
         "" if setting.dictionary_id is None else f" with dictionary {setting.dictionary_id}"
@@ -381,7 +381,7 @@ def setting_words(setting: ColumnSetting) -> str:
 
 
 def number_text(value: Any) -> str:
-    """Return a whole number for a table; nothing for what is none."""
+    """Format an integer for a table; empty if None."""
     return f"{value:,}" if isinstance(value, int) else ""
 
 
@@ -398,7 +398,7 @@ def entry_json(entry: DictionaryEntry) -> dict[str, Any]:
 
 
 def setting_json(setting: ColumnSetting) -> dict[str, Any]:
-    """Return what a column is set to, for ``--json``."""
+    """Return the codec setting of a column, for ``--json``."""
     return {
         **facts(setting, "column_name", "codec", "level"),
         "dictionary": setting.dictionary_id,

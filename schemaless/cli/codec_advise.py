@@ -37,7 +37,7 @@ _SHOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class _Days:
-    """How long disks last: as it is, and as advised."""
+    """Days until disks are full: with current codecs, and with the advised ones."""
 
     now: Interval
     advised: Interval
@@ -66,7 +66,7 @@ def advise(
     show_all: bool,
     as_json: bool,
 ) -> None:
-    """Say which codec each column should be written in, and why. Changes nothing.
+    """Recommend a codec for each column, with reasons. Read-only.
 
     The command reads a sample of each column and tries every codec of the store on it, at several levels, and zstd with
     a freshly trained dictionary. It compares them on rows that the dictionary was not trained on. It advises the codec
@@ -167,7 +167,7 @@ def _show(advice: ColumnAdvice, show_all: bool) -> None:
 
 
 def _best(advice: ColumnAdvice) -> list[Candidate]:
-    """Return the smallest, and those that one looks for."""
+    """Return the smallest results, and the reference ones."""
     knee = None if advice.choice is None else advice.choice.knee.name
     wanted = [tried for tried in advice.candidates if tried in (advice.chosen, advice.default) or tried.name == knee]
     text = [tried for tried in advice.candidates if tried.codec.name == "json+zlib" and tried.codec.level == 6]
@@ -176,7 +176,7 @@ def _best(advice: ColumnAdvice) -> list[Candidate]:
 
 
 def commands(advice: ColumnAdvice) -> list[str]:
-    """Return the commands that follow the advice."""
+    """Return the commands that apply the advice."""
     chosen = advice.chosen
     if chosen is None:
         return []
@@ -199,7 +199,7 @@ def commands(advice: ColumnAdvice) -> list[str]:
 def _days(
     store: Datastore, advice: list[ColumnAdvice], per_day: float | None, disk_bytes: float | None
 ) -> _Days | None:
-    """Return how long disks last, as far as growth and disks are known."""
+    """Return the days until disks are full, if growth and disk sizes are known."""
     cells = sum(of_column.cells.mid for of_column in advice)
     clusters = len(internals_of(store).topology.clusters)
     stored = None

@@ -38,7 +38,7 @@ from schemaless.terminal.progress import duration
 
 @click.group()
 def index() -> None:
-    """Find rows by what is in their documents.
+    """Find rows by the contents of their documents.
 
     An index holds some fields of the latest version of each row, from one column or several. Workers keep it up to date
     from the change feed, on any number of machines. Writers do nothing for it, so an entry appears a moment after its
@@ -47,7 +47,7 @@ def index() -> None:
     that does not match is never returned.
 
     \b
-    The order of work:
+    Workflow:
       schemaless index create client_trips --shard-field BASE.client:uuid --field BASE.at:time
       schemaless index run --workers 4
       schemaless index status
@@ -182,10 +182,10 @@ _FAULTS_SHOWN: Final = 16
 def status(name: str | None, url: str, as_json: bool) -> int:
     """Show the state of an index, or of all indexes.
 
-    An index is declared while its tables are made, backfilling while it is filled, ready, or dropping while its tables
-    are removed; only a ready one accepts queries. How far it is behind is given in two ways: by the added_ids between
-    its locations and the ends of the shards, counting all columns, and by the age of the first of these cells. The
-    status also names the workers, and says why a shard waits.
+    An index is declared while its tables are created, backfilling while it is filled, ready, or dropping while its
+    tables are removed; only a ready one accepts queries. How far it is behind is given in two ways: by the added_ids
+    between its locations and the ends of the shards, counting all columns, and by the age of the first of these cells.
+    The status also names the workers, and says why a shard waits.
 
     \b
     Examples:
@@ -207,7 +207,7 @@ def status(name: str | None, url: str, as_json: bool) -> int:
 
 
 def show_statuses(statuses: Sequence[IndexStatus]) -> None:
-    """Print where indexes are."""
+    """Print the state of indexes."""
     print_table(
         None,
         ["index", "number", "state", "filled", "ids behind", "for", "workers"],
@@ -334,11 +334,11 @@ def check(name: str, repair: bool, shards_text: str | None, execute: bool, url: 
             with progress(f"checking {name}", len(shards), "shards") as listener:
                 results.extend(checking.run(shards, listener))
         except (KeyboardInterrupt, SchemalessError):
-            # Hours of checking may be behind it.
+            # Hours of checking may precede this point.
             left = list_of_shards(shards[len(results) :])
             _print(ready[-1], results, left, as_json=as_json)
             mended = " --repair --execute" if repair and execute else ""
-            note(f"to check the shards that are left: schemaless index check {name} --shards {left}{mended}")
+            note(f"to check the remaining shards: schemaless index check {name} --shards {left}{mended}")
             raise
     total = _print(ready[-1], results, None, as_json=as_json)
     if repair and not execute:
@@ -347,7 +347,7 @@ def check(name: str, repair: bool, shards_text: str | None, execute: bool, url: 
 
 
 def _print(entry: IndexEntry, results: list[Found], left: str | None, *, as_json: bool) -> Found:
-    """Print what was found, and return it of all shards; ``left`` is a list of those that were not got to."""
+    """Print the findings and return the totals of all shards; ``left`` lists the shards not yet checked."""
     total = Found(-1)
     for checked in results:
         for column in _COLUMNS:

@@ -1,4 +1,4 @@
-"""The top of the command line: its nouns, and what becomes of errors.
+"""Root of the command line: command groups and error handling.
 
 Exit status: 0 done, 1 faults found or failed, 2 wrong usage, 3 stopped; the same command continues.
 """
@@ -38,7 +38,7 @@ _NOUNS: dict[str, tuple[str, str]] = {
     "dump": ("schemaless.cli.dump", "Write cells as NDJSON."),
     "check": ("schemaless.cli.check", "Check every cell and the tables of every shard. Read-only."),
     "trigger": ("schemaless.cli.trigger.group", "Call a function for each new cell."),
-    "index": ("schemaless.cli.index", "Find rows by what is in their documents."),
+    "index": ("schemaless.cli.index", "Find rows by the contents of their documents."),
     "migrate": ("schemaless.cli.migrate.group", "Re-encode bodies in place."),
     "codec": ("schemaless.cli.codec", "Choose the codec of each column, and manage zstd dictionaries."),
     "rebuild": ("schemaless.cli.rebuild", "Rebuild tables to give free space back to the disk."),
@@ -68,7 +68,7 @@ class _Nouns(click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in _NOUNS.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return what a shell may complete to, without loading every noun for its line of help."""
+        """Return shell completions without loading every noun for its help line."""
         nouns = [(name, line) for name, (_, line) in _NOUNS.items() if name.startswith(incomplete)]
         options = click.Command.shell_complete(self, ctx, incomplete)
         return [CompletionItem(name, help=line) for name, line in nouns] + options
@@ -138,7 +138,7 @@ def run(arguments: list[str]) -> int:
     show_traceback = "--traceback" in arguments
     arguments = [argument for argument in arguments if argument != "--traceback"]
     signal.signal(signal.SIGTERM, _on_sigterm)
-    if logging.lastResort is not None:  # what prints warnings where nobody has set up logging
+    if logging.lastResort is not None:  # prints warnings if logging is not configured
         logging.lastResort.setFormatter(_ShownRecords())
     try:
         outcome: Any = cli.main(args=arguments, prog_name="schemaless", standalone_mode=False)
@@ -204,5 +204,5 @@ def _changes_nothing(arguments: list[str]) -> bool:
 
 
 def _drop_output() -> None:
-    """Let what is still buffered go nowhere, so that Python's own flush at the end does not complain."""
+    """Discard buffered output, so that Python's flush at exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -42,19 +42,19 @@ from schemaless.terminal.output import (
 def shards() -> None:
     """Move shards to another cluster.
 
-    Applications and followers (triggers and indexes) continue meanwhile: they wait for a fraction of a second while a
+    Applications and followers (triggers and indexes) keep running: they wait for a fraction of a second while a
     shard is cut over to its new server. Cells keep their added_id, created_at and bytes, and followers keep their
     locations.
 
     A move is a job in the catalog. If it is killed, the same command continues where it stopped.
 
     \b
-    The order of work:
+    Workflow:
       schemaless shards plan 0-255 --to cluster-3
       schemaless shards move 0-255 --to cluster-3 --execute
       schemaless shards status                works from any terminal; so do pause, resume, throttle, abort
       schemaless shards verify                compares once more, while there is still something to compare with
-      schemaless shards drop-moved            removes what was left behind, once it was compared
+      schemaless shards drop-moved            drops the old tables, once they were compared
     """
 
 
@@ -66,8 +66,8 @@ def shards() -> None:
 def status(url: str, job_id: int | None, show_all: bool, as_json: bool) -> None:
     """Show how far a move is, and the state of each of its shards.
 
-    A shard is copying, then cutting over for a moment, then moved. It is verified once it was compared with what it
-    left behind, and dropped once that is removed. The column "paused for" says how long its readers and writers were
+    A shard is copying, then cutting over for a moment, then moved. It is verified once it was compared with its
+    old tables, and dropped once those are removed. The column "paused for" says how long its readers and writers were
     held.
 
     \b
@@ -115,7 +115,7 @@ def pause(url: str, job_id: int | None) -> None:
 @url_option
 @job_option("The number of the move.  [default: the unfinished one]")
 def resume(url: str, job_id: int | None) -> None:
-    """Let a paused move continue.
+    """Resume a paused move.
 
     \b
     Example:
@@ -155,8 +155,8 @@ def abort(url: str, job_id: int | None, uncompared: bool, as_json: bool) -> int:
     """End a move for good.
 
     Shards that were not cut over stay where they are, and their copies are dropped. A shard that was cut over stays on
-    its new cluster, since it may have new cells there; another move can bring it back. It is still compared with what
-    it left behind. If that server is gone for good, give --uncompared. If the command is killed, the same command
+    its new cluster, since it may have new cells there; another move can bring it back. It is still compared with
+    its old tables. If that server is gone for good, give --uncompared. If the command is killed, the same command
     continues.
 
     \b
@@ -185,19 +185,19 @@ _NAMED = 5
 @url_option
 @json_option
 def verify(shards_text: str | None, url: str, as_json: bool) -> int:
-    """Compare moved shards with what they left behind, cell by cell. Changes nothing.
+    """Compare moved shards with their old tables, cell by cell. Read-only.
 
     A move compares each shard before it ends. This command does that again, from the beginning, as long as 'shards
     drop-moved' has not dropped the old tables. It compares ids, keys, times and bytes, by digests that the two servers
     compute. A body that was re-encoded since counts as the same if its document is the same. The command shows the
-    SHA-256 of all cells that were left behind. It does not look at cells that were written after the move.
+    SHA-256 of all cells in the old tables. It ignores cells that were written after the move.
 
     \b
     Examples:
       schemaless shards verify
       schemaless shards verify --shards 0-255 --json
 
-    Exit status: 0, or 1 where a shard differs.
+    Exit status: 0, or 1 if a shard differs.
     """
     with open_store(url) as store:
         left = [place for place in left_behind(store, shards_of(shards_text, store.shard_count)) if place.has_cells]
@@ -253,7 +253,7 @@ def _show_comparisons(comparisons: list[Compared]) -> None:
 @url_option
 @json_option
 def drop_moved(shards_text: str | None, execute: bool, url: str, as_json: bool) -> int:
-    """Drop the old tables that moves have left behind.
+    """Drop the old tables of moved shards.
 
     They are on the clusters that the shards came from. The command drops an old table only if it was compared with the
     moved shard, still has as many cells as it had then, and is on a server where the catalog no longer has the shard.

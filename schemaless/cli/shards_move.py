@@ -106,7 +106,7 @@ def plan(
 @click.command()
 @_which_options
 @click.option("--execute", is_flag=True, help="Really move; without it, the command says what that would take.")
-@job_option("Continue this job with the options that it was begun with; the other options do not count.")
+@job_option("Continue this job with its original options; other options are ignored.")
 @workers_options
 @throttle_options
 @click.option(
@@ -123,8 +123,8 @@ def plan(
     type=FiniteRange(0, MOST_GIVE_UP_S, min_open=True),
     default=3600.0,
     metavar="SECONDS",
-    help="How long to try to cut a copied shard over, for example while a long transaction runs; and how long to go on "
-    "copying while what is left does not become less.",
+    help="How long to try to cut a copied shard over, for example while a long transaction runs; and how long to keep "
+    "copying while the backlog does not shrink.",
 )
 @json_option
 def move(
@@ -146,12 +146,12 @@ def move(
     """Move shards to another cluster.
 
     SHARDS are numbers such as 0-3,8. Each shard is copied while applications use it. Then it is held for a moment, in
-    which the rest is copied and the catalog is changed. Afterwards all of it is compared with what was left behind,
+    which the rest is copied and the catalog is changed. Afterwards all of it is compared with the old tables,
     cell by cell. Copying waits while replicas of either cluster lag, as a migration does; --max-mb-per-s slows it down.
 
     If a move is killed, or a server fails, the same command continues it. With --drain it then also moves the shards
-    that have come to the cluster since, and a cluster without shards is drained already. What a move leaves behind
-    stays until 'schemaless shards drop-moved'. The account needs the role move.
+    that have come to the cluster since, and a cluster without shards is drained already. The old tables
+    stay until 'schemaless shards drop-moved'. The account needs the role move.
 
     \b
     Examples:
@@ -239,7 +239,7 @@ class _Runs:
         if joined is not None:
             self.run(spec, shards, joined)
             self._look_again()
-            # Not those that the job has left there, since somebody has aborted their move.
+            # Exclude shards that the job left there because their move was aborted.
             shards = sorted({*_shards(self._store, None, spec.drain)} - {*self._job_store.numbers(joined.job_id)})
         if shards:
             self.run(spec, shards)
@@ -377,7 +377,7 @@ def balance(store: Datastore) -> tuple[Skew, dict[str, list[int]]]:
         raise InvalidInput(f"{', '.join(lacking)} is not in the measurement of {taken}; {_MEASURE}")
     uneven = skew_of(measurement)
     if not uneven.shards:
-        # With so many shards, clusters are measured as a whole; what is known of each shard is the size of its file.
+        # With many shards, only clusters are measured; the file size is all that is known of each shard.
         every = range(store.shard_count)
         sizes = {shard: size.file_bytes for shard, size in sizes_of(store, every).items()}
         shards = [ShardSize(shard, topology.cluster_of(shard).name, size) for shard, size in sizes.items()]
@@ -389,19 +389,19 @@ def balance(store: Datastore) -> tuple[Skew, dict[str, list[int]]]:
         parts.setdefault(move.to_cluster, []).append(move.shard)
     goes = {move.shard: move.to_cluster for move in uneven.moves}
     for size in uneven.shards:
-        # Each of them counts, and not only those that would be moved: a cluster may be full by now.
+        # Check every shard, not only those to be moved: a cluster may be full by now.
         if topology.cluster_of(size.shard).name not in (size.cluster, goes.get(size.shard)):
             raise InvalidInput(f"shard {size.shard} has been moved since it was measured at {taken}; {_MEASURE}")
     return uneven, {target: sorted(shards) for target, shards in sorted(parts.items())}
 
 
 def still_to_move(topology: Topology, target: str, shards: list[int]) -> list[int]:
-    """Return those shards that are not on their cluster yet."""
+    """Return the shards that are not on the target cluster yet."""
     return [shard for shard in shards if topology.cluster_of(shard).name != target]
 
 
 def show_skew(uneven: Skew) -> None:
-    """Say how uneven clusters are, and would be."""
+    """Print the skew between clusters, now and after the moves."""
     if not uneven.moves:
         out().print(
             f"nothing to move: the fullest cluster has {uneven.cluster_ratio:.2f} times its share", markup=False
@@ -415,7 +415,7 @@ def show_skew(uneven: Skew) -> None:
 
 
 def skew_data(uneven: Skew) -> dict[str, Any]:
-    """Return it for ``--json``."""
+    """Return the skew, for ``--json``."""
     return {
         "cluster_ratio": round(uneven.cluster_ratio, 4),
         "cluster_ratio_after": round(uneven.cluster_ratio_after, 4),
@@ -425,7 +425,7 @@ def skew_data(uneven: Skew) -> dict[str, Any]:
 
 
 def show_records(records: Sequence[MoveRecord], as_json: bool) -> None:
-    """Print what became of the shards of a job."""
+    """Print the outcome for each shard of a job."""
     if as_json:
         print_json({"shards": [asdict(record) for record in records]})
         return
