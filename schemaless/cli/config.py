@@ -146,7 +146,7 @@ def add(name: str, url: str, default: bool, as_json: bool) -> None:
       schemaless config add mezzanine mysql://app@db-1:3306/mezzanine --default
     """
     if "://" not in url:
-        raise InvalidInput(f"expected a URL such as mysql://app@db-1:3306/mezzanine behind {name}")
+        raise InvalidInput(f"expected a URL such as mysql://app@db-1:3306/mezzanine after {name}")
     datastore_url(url)
     path, given = configuration_path()
     text = ""
@@ -155,7 +155,7 @@ def add(name: str, url: str, default: bool, as_json: bool) -> None:
             raise InvalidInput(f"{path}, line {known[name].lines['url']}, names {name} already; change it there")
         text = path.read_text(encoding="utf-8")
     elif given and not path.parent.is_dir():
-        raise InvalidInput(f"{PATH_VARIABLE} names {path}, and there is no folder {path.parent}; make it")
+        raise InvalidInput(f"{PATH_VARIABLE} names {path}, but the folder {path.parent} does not exist; create it")
     text = with_datastore(text, name, url, default=default)
     if has_password(url) and path.exists() and path.stat().st_mode & 0o077:
         path.chmod(0o600)

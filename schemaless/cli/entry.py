@@ -1,4 +1,4 @@
-"""The ``schemaless`` command's first line: says what to install where the extra ``[cli]`` is missing."""
+"""Entry point of the ``schemaless`` command; explains what to install if the extra ``[cli]`` is missing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def main() -> int:
         return 3
     status = run(sys.argv[1:])
     if status == EXIT_STOPPED and threading.active_count() > 1:
-        # Python would wait for a thread that waits for a server; what it was at may be cut anywhere.
+        # Python would join a thread that waits for a server; its work may be interrupted at any point.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

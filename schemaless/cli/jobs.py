@@ -1,4 +1,4 @@
-"""What commands about jobs share: options, progress, and how a status looks."""
+"""Shared by commands about jobs: options, progress and status output."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ from schemaless.terminal.progress import ProgressLine, amount_text, duration
 
 _LINE_S: Final = 5.0
 _MOST_LINE_S: Final = 300.0
-"""A job that has run for hours has a line no more often: its log is read by people."""
+"""Minimum interval between progress lines of a job that has run for hours."""
 _SHARDS_SHOWN: Final = 16
 _COLUMNS: Final = {
     column: column for column in ("shard", "state", "pass", "through", "cells", "before", "after", "left", "runner")
 }
-"""A table of a job's shards shows these columns, under these headings."""
+"""Columns and headings of the table of a job's shards."""
 _MOVE_COLUMNS: Final = {
     **{column: column for column in ("shard", "state", "through", "cells")},
     "before": "copied",
     "runner": "runner",
 }
-"""A move goes over a shard once, and replaces nothing."""
+"""The same for a move, which makes one pass over a shard and replaces nothing."""
 _DONE_TO_CELLS: Final = {"migrate": "re-encoded", "move": "copied", "restore": "put back"}
 
 
@@ -72,7 +72,7 @@ workers_option = click.option(
 
 
 def workers_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say who does the work."""
+    """Add the options that choose the workers."""
     return with_options(
         command,
         workers_option,
@@ -130,7 +130,7 @@ _LIMITS: Final[tuple[tuple[str, str, type[int | float], str], ...]] = (
 
 
 def throttle_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say when to wait; they come as ``thresholds``."""
+    """Add the throttling options, passed as ``thresholds``."""
 
     def with_thresholds(*arguments: Any, changes: dict[str, Any], **options: Any) -> Any:
         return command(*arguments, thresholds=Thresholds(**changes), **options)
@@ -139,7 +139,7 @@ def throttle_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def throttle_changes(command: Callable[..., Any], usual: Thresholds | None = None) -> Callable[..., Any]:
-    """Add the same options; they come as ``changes``, a dict of those that are named, and of ``usual`` for others."""
+    """Add the same options, passed as ``changes``: a dict of the named ones, and of ``usual`` for the others."""
 
     @wraps(command)
     def with_changes(*arguments: Any, **options: Any) -> Any:
@@ -164,10 +164,10 @@ def throttle_changes(command: Callable[..., Any], usual: Thresholds | None = Non
 
 
 def chosen_job(job_store: JobStore, job_id: int | None, *, unfinished: bool = False, kind: Kind = "migrate") -> Job:
-    """Return the job that an option names, or that of a kind which is meant without it: see ``JobStore.latest``.
+    """Return the given job, else the default one of its kind; see ``JobStore.latest``.
 
     Raises:
-        InvalidInput: there is none.
+        InvalidInput: there is no such job.
     """
     job = job_store.job(job_id) if job_id is not None else job_store.latest(kind)
     if job is None or (unfinished and job_id is None and not job.unfinished):
@@ -179,7 +179,7 @@ def chosen_job(job_store: JobStore, job_id: int | None, *, unfinished: bool = Fa
 
 
 def steer(url: str, job_id: int | None, before: Sequence[JobState], after: JobState, *, kind: Kind = "migrate") -> None:
-    """Take a job from one of some states to another, and say so.
+    """Change the state of a job, and report the change.
 
     Args:
         url: of the datastore.
@@ -192,7 +192,7 @@ def steer(url: str, job_id: int | None, before: Sequence[JobState], after: JobSt
         job_store = JobStore(store)
         job = chosen_job(job_store, job_id, unfinished=True, kind=kind)
         if job.kind == "move" and after == "aborted":
-            # What it has copied is to be dropped, and what it has fenced to be given back.
+            # Its copies must be dropped, and its fences released.
             raise JobConflict(
                 f"job {job.job_id} is a move; '{abort_command(job.kind, job.job_id)}' ends it", job.job_id
             )
@@ -209,8 +209,8 @@ def steer(url: str, job_id: int | None, before: Sequence[JobState], after: JobSt
 
 
 def change_thresholds(url: str, job_id: int | None, changes: dict[str, Any], *, kind: Kind = "migrate") -> None:
-    """Change when a job waits, and say when it does; see ``steer``."""
-    Thresholds(**changes)  # refuses what is none
+    """Change the thresholds of a job and report them; see ``steer``."""
+    Thresholds(**changes)  # validates the values
     with open_store(url) as store:
         job_store = JobStore(store)
         job = chosen_job(job_store, job_id, unfinished=True, kind=kind)
@@ -221,10 +221,10 @@ def change_thresholds(url: str, job_id: int | None, changes: dict[str, Any], *, 
 
 
 class JobProgress:
-    """Shows how far a job is, on standard error: a picture where that is a terminal, else a line now and then."""
+    """Shows job progress on standard error: a live display on a terminal, else occasional lines."""
 
     def __init__(self, job_store: JobStore, look_s: float = 1.0) -> None:
-        """Show what a job_store says, asking it no more often than every ``look_s`` seconds."""
+        """Show progress from a job store, polled at most every ``look_s`` seconds."""
         self._look_s = look_s
         self._ledger = job_store
         self._job_id = 0
@@ -241,12 +241,12 @@ class JobProgress:
     ) -> None:
         if self._live is not None:
             if error is None:
-                with suppress(SchemalessError):  # the last picture stays
+                with suppress(SchemalessError):  # keep the last display
                     self._live.update(_picture(status_of(self._ledger, self._job_id)))
             self._live.stop()
 
     def __call__(self, event: Event) -> None:
-        """Take what a run tells: which job it is, and when to look again."""
+        """Handle an event of a run: its job, and when to poll again."""
         match event:
             case RunStarted(job, new):
                 self._begin(job, new)
@@ -257,7 +257,7 @@ class JobProgress:
         self._job_id = job.job_id
         note(f"job {job.job_id}: {'begun' if new else f'continued; it was begun {job.created_at:%Y-%m-%d %H:%M} UTC'}")
         if not new:
-            # Whatever thresholds this run was given: all runs of a job have the same.
+            # All runs of a job share its thresholds, whatever options this run was given.
             waits_by = thresholds_text(job.thresholds.asdict())
             changes = steer_command("throttle", job.kind, job.job_id)
             note(f"job {job.job_id} waits by: {waits_by}; '{changes}' changes that")
@@ -278,7 +278,7 @@ class JobProgress:
         if self._live is not None:
             self._live.update(_picture(status), refresh=True)
             return
-        # Not at each change of a reason: it has the lag in it.
+        # Not at each change of the reason, since its text contains the lag.
         waiting = {cluster for cluster, _ in status.waits}
         every_s = min(_MOST_LINE_S, max(_LINE_S, (now_s - self._began_s) / 20))
         if waiting != self._waiting or now_s - self._line_s >= every_s:
@@ -304,7 +304,7 @@ def _line(status: JobStatus) -> str:
 
 
 def _picture(status: JobStatus) -> ProgressLine:
-    """Return one line: in a terminal's width there is room for why it waits, or for how fast it is."""
+    """Return one line with the reason for waiting, or the rate; a terminal is too narrow for both."""
     facts = [f"{status.fraction:.1%} of {bytes_text(status.bytes_total)}"]
     for cluster, reason in status.waits[:1]:
         more = f" and {len(status.waits) - 1} more" if len(status.waits) > 1 else ""
@@ -358,7 +358,7 @@ def show_status(status: JobStatus, events: list[tuple[datetime, str, str]], each
 
 
 def thresholds_text(thresholds: Mapping[str, Any]) -> str:
-    """Return thresholds in a line."""
+    """Format thresholds as one line."""
     return ", ".join(f"{name} {'off' if value is None else value}" for name, value in thresholds.items())
 
 
@@ -386,7 +386,7 @@ def _shard_row(state: ShardState) -> dict[str, str]:
 
 
 def progress_json(status: JobStatus) -> dict[str, Any]:
-    """Return how far a job is, for ``--json``."""
+    """Return the progress of a job, for ``--json``."""
     return {
         "job": asdict(status.job),
         **facts(status, "fraction", "runners", "mb_per_s"),

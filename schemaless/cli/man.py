@@ -70,7 +70,7 @@ def _options(context: click.Context) -> Iterator[str]:
 
 
 def _text(text: str) -> Iterator[str]:
-    """Yield paragraphs; those behind ``\\b``, and those that are indented, stay as they are."""
+    """Yield paragraphs; those after ``\\b`` and indented ones are unchanged."""
     for paragraph in text.split("\n\n"):
         kept = paragraph.startswith(("\b", " "))
         lines = [_escaped(line) for line in paragraph.splitlines() if line != "\b"]

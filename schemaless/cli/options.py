@@ -40,7 +40,7 @@ def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -
     """Return the names in the configuration that a shell may complete to; none where it cannot be read."""
     try:
         return [name for name in read_configuration().datastores if name.startswith(incomplete)]
-    except InvalidInput:  # the command itself says what is wrong
+    except InvalidInput:  # the command itself reports the error
         return []
 
 
@@ -132,7 +132,7 @@ def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Rewrite(NamedTuple):
-    """What is to be re-encoded to what, as ``rewrite_options`` say it; empty ``sources`` and ``columns`` are all."""
+    """Selection of cells and target codec from ``rewrite_options``; empty ``sources`` or ``columns`` select all."""
 
     to: str
     level: int | None

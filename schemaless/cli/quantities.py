@@ -1,4 +1,4 @@
-"""What people write for sizes, counts, shares and ranges of them, read exactly."""
+"""Parsers for sizes, counts, shares and ranges on the command line."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def ratio_of(value: str) -> float:
 
 
 def range_of(read: Callable[[str], float]) -> Callable[[str], Interval]:
-    """Return what reads ``MID``, ``LOW..HIGH`` (the middle between them) or ``LOW..MID..HIGH``."""
+    """Return a parser of ``MID``, ``LOW..HIGH`` (``MID`` is their mean) or ``LOW..MID..HIGH``."""
 
     def interval(value: str) -> Interval:
         ends = [read(part) for part in value.split("..")]
