@@ -1,4 +1,4 @@
-"""One body into another codec, verified: what a bulk migration does to each cell."""
+"""Re-encodes one stored body in another codec and verifies the result, as a bulk migration does for each cell."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from schemaless.codec.envelope import (
     check_length,
     counts_as,
     is_enveloped,
-    keep_reason,
     payload_of,
     same_document,
     seal,
@@ -28,12 +27,13 @@ from schemaless.errors import UnreadableLegacy, VerificationFailed
 
 
 class Recoded(NamedTuple):
-    """What became of a body.
+    """Result of re-encoding a body.
 
     Attributes:
         body: the bytes to store.
-        keep_reason: why JSON text is kept, byte for byte, or written (one of ``legacy.KEEP_REASONS``), or None.
-        unchanged: whether the body was in that codec already; ``body`` is then the very bytes that came.
+        keep_reason: why the document is stored as JSON text under a binary codec (one of ``legacy.KEEP_REASONS``), or
+            None. Text that was already JSON is kept byte for byte.
+        unchanged: whether the body was in that codec already; ``body`` is then the input itself.
     """
 
     body: bytes
@@ -49,128 +49,103 @@ def recode(
     limits: Limits = DEFAULT_LIMITS,
     engine: Engine = ENGINE,
 ) -> Recoded:
-    """Return a stored body in another codec, after decoding the new bytes again and comparing.
+    """Re-encode a stored body, then decode the new bytes and compare.
 
-    Text goes to a MessagePack or packed codec as its document, unless that would lose something or not be smaller:
-    then the text itself is kept, compressed. Text goes to a JSON codec, and back to ``legacy``, byte for byte. A
-    payload whose serializer stays is compressed again.
+    JSON text is parsed and written as MessagePack or packed, unless that would lose information or save no bytes: then
+    the text itself is kept, compressed. Under a JSON codec or ``legacy``, text is preserved byte for byte. A payload
+    whose serializer does not change is only compressed again.
 
     Args:
         body: any stored body.
-        codec: what it shall be in; ``LEGACY`` takes the envelope off.
-        dictionaries: asked for the one that ``body`` names, if it names one.
-        limits: how much the body may become.
+        codec: the target codec; ``LEGACY`` removes the envelope.
+        dictionaries: source of the zstd dictionary that ``body`` names, if any.
+        limits: maximum decoded size, depth and number of values.
         engine: with or without the ``[fast]`` extra; only compressed bytes differ.
 
     Raises:
-        CorruptBody: one of its family: ``body`` does not decode; leave it as it is.
-        BodyTooLarge: the new body would be longer than 16 MiB - 1; leave it as it is.
-        VerificationFailed: the new bytes do not decode to the same document; nothing may be written.
+        CorruptBody: ``body`` does not decode (a subclass says why). Leave it unchanged.
+        BodyTooLarge: the new body would be longer than 16 MiB - 1. Leave the stored one unchanged.
+        VerificationFailed: the new bytes do not decode to the same document. Do not store them.
     """
-    if not is_enveloped(body):
-        if len(body) > limits.decoded_bytes:
-            raise too_large(limits.decoded_bytes)
-        if not codec.enveloped:
-            parse_legacy(body, limits.depth, limits.values, engine=engine)
-            return Recoded(body, None, True)
-        return _from_text(body, codec, limits, engine)
-    serializer, payload = unseal(body, limits, engine, dictionaries)
-    unchanged = counts_as(body, codec, dictionaries, engine=engine)
-    if not serializer.is_text:
-        document = serializer.loads(payload, limits.depth, limits.values)
-        if unchanged:
-            return Recoded(body, None, True)
-        return _from_document(serializer, payload, document, codec, engine)
+    # Decode.
+    if is_enveloped(body):
+        source, stored = unseal(body, limits, engine, dictionaries)
+        unchanged = counts_as(body, codec, dictionaries, engine=engine)
+    elif len(body) > limits.decoded_bytes:
+        raise too_large(limits.decoded_bytes)
+    else:
+        source, stored = engine.json, body
+        unchanged = not codec.enveloped
     try:
-        if not unchanged:
-            return _from_text(payload, codec, limits, engine)
-        reason = keep_reason(payload, codec, limits.depth, limits.values, engine=engine)
+        document, compact, loss = _decode(source, stored, codec, limits, engine)
     except UnreadableLegacy:
-        serializer.loads(payload, limits.depth, limits.values)  # raises, and says it of a payload
+        if is_enveloped(body):
+            source.loads(stored, limits.depth, limits.values)  # raises MalformedPayload, the error for an envelope
         raise
-    return Recoded(body, reason, True)
+
+    # Choose what to store.
+    if codec.serializer.id == source.id:
+        target, payload, keep_reason = source, stored, None
+    else:
+        target, payload, keep_reason = _convert(source, stored, document, loss, codec, engine)
+    if unchanged:
+        return Recoded(body, keep_reason, True)
+    if not codec.enveloped:
+        return Recoded(check_length(bytes(payload)), None, False)
+
+    # Seal, and verify by reading the sealed bytes back.
+    sealed = seal(target, payload, codec, engine)
+    _, sealed_payload = unseal(sealed, DEFAULT_LIMITS, engine, codec.own_dictionaries)
+    if sealed_payload != payload:
+        raise VerificationFailed(f"{len(sealed)} new bytes in {codec.name} do not decode to the payload that went in")
+    if target is not source and not target.is_text:
+        reread = target.loads(sealed_payload, DEFAULT_LIMITS.depth)
+        # The comparison must not use the serializer under test. Compact JSON text distinguishes 1 from 1.0 and 0.0
+        # from -0.0 and keeps key order, and the fast path never produces it for NaN.
+        gate = engine.json.gate
+        if compact is not None and gate is not None:
+            same = gate.text(reread) == compact
+        elif target.compares:
+            same = identical(reread, document)
+        else:
+            same = same_document(reread, document, engine=engine)
+        if not same:
+            raise VerificationFailed(
+                f"{len(sealed)} new bytes in {codec.name} do not decode to the document that went in"
+            )
+    return Recoded(sealed, keep_reason, False)
 
 
-def _from_text(text: Payload, codec: Codec, limits: Limits, engine: Engine) -> Recoded:
-    if codec.is_binary:
-        return _to_binary(text, codec, limits, engine)
-    parse_legacy(text, limits.depth, limits.values, engine=engine)
-    return _as_text(text, None, codec, engine)
-
-
-def _as_text(text: Payload, reason: str | None, codec: Codec, engine: Engine) -> Recoded:
-    """Return text that is known to read, in its envelope or in none."""
-    if codec.enveloped:
-        return Recoded(_carried(engine.json, text, codec, engine), reason, False)
-    return Recoded(check_length(bytes(text)), None, False)
-
-
-def _to_binary(text: Payload, codec: Codec, limits: Limits, engine: Engine) -> Recoded:
-    """Return JSON text as MessagePack or packed, or kept as text: the hot path of a migration."""
-    quick = read_quickly(text, limits.depth, engine, limits.values)
+def _decode(
+    source: Serializer, stored: Payload, codec: Codec, limits: Limits, engine: Engine
+) -> tuple[JSONDocument, bytes | None, str | None]:
+    """Return the document, its compact JSON text if that is at hand, and what parsing JSON text lost, if anything."""
+    if not source.is_text:
+        return source.loads(stored, limits.depth, limits.values), None, None
+    if not codec.is_binary:
+        return parse_legacy(stored, limits.depth, limits.values, engine=engine), None, None
+    quick = read_quickly(stored, limits.depth, engine, limits.values)
     if quick is not None:
-        (document, shown), reason = quick, None
-    else:
-        (document, reason), shown = read_exactly(text, limits.depth, limits.values), None
-    if reason not in LOSSES:
+        document, compact = quick
+        return document, compact, None
+    document, reason = read_exactly(stored, limits.depth, limits.values)
+    return document, None, reason if reason in LOSSES else None
+
+
+def _convert(
+    source: Serializer, stored: Payload, document: JSONDocument, loss: str | None, codec: Codec, engine: Engine
+) -> tuple[Serializer, Payload, str | None]:
+    """Return the new serializer and payload, and the reason if JSON text is stored under a binary codec."""
+    reason = loss
+    if codec.is_binary and reason is None:
         try:
-            return Recoded(_written(document, shown, codec, engine, text), None, False)
+            payload = payload_of(document, codec, engine, stored if source.is_text else None)
+            return engine.serializers[codec.serializer.id], payload, None
         except NotHeld as refusal:
             reason = str(refusal)
-    return _as_text(text, reason, codec, engine)
-
-
-def _written(
-    document: JSONDocument, shown: bytes | None, codec: Codec, engine: Engine, text: Payload | None = None
-) -> bytes:
-    """Return a document's body.
-
-    Raises:
-        NotHeld: JSON text is to be stored.
-        VerificationFailed: the new bytes do not decode to the document.
-    """
-    serializer = engine.serializers[codec.serializer.id]
-    payload = payload_of(document, codec, engine, text)
-    body = seal(serializer, payload, codec, engine)
-    _, stored = unseal(body, DEFAULT_LIMITS, engine, codec.own_dictionaries)
-    again = serializer.loads(stored, DEFAULT_LIMITS.depth)
-    # Compared by other means than the serializer's: compact JSON text tells 1 from 1.0 and 0.0 from -0.0, keeps the
-    # order, and no NaN comes this way.
-    if shown is not None:
-        same = _shown(again, engine) == shown
-    elif serializer.compares:
-        same = identical(again, document)
-    else:
-        same = same_document(again, document, engine=engine)
-    if not same or stored != payload:
-        raise VerificationFailed(f"{len(body)} new bytes in {codec.name} do not decode to the document that went in")
-    return body
-
-
-def _from_document(
-    serializer: Serializer, payload: Payload, document: JSONDocument, codec: Codec, engine: Engine
-) -> Recoded:
-    if codec.serializer.id == serializer.id:
-        return Recoded(_carried(serializer, payload, codec, engine), None, False)
-    reason = None
-    if codec.is_binary:
-        try:
-            return Recoded(_written(document, None, codec, engine), None, False)
-        except NotHeld as refusal:
-            reason = str(refusal)
+    if source.is_text:
+        return source, stored, reason
     text = engine.json.dumps(document, checked=True)
     if not same_document(engine.json.parse(text), document, engine=engine):
         raise VerificationFailed(f"{len(text)} bytes of JSON text do not read back as the document that went in")
-    return _as_text(text, reason, codec, engine)
-
-
-def _carried(serializer: Serializer, payload: Payload, codec: Codec, engine: Engine) -> bytes:
-    """Return a payload that is known to decode in another envelope."""
-    body = seal(serializer, payload, codec, engine)
-    if unseal(body, DEFAULT_LIMITS, engine, codec.own_dictionaries) != (serializer, payload):
-        raise VerificationFailed(f"{len(body)} new bytes in {codec.name} do not decode to the payload that went in")
-    return body
-
-
-def _shown(document: JSONDocument, engine: Engine) -> bytes | None:
-    return None if engine.json.gate is None else engine.json.gate.text(document)
+    return engine.json, text, reason
