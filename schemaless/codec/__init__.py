@@ -1,1 +1,1 @@
-"""Documents to stored bytes and back: no sockets, no configuration. ``FORMAT.md`` describes the bytes."""
+"""Converts documents to stored bytes and back, without sockets or configuration. ``FORMAT.md`` describes the bytes."""

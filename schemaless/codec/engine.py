@@ -1,4 +1,4 @@
-"""The serializers and compressors of the registry, made: one engine with the ``[fast]`` extra, one without."""
+"""Instances of all registered serializers and compressors: one engine with the ``[fast]`` extra, one without."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _One = TypeVar("_One", bound=Serializer)
 class Engine:
     """One instance of every serializer and compressor.
 
-    Results and refusals of all engines are the same; only speed and compressed bytes differ.
+    All engines return the same results and raise the same errors; only speed and compressed bytes differ.
 
     Attributes:
-        fast: whether the packages of the ``[fast]`` extra are used, each where it is present.
-        serializers: by id.
-        compressors: by id.
-        json: the serializer that reads what has no envelope, and stands in for the others.
-        msgpack: the serializer by which documents are compared.
-        packed: the serializer with a native part.
+        fast: whether the installed packages of the ``[fast]`` extra are used.
+        serializers: all serializers, by id.
+        compressors: all compressors, by id.
+        json: the serializer for legacy bodies, and the fallback for the others.
+        msgpack: the serializer that documents are compared with.
+        packed: the serializer with a native implementation.
     """
 
     def __init__(self, *, fast: bool) -> None:
@@ -44,7 +44,7 @@ class Engine:
 
 
 REFERENCE: Final = Engine(fast=False)
-"""This engine has the stock ``msgpack``, ``json`` and ``zlib``, and packed in pure Python."""
+"""Reference engine: stock ``msgpack``, ``json`` and ``zlib``, and packed in pure Python."""
 
 ENGINE: Final = Engine(fast=True) if IS_WANTED else REFERENCE
-"""Every call uses this one unless told."""
+"""Default engine."""

@@ -1,7 +1,7 @@
-"""Bodies: a document in its envelope, as it stands in the table. ``FORMAT.md`` describes the bytes.
+"""Encodes documents as the enveloped bodies stored in cells, and decodes them. ``FORMAT.md`` describes the bytes.
 
-Writing makes three things, each once: the payload, the compressed payload, and the body, which alone is a copy. Reading
-makes as many: the compressed payload, which alone is a copy, the payload, and the document.
+Writing allocates the payload, the compressed payload and the body; only the body is a copy. Reading allocates the
+compressed payload, the payload and the document; only the compressed payload is a copy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from schemaless.errors import BodyTooLarge, ChecksumMismatch, InvalidInput, Trun
 
 # stored; never renumber
 MARK: Final = 0xC1
-"""Every enveloped body begins with this byte: MessagePack never uses it, and it is never valid in UTF-8."""
+"""First byte of every enveloped body: unused in MessagePack and invalid in UTF-8."""
 
 HEADER_BYTES: Final = 2
 CHECKSUM_BYTES: Final = 4
@@ -37,15 +37,15 @@ _KNOWN_FORMATS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one body may become.
+    """Limits on what one body may decode to.
 
     Attributes:
-        decoded_bytes: the largest payload, once inflated; checked while inflating.
-        depth: the most levels of lists and objects, 1 to 512.
-        values: the most lists, objects, keys of objects and scalars together; counted before any is made.
+        decoded_bytes: maximum size of the inflated payload in bytes, enforced while inflating.
+        depth: maximum nesting of lists and objects, 1 to 512.
+        values: maximum number of lists, objects, keys and scalars, counted before any is allocated.
 
     Raises:
-        InvalidInput: one is out of range.
+        InvalidInput: a limit is out of range.
     """
 
     decoded_bytes: int = 64 << 20
@@ -53,10 +53,10 @@ class Limits:
     values: int = MAX_VALUES
 
     def __post_init__(self) -> None:
-        for name, most in (("decoded_bytes", None), ("depth", MAX_DEPTH), ("values", None)):
+        for name, maximum in (("decoded_bytes", None), ("depth", MAX_DEPTH), ("values", None)):
             limit = getattr(self, name)
-            if type(limit) is not int or limit < 1 or (most is not None and limit > most):
-                allowed = "1 up" if most is None else f"1 to {most}"
+            if type(limit) is not int or limit < 1 or (maximum is not None and limit > maximum):
+                allowed = "1 up" if maximum is None else f"1 to {maximum}"
                 raise InvalidInput(f"limits: {name} must be a number from {allowed}, got {limit!r}")
 
 
@@ -65,12 +65,12 @@ DEFAULT_LIMITS: Final = Limits()
 
 @dataclass(frozen=True, slots=True)
 class BodyFormat:
-    """What a body says about itself.
+    """Storage format of a body, as its header states it.
 
     Attributes:
-        name: the codec that it is stored in (``msgpack+zlib``, ``json+none``, ...), or ``legacy``. It may have been
-            asked for in another one, and have fallen back: too short to be compressed, or kept as text.
-        format_byte: its second byte, or None for ``legacy``.
+        name: the codec of the stored bytes (``msgpack+zlib``, ``json+none``, ...), or ``legacy``. It differs from the
+            configured codec where the writer fell back: a payload too short to compress, or a document kept as text.
+        format_byte: the second byte of the body, or None for ``legacy``.
     """
 
     name: str
@@ -78,26 +78,26 @@ class BodyFormat:
 
     @property
     def is_text(self) -> bool:
-        """Whether what it holds is JSON text."""
+        """Whether the payload is JSON text."""
         serializer = None if self.format_byte is None else SERIALIZERS.get(self.format_byte >> 4)
         return serializer is None or serializer.is_text
 
 
 def encode_body(document: JSONDocument, codec: Codec = DEFAULT, *, engine: Engine = ENGINE) -> bytes:
-    """Return a document's stored bytes.
+    """Encode a document as the bytes to store.
 
-    What MessagePack cannot hold (integers beyond 64 bits, lone surrogates) is stored as JSON text, under the same
-    compressor; so is what packed cannot hold, or not in fewer bytes. A payload that compression would not make smaller
-    is stored uncompressed.
+    A document that MessagePack cannot represent (integers beyond 64 bits, lone surrogates) is stored as JSON text with
+    the same compressor. So is a document that packed cannot represent, or not in fewer bytes. A payload that does not
+    shrink is stored uncompressed.
 
     Args:
         document: dict with str keys, list, str, int, float, bool or None, nested up to 512 levels; no subclasses.
-        codec: what to write it in.
+        codec: the codec to encode with.
         engine: with or without the ``[fast]`` extra; only compressed bytes differ.
 
     Raises:
-        InvalidBody: something in it is outside the JSON data model; the message names its path.
-        BodyTooLarge: the body would be longer than 16 MiB - 1, or its payload than readers accept, or have more values.
+        InvalidBody: a value is outside the JSON data model; the message names its path.
+        BodyTooLarge: the body would exceed 16 MiB - 1, or the payload would exceed a limit of readers.
     """
     if codec.is_binary:
         serializer = engine.serializers[codec.serializer.id]
@@ -119,17 +119,17 @@ def decode_body(
     *,
     engine: Engine = ENGINE,
 ) -> JSONDocument:
-    """Return the document of stored bytes, enveloped or legacy.
+    """Decode a stored body, enveloped or legacy.
 
     Args:
         body: any stored body.
-        limits: how much it may become.
-        dictionaries: asked for the one that the body names, if it names one.
+        limits: maximum decoded size, depth and number of values.
+        dictionaries: source of the zstd dictionary that ``body`` names, if any.
         engine: with or without the ``[fast]`` extra; the result is the same.
 
     Raises:
-        CorruptBody: one of its family, which says what is wrong. Nothing is inflated before the checksum holds.
-        RecursionError: the caller's own stack is too deep; the body may be sound.
+        CorruptBody: the body does not decode (a subclass says why). The checksum is verified before inflating.
+        RecursionError: the caller's stack is too deep; the body may be valid.
     """
     if body[:1] != b"\xc1":
         if len(body) > limits.decoded_bytes:
@@ -140,16 +140,16 @@ def decode_body(
 
 
 def is_enveloped(body: bytes) -> bool:
-    """Return whether a body has an envelope; one that has none is legacy."""
+    """Return whether a body has an envelope; a legacy body has none."""
     return body[:1] == b"\xc1"
 
 
 def describe_body(body: bytes) -> BodyFormat:
-    """Say how a body is stored, from its first two bytes alone: nothing is checked or inflated.
+    """Return a body's storage format from its first two bytes, without checking or inflating it.
 
     Raises:
-        TruncatedBody: too short for an envelope.
-        UnknownFormat: a format byte that this version does not know.
+        TruncatedBody: the body is too short for an envelope.
+        UnknownFormat: this version does not know the format byte.
     """
     if not is_enveloped(body):
         return BodyFormat("legacy", None)
@@ -159,10 +159,10 @@ def describe_body(body: bytes) -> BodyFormat:
 
 
 def dictionary_of(body: bytes) -> int | None:
-    """Return the id of the dictionary that a body names, or None; from its first bytes alone.
+    """Return the id of the dictionary that a body's first bytes name, or None.
 
     Raises:
-        CorruptBody: one of its family: it is compressed by zstd, and has no frame.
+        CorruptBody: the body should hold a zstd frame and does not (a subclass says why).
     """
     compressor = COMPRESSORS.get(body[1] & 15) if is_enveloped(body) and len(body) > 1 else None
     if compressor is None or not compressor.takes_dictionary:
@@ -171,9 +171,9 @@ def dictionary_of(body: bytes) -> int | None:
 
 
 def renumbered_body(body: bytes, dictionary_id: int) -> bytes:
-    """Return a body that names a dictionary with another id for it, and is the same otherwise.
+    """Return the body with a different dictionary id, and otherwise unchanged.
 
-    For a dictionary that has another number here than where the body comes from.
+    Used when a body comes from a datastore where the dictionary has another id.
     """
     compressor = ENGINE.compressors[body[1] & 15]
     return _enveloped(body[1], compressor.renumbered(body[HEADER_BYTES:-CHECKSUM_BYTES], dictionary_id))
@@ -182,15 +182,15 @@ def renumbered_body(body: bytes, dictionary_id: int) -> bytes:
 def counts_as(
     body: bytes, codec: Codec, dictionaries: Dictionaries = NO_DICTIONARIES, *, engine: Engine = ENGINE
 ) -> bool:
-    """Return whether a body is what asking for ``codec`` gives, so that re-encoding it would change nothing.
+    """Return whether a body is already in ``codec``, so that re-encoding it would change nothing.
 
-    Its own format does, and so do the fallbacks: a payload stored uncompressed that is below ``compress_min_bytes`` or
-    that compression does not shorten, and JSON text under a codec that has a reason to keep it as text.
-    A zstd frame has to name the codec's dictionary, or none where that has none. Its level does not show in a body.
-    Bodies in their own format are told apart by their first bytes; only fallbacks are looked into.
+    A body counts if it has the codec's own format, or one of its fallbacks: an uncompressed payload that is shorter
+    than ``compress_min_bytes`` or does not shrink, or JSON text that the codec keeps as text. A zstd frame must name
+    the codec's dictionary, or none if the codec has none. The compression level is not stored, so it is not compared.
+    The codec's own format is recognized by the first bytes; only fallbacks are decoded.
 
     Raises:
-        CorruptBody: one of its family, where the body has to be looked into.
+        CorruptBody: the body had to be decoded and does not decode (a subclass says why).
     """
     if not codec.enveloped or not is_enveloped(body):
         return not codec.enveloped and not is_enveloped(body)
@@ -213,17 +213,17 @@ def counts_as(
         return False
     if serializer_id == codec.serializer.id:
         return True
-    serializer.loads(payload, DEFAULT_LIMITS.depth)  # so that bad text is a bad payload, not a bad legacy body
+    serializer.loads(payload, DEFAULT_LIMITS.depth)  # raises MalformedPayload for invalid text, not UnreadableLegacy
     return keep_reason(payload, codec, DEFAULT_LIMITS.depth, engine=engine) is not None
 
 
 def keep_reason(
     text: Payload, codec: Codec, depth: int, values: int = MAX_VALUES, *, engine: Engine = ENGINE
 ) -> str | None:
-    """Return why JSON text stays text under a codec (one of ``legacy.KEEP_REASONS``), or None where it does not.
+    """Return why a codec keeps this JSON text as text (one of ``legacy.KEEP_REASONS``), or None if it does not.
 
     Raises:
-        CorruptBody: one of its family: it is no JSON text, or too deep, or has too many values.
+        CorruptBody: the text is not JSON, is nested too deeply or has too many values.
     """
     document, reason = read_legacy(text, depth, values, engine=engine)
     if not codec.is_binary or reason in LOSSES:
@@ -238,17 +238,17 @@ def keep_reason(
 def payload_of(
     document: JSONDocument, codec: Codec, engine: Engine, text: Payload | None = None, *, checked: bool = True
 ) -> bytes:
-    """Return a document's payload in a codec's serializer.
+    """Serialize a document with a binary codec's serializer.
 
     Args:
-        codec: one that ``is_binary``.
+        codec: a codec that ``is_binary``.
         engine: with or without the ``[fast]`` extra.
-        text: the JSON text that would be stored in its place; compact text unless given.
+        text: the JSON text that would be stored instead; defaults to compact text.
         checked: whether ``document`` is known to be in the JSON data model.
 
     Raises:
-        InvalidBody: it is not.
-        NotHeld: JSON text is to be stored: the serializer cannot hold the document, or not in fewer bytes.
+        InvalidBody: ``document`` is outside the JSON data model.
+        NotHeld: store JSON text instead: the serializer cannot represent the document, or not in fewer bytes.
         BodyTooLarge: the document has more values than readers accept.
     """
     serializer = engine.serializers[codec.serializer.id]
@@ -259,16 +259,16 @@ def payload_of(
 
 
 def check_canonical(body: bytes, dictionaries: Dictionaries = NO_DICTIONARIES) -> None:
-    """Raise unless a body is one that this store writes: stricter than reading, and zlib streams always by ``zlib``.
+    """Check that a body is exactly what this store writes. Stricter than decoding; always inflates with ``zlib``.
 
-    A legacy body is JSON text. An enveloped one is as ``decode_body`` reads it; besides, its MessagePack is in its one
-    spelling (no ext, no bin, no key twice in an object, the shortest form of everything), and so is packed; a
-    compressed payload is shorter than the plain one, a zlib stream has a window of 32 KiB, and a zstd frame states its
-    size and nothing else or, with a dictionary, its id in two bytes and a checksum besides.
+    A legacy body must be JSON text. An enveloped body must decode, and its payload must be canonical: MessagePack
+    without ext, bin or duplicate keys and in its shortest form, or packed as its writer would choose. A compressed
+    payload must be shorter than the uncompressed one. A zlib stream must have a 32 KiB window. A zstd frame must state
+    its content size and nothing else or, with a dictionary, also a two-byte dictionary id and a checksum.
 
     Raises:
-        NotCanonical: it decodes, but no writer of this store would have written it.
-        CorruptBody: another of its family: it does not decode.
+        NotCanonical: the body decodes, but this store would have written other bytes.
+        CorruptBody: the body does not decode (another subclass says why).
     """
     if not is_enveloped(body):
         decode_body(body)
@@ -281,16 +281,16 @@ def check_canonical(body: bytes, dictionaries: Dictionaries = NO_DICTIONARIES) -
 
 
 def same_document(left: JSONDocument, right: JSONDocument, *, engine: Engine = ENGINE) -> bool:
-    """Return whether two documents are the same: the same MessagePack bytes, where it can hold them.
+    """Return whether two valid documents are the same, comparing MessagePack bytes where possible.
 
-    1 is not 1.0, True is not 1, 0.0 is not -0.0, NaN is NaN, key order counts. Both are documents already: what a
-    decoder returned, or ``encode_body`` took.
+    1 differs from 1.0, True from 1, 0.0 from -0.0; NaN equals NaN; key order counts. Both arguments must be valid
+    documents: returned by a decoder or accepted by ``encode_body``.
     """
     return _same_bytes(left, right, engine) or identical(left, right)
 
 
 def same_put(left: JSONDocument, right: JSONDocument, *, engine: Engine = ENGINE) -> bool:
-    """Return whether putting ``left`` where ``right`` is stored is the same put: as strict, but in any key order."""
+    """Return whether two puts of the same cell are equal: like ``same_document``, but ignoring key order."""
     return _same_bytes(left, right, engine) or identical(left, right, key_order=False)
 
 
@@ -302,10 +302,10 @@ def _same_bytes(left: JSONDocument, right: JSONDocument, engine: Engine) -> bool
 
 
 def seal(serializer: Serializer, payload: Payload, codec: Codec, engine: Engine) -> bytes:
-    """Return a serializer's payload in an envelope, compressed as ``codec`` has it where that makes it shorter.
+    """Wrap a payload in an envelope, compressed with ``codec`` if that makes it shorter.
 
     Raises:
-        BodyTooLarge: longer than 16 MiB - 1, or a payload that readers would refuse, for its length or its values.
+        BodyTooLarge: the body exceeds 16 MiB - 1, or the payload exceeds readers' limit on size or number of values.
     """
     if len(payload) > DEFAULT_LIMITS.decoded_bytes:
         raise BodyTooLarge(f"body has {len(payload)} bytes before compression, at most {DEFAULT_LIMITS.decoded_bytes}")
@@ -324,10 +324,10 @@ def _enveloped(format_byte: int, content: Payload) -> bytes:
 def unseal(
     body: bytes, limits: Limits, engine: Engine, dictionaries: Dictionaries = NO_DICTIONARIES
 ) -> tuple[Serializer, Payload]:
-    """Return what serializer an enveloped body's payload is in, and the payload.
+    """Verify an enveloped body's checksum and return its serializer and inflated payload.
 
     Raises:
-        CorruptBody: one of its family.
+        CorruptBody: the envelope is damaged or unknown (a subclass says why).
     """
     if len(body) < _SHORTEST:
         raise TruncatedBody(f"an enveloped body has at least {_SHORTEST} bytes, this one has {len(body)}")
@@ -344,10 +344,10 @@ def unseal(
 
 
 def check_length(body: bytes) -> bytes:
-    """Return ``body`` if a table can hold it.
+    """Return ``body`` unchanged if it fits into a table.
 
     Raises:
-        BodyTooLarge: it is longer than 16 MiB - 1.
+        BodyTooLarge: ``body`` is longer than 16 MiB - 1.
     """
     if len(body) > MAX_BODY_BYTES:
         raise BodyTooLarge(f"body has {len(body)} bytes once encoded, at most {MAX_BODY_BYTES}; split the document")
@@ -360,7 +360,7 @@ def _check_values(serializer: Serializer, payload: Payload) -> None:
 
 
 def _shortened(payload: Payload, codec: Codec, engine: Engine) -> Payload | None:
-    """Return the compressed payload, or None where it is to be stored uncompressed."""
+    """Return the compressed payload, or None if the payload is to be stored uncompressed."""
     if len(payload) < codec.compress_min_bytes:
         return None
     compressed = engine.compressors[codec.compressor.id].compress(

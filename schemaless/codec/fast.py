@@ -1,7 +1,7 @@
-"""The fast path of MessagePack and JSON text: packages of the ``[fast]`` extra, used where they give the same result.
+"""Fast path for MessagePack and JSON text, built on the packages of the ``[fast]`` extra.
 
-Whatever they refuse goes to the reference, which decides and words the error. So an engine with the extra reads, writes
-and refuses exactly what one without it does.
+Input that these packages reject goes to the reference implementation, which decides and words the error. An engine with
+the extra therefore accepts, writes and rejects exactly what an engine without it does.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from schemaless.codec.refusals import is_own
 from schemaless.codec.serializers import Payload
 
 TYPED_LEVELS: Final = (8, 12)
-"""So many levels the typed decoders read by themselves; deeper documents take the reference.
+"""Nesting that the two typed decoders handle; deeper documents take the reference path.
 
-Making one takes 2 ms for 8 levels and doubles with each, so the second is made when a document first needs it.
+Building a decoder takes 2 ms for 8 levels and doubles with each level, so the second is built on first use.
 """
 
 MISSED: Final = object()
-"""This is no document: ``JSONText.parse_quick`` returns it where it gives up."""
-
+"""Sentinel that ``Typed.decode`` and ``JSONText.parse_quick`` return when only the reference can decide."""
 
 IS_WANTED: Final = os.environ.get("SCHEMALESS_FAST") != "0"
-"""Whether the ``[fast]`` extra is used where it is present; ``SCHEMALESS_FAST=0`` in the environment at import: no."""
+"""Whether to use the ``[fast]`` extra if installed; ``SCHEMALESS_FAST=0`` in the environment at import disables it."""
 
 
 def optional(name: str) -> ModuleType | None:
-    """Import a package of the ``[fast]`` extra, or return None where it is missing."""
+    """Import a package of the ``[fast]`` extra, or return None if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -39,14 +38,14 @@ def optional(name: str) -> ModuleType | None:
 
 
 class Gate:
-    """A gate tells, at C speed, that a document is exactly in the JSON data model; "no" means only that it cannot tell.
+    """Checks at C speed that a document is in the JSON data model; a negative answer means "ask the reference".
 
-    ``ormsgpack`` with every passthrough option and no ``default`` refuses all strangers but bytes and its own wrappers;
-    ``orjson`` refuses those, and more than 254 levels. Each lets something through that the other one does not.
+    ``ormsgpack`` with every passthrough option and no ``default`` rejects all foreign types but bytes and its own
+    wrappers. ``orjson`` rejects those, and more than 254 levels. Each accepts something that the other rejects.
     """
 
     def __init__(self, ormsgpack: ModuleType, orjson: ModuleType) -> None:
-        """Take both packages' calls, and their options; each call raises TypeError for what it refuses."""
+        """Set up both packages; their calls raise TypeError for values they reject."""
         self.pack: Callable[[JSONDocument, None, int], bytes] = ormsgpack.packb
         self.pack_options: int = (
             ormsgpack.OPT_PASSTHROUGH_DATACLASS
@@ -62,7 +61,7 @@ class Gate:
         )
 
     def passes(self, document: JSONDocument) -> bool:
-        """Return whether ``document`` is in the data model; False where only the reference can tell."""
+        """Return True if ``document`` is in the data model, False if only the reference can decide."""
         try:
             self.pack(document, None, self.pack_options)
             self.dump(document, None, self.dump_options)
@@ -73,7 +72,7 @@ class Gate:
         return True
 
     def text(self, document: JSONDocument) -> bytes | None:
-        """Return compact JSON text for comparing, never for storing (it spells NaN ``null``), or None."""
+        """Return compact JSON text for comparison only (NaN becomes ``null``), or None if ``orjson`` rejects it."""
         try:
             return self.dump(document, None, self.dump_options)
         except TypeError as refusal:
@@ -83,10 +82,10 @@ class Gate:
 
 
 class Typed:
-    """A typed decoder reads, at C speed, what is exactly in the JSON data model and not too deep, with ``msgspec``.
+    """Typed ``msgspec`` decoder for documents of moderate depth.
 
-    A decoder of the data model as a type refuses bin, ext, keys that are not str and what lies deeper by itself; one
-    without a type takes them, and is no faster.
+    Typing the decoder with the JSON data model makes it reject bin, ext, non-str keys and deeper nesting. An untyped
+    decoder would accept them and is no faster.
     """
 
     def __init__(self, decoder: Callable[[Any], Any], msgspec: ModuleType) -> None:
@@ -97,7 +96,7 @@ class Typed:
         self._refusals: tuple[type[Exception], ...] = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
     def decode(self, payload: Payload, depth: int) -> JSONDocument:
-        """Return the document, or ``MISSED`` where only the reference can tell: too deep, wrong, or a deep caller."""
+        """Return the document, or ``MISSED`` if it is too deep or invalid, or the caller's stack is too deep."""
         if depth < TYPED_LEVELS[-1]:
             return MISSED
         try:
@@ -115,7 +114,7 @@ class Typed:
 
 
 def fast_path(decoder: str) -> tuple[Gate | None, Typed | None]:
-    """Return a gate, and ``msgspec``'s typed decoder of that name; None for what is not installed."""
+    """Return a gate and a typed decoder of ``msgspec``'s module ``decoder``; None for each that is not installed."""
     ormsgpack, orjson, msgspec = map(optional, ("ormsgpack", "orjson", "msgspec"))
     return (
         Gate(ormsgpack, orjson) if ormsgpack and orjson else None,
@@ -124,7 +123,7 @@ def fast_path(decoder: str) -> tuple[Gate | None, Typed | None]:
 
 
 def _levels(levels: int) -> Any:
-    """Return the JSON data model as a type, ``levels`` deep, with scalars only at the bottom."""
+    """Return the JSON data model as a type with ``levels`` levels of lists and objects."""
     scalar = None | bool | int | float | str
     level: Any = scalar
     for _ in range(levels):

@@ -1,4 +1,4 @@
-"""NDJSON: the lines of a file or stream, plain or gzipped, none of them longer than a document may be."""
+"""Reads NDJSON lines from a plain or gzipped stream, with a limit on line length."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from schemaless.codec.envelope import DEFAULT_LIMITS
 from schemaless.errors import InvalidInput
 
 MAX_LINE_BYTES: Final = DEFAULT_LIMITS.decoded_bytes + (64 << 10)
-"""No line is longer: it has a document as large as readers take, and what a dump's line has beside it."""
+"""Maximum line length in bytes: the largest document that readers accept, plus the other fields of a dump's line."""
 
 _GZIP: Final = b"\x1f\x8b"
 _SKIP_BYTES: Final = 1 << 20
 
 
 def open_lines(stream: IO[bytes], source: str, *, cut: bool = False) -> Iterator[bytes]:
-    """Yield a binary stream's lines, unpacked where it begins like gzip.
+    """Yield a binary stream's lines, decompressing gzip.
 
     Args:
         stream: the stream.
-        source: its name, for errors.
-        cut: yield so much of a line that is too long that ``check_line`` refuses it, and go on with the next one.
+        source: name of the stream, for errors.
+        cut: truncate a line that is too long so that ``check_line`` rejects it, and continue with the next line.
 
     Raises:
-        InvalidInput: it cannot be read, or not be unpacked to its end; or, unless ``cut``, a line is too long.
+        InvalidInput: the stream cannot be read or decompressed, or a line is too long and ``cut`` is not set.
     """
     buffered = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(stream)  # type: ignore[type-var]
     number = 0
@@ -46,14 +46,14 @@ def open_lines(stream: IO[bytes], source: str, *, cut: bool = False) -> Iterator
         raise InvalidInput(f"cannot read {source} after line {number}: {error}") from None
 
 
-_TOO_LONG: Final = f"longer than {MAX_LINE_BYTES:,} bytes, which no document may be; one document stands on each line"
+_TOO_LONG: Final = f"longer than {MAX_LINE_BYTES:,} bytes, the limit for one document; put one document on each line"
 
 
 def check_line(line: bytes) -> None:
-    """Raise where a line is longer than ``open_lines`` gives any.
+    """Check the length of a line from ``open_lines(..., cut=True)``.
 
     Raises:
-        InvalidInput: it is.
+        InvalidInput: the line was longer than ``MAX_LINE_BYTES``.
     """
     if len(line) > MAX_LINE_BYTES:
         raise InvalidInput(_TOO_LONG)

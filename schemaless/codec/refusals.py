@@ -1,12 +1,12 @@
-"""Whose exception it is: a codec's own refusal of what it was given, or what a signal's handler raised meanwhile."""
+"""Tells a codec's own errors from exceptions that a signal handler raised during the call."""
 
 from __future__ import annotations
 
 
 def is_own(error: BaseException, *packages: str) -> bool:
-    """Whether the call that was tried raised this itself, and not the handler of a signal that came meanwhile.
+    """Return whether the call itself raised ``error``, rather than a signal handler that ran during the call.
 
-    Told by where it was raised: each frame is this package's, or one of those that are named.
+    Every frame of the traceback must belong to this package or to one of ``packages``.
     """
     trace = error.__traceback__
     while trace is not None:

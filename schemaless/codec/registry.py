@@ -1,6 +1,6 @@
-"""Which serializers and compressors exist, by stored id and by name, and the codecs that they make.
+"""Registry of serializers and compressors, by stored id and by name, and of the codecs they combine to.
 
-To add one is to write its class and to enter it here: ``engine`` makes it, ``envelope`` and ``recode`` ask it.
+To add one, write its class and register it here. ``engine`` instantiates it; ``envelope`` and ``recode`` look it up.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from schemaless.codec.serializers import Serializer
 from schemaless.errors import InvalidInput, UnknownCodec
 
 RESERVED_ID: Final = 15
-"""This id marks an extended header, which no version writes yet."""
+"""Id reserved for an extended header, which no version writes yet."""
 
 COMPRESS_MIN_BYTES: Final = 64
-"""Shorter payloads are stored uncompressed: zlib alone adds 6 bytes, and there is nothing yet to refer back to."""
+"""Minimum payload size for compression, in bytes. zlib adds 6 bytes, and short payloads have no repetition to use."""
 
 
 _Kind = TypeVar("_Kind", type[Serializer], type[Compressor])
 
 
 class Registry(Generic[_Kind]):
-    """The classes of the serializers, or of the compressors, by id and by name."""
+    """Serializer or compressor classes by id and by name."""
 
     def __init__(self, noun: str) -> None:
         self._noun = noun
@@ -36,10 +36,10 @@ class Registry(Generic[_Kind]):
         self._by_name: dict[str, _Kind] = {}
 
     def add(self, kind: _Kind) -> _Kind:
-        """Enter ``kind`` and return it.
+        """Register ``kind`` and return it.
 
         Raises:
-            ValueError: its id or its name is taken, or its id is not 0 to 14.
+            ValueError: the id or name is taken, or the id is not 0 to 14.
         """
         if not 0 <= kind.id < RESERVED_ID:
             raise ValueError(f"{self._noun} {kind.name!r} has id {kind.id}; ids are 0 to {RESERVED_ID - 1}")
@@ -54,7 +54,7 @@ class Registry(Generic[_Kind]):
         return kind
 
     def get(self, kind_id: int) -> _Kind | None:
-        """Return what stands under an id, or None."""
+        """Return the class registered under an id, or None."""
         return self._by_id.get(kind_id)
 
     def __iter__(self) -> Iterator[_Kind]:
@@ -74,18 +74,18 @@ ZSTD: Final = COMPRESSORS.add(Zstd)
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """A serializer and a compressor: what a body is asked to be written in.
+    """A serializer and a compressor to write bodies with.
 
     Attributes:
-        serializer: what a document becomes a payload by.
-        compressor: what a payload becomes shorter by.
-        level: the compressor's level, or None for its own.
+        serializer: the class that turns documents into payloads.
+        compressor: the class that compresses payloads.
+        level: the compression level, or None for the compressor's default.
         compress_min_bytes: payloads shorter than this are stored uncompressed.
-        dictionary: what zstd compresses with; None for nothing, and for other compressors.
-        enveloped: whether the payload stands in an envelope; False for ``LEGACY`` alone.
+        dictionary: the dictionary that zstd compresses with, if any.
+        enveloped: whether the payload is wrapped in an envelope; False only for ``LEGACY``.
 
     Raises:
-        InvalidInput: the compressor has no such level, or takes no dictionary.
+        InvalidInput: the compressor has no such level or takes no dictionary.
     """
 
     serializer: type[Serializer]
@@ -104,32 +104,32 @@ class Codec:
             self.check_takes_dictionary()
 
     def check_takes_dictionary(self) -> None:
-        """Raise unless its compressor takes a dictionary.
+        """Check that the compressor takes a dictionary.
 
         Raises:
-            InvalidInput: it takes none.
+            InvalidInput: the compressor takes none.
         """
         if not self.compressor.takes_dictionary:
             raise InvalidInput(f"{self.name} takes no dictionary; zstd does")
 
     @property
     def own_dictionaries(self) -> Dictionaries:
-        """What it takes to read bodies that this codec writes."""
+        """Dictionaries needed to read the bodies that this codec writes."""
         return NO_DICTIONARIES if self.dictionary is None else self.dictionary
 
     @property
     def name(self) -> str:
-        """``msgpack+zlib``, ``json+none``, ...; ``legacy`` for bare JSON text. It has no level and no dictionary."""
+        """Name without level and dictionary: ``msgpack+zlib``, ``json+none``, ..., or ``legacy`` for bare JSON text."""
         return f"{self.serializer.name}+{self.compressor.name}" if self.enveloped else "legacy"
 
     @property
     def is_binary(self) -> bool:
-        """Whether it has a serializer other than JSON text, which stands in where that one cannot hold a document."""
+        """Whether the serializer is a binary one; JSON text is then the fallback for documents it cannot represent."""
         return not self.serializer.is_text
 
     @property
     def format_byte(self) -> int | None:
-        """The serializer in the high four bits, the compressor in the low four; None for ``LEGACY``."""
+        """Serializer id in the high four bits, compressor id in the low four; None for ``LEGACY``."""
         return self.serializer.id << 4 | self.compressor.id if self.enveloped else None
 
     def __str__(self) -> str:
@@ -138,7 +138,7 @@ class Codec:
 
 DEFAULT: Final = Codec(MSGPACK, ZLIB, 6)
 LEGACY: Final = Codec(JSON, NONE, enveloped=False)
-"""Bare JSON text has no envelope and no checksum, and is all that readers older than the envelope understand."""
+"""Bare JSON text, without envelope or checksum; the only format that readers older than the envelope understand."""
 
 _CODECS: Final = {
     codec.name: codec
@@ -160,10 +160,10 @@ def codec_names() -> list[str]:
 
 
 def codec_named(name: str) -> Codec:
-    """Return the codec of that name, at its own level.
+    """Return the codec of that name, at its default level.
 
     Raises:
-        UnknownCodec: there is none; the message lists those that are.
+        UnknownCodec: no codec has that name; the message lists the valid ones.
     """
     try:
         return _CODECS[name]

@@ -1,4 +1,4 @@
-"""What a serializer is: an id, a name, and a document's way to a payload and back. The registry has all of them."""
+"""Base class of the serializers, which turn documents into payloads and back. ``registry`` lists them all."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ Payload = bytes | bytearray
 
 
 class NotHeld(Exception):
-    """A serializer cannot hold a document, or not in fewer bytes; ``args[0]`` is the reason. It stays in the codec."""
+    """Signals, within the codec, that JSON text is to be stored instead; ``args[0]`` is the reason."""
 
 
 def one_line(refusal: Exception) -> str:
-    """Return what an exception says, or its name where it says nothing."""
+    """Return an exception's message, or the name of its class if the message is empty."""
     return str(refusal) or type(refusal).__name__
 
 
 def too_many_values(values: int) -> TooManyValues:
-    """Return what is raised where a payload has more than ``values``."""
+    """Return the error for a payload with more than ``values`` values."""
     return TooManyValues(f"more than {values:,} lists, objects, keys and scalars")
 
 
 def unreadable_values() -> BodyTooLarge:
-    """Return what is raised where a document has more values than readers accept."""
+    """Return the error for a document with more values than readers accept."""
     return BodyTooLarge(
         f"body has more than {MAX_VALUES:,} lists, objects, keys and scalars, which readers refuse; split the document"
     )
 
 
 class Serializer(ABC):
-    """One way to write documents as payloads. A subclass is a serializer; its instances differ in speed alone.
+    """Base class of serializers. Instances of one subclass differ only in speed.
 
     Attributes:
-        id: the high four bits of the format byte, 0 to 14; it is stored, so it never changes.
+        id: the high four bits of the format byte, 0 to 14. It is stored and must never change.
         name: the first half of a codec's name.
-        is_text: whether its payloads are JSON text, which stands in where another serializer has no payload.
-        counts_as: the ids that a body may have which was asked for in this serializer: its own, and what stands in.
-        yields_to_text: whether JSON text may be stored although there is a payload; ``is_preferred`` tells.
-        compares: whether ``envelope.same_document`` compares by its payloads, so that it cannot prove them.
-        other_spelling: what is said of a payload that decodes, and is not what ``dumps`` gives.
-        table_bits: how large the tables of places in a dictionary of zstd are, as a power of two; None for what zstd's
-            level has. Small ones stay in a processor's caches, where payloads repeat little that only large ones find.
-        native: whether everything is installed that its speed takes.
+        is_text: whether payloads are JSON text, the fallback for documents that other serializers cannot represent.
+        counts_as: serializer ids that a body written with this serializer may have: its own, and the fallback's.
+        yields_to_text: whether JSON text may be stored even though a payload exists; ``is_preferred`` decides.
+        compares: whether ``envelope.same_document`` compares this serializer's payloads and so cannot verify them.
+        other_spelling: error message for a payload that decodes but is not canonical.
+        table_bits: log2 of the size of zstd's match tables for a dictionary, or None for the level's default. Smaller
+            tables stay in the processor's caches; they suit payloads with few matches that only large tables find.
+        native: whether the native code that this serializer's speed depends on is installed.
     """
 
     id: ClassVar[int]
@@ -68,46 +68,46 @@ class Serializer(ABC):
 
     @abstractmethod
     def __init__(self, *, fast: bool) -> None:
-        """Take the packages of the ``[fast]`` extra that are there if ``fast``, and none otherwise."""
+        """Use the installed packages of the ``[fast]`` extra if ``fast``, and none otherwise."""
 
     @abstractmethod
     def dumps(self, document: JSONDocument, *, checked: bool = False) -> bytes:
-        """Return a document's payload.
+        """Serialize a document.
 
         Args:
-            checked: whether it is known to be in the JSON data model, since a parser returned it.
+            checked: whether the document is known to be in the JSON data model because a parser returned it.
 
         Raises:
-            InvalidBody: it is outside the JSON data model.
-            NotHeld: it is inside, but there is no payload for it.
+            InvalidBody: the document is outside the JSON data model.
+            NotHeld: the document is valid, but this serializer cannot represent it.
         """
 
     @abstractmethod
     def loads(self, payload: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> JSONDocument:
-        """Return a payload's document.
+        """Parse a payload.
 
         Args:
-            payload: the whole of it.
-            depth: the most levels of lists and objects that it may have.
-            values: the most lists, objects, keys and scalars that it may have.
+            payload: the complete payload.
+            depth: maximum nesting of lists and objects.
+            values: maximum number of lists, objects, keys and scalars.
 
         Raises:
-            CorruptBody: one of its family, which says what is wrong.
+            CorruptBody: the payload does not decode (a subclass says why).
         """
 
     @abstractmethod
     def exceeds(self, payload: Payload, values: int) -> bool:
-        """Return whether a payload has more than ``values``, as far as its bytes tell before it is decoded."""
+        """Return whether the undecoded payload is known to hold more than ``values`` values."""
 
     def is_preferred(
         self, payload: bytes, document: JSONDocument, text: Payload | None, compress_min_bytes: int
     ) -> bool:
-        """Return whether a document's payload is to be stored, and not its JSON text.
+        """Return whether to store the payload rather than JSON text.
 
         Args:
-            payload: what ``dumps`` gave.
-            document: what it was given.
-            text: the JSON text that would stand in; None for compact text.
+            payload: result of ``dumps``.
+            document: the document that was serialized.
+            text: the JSON text that would be stored instead; None for compact text.
             compress_min_bytes: payloads shorter than this are stored uncompressed.
 
         Raises:
@@ -116,14 +116,14 @@ class Serializer(ABC):
         return True
 
     def check_canonical(self, payload: Payload, document: JSONDocument) -> None:
-        """Raise unless a payload is the one spelling that a writer gives ``document``, which was read from it.
+        """Check that ``payload`` is exactly what ``dumps`` writes for ``document``, which was decoded from it.
 
         Raises:
-            NotCanonical: it is another one.
+            NotCanonical: ``dumps`` writes other bytes.
         """
         try:
             canonical = self.dumps(document, checked=True) == payload
-        except NotHeld:  # the payload was longer than the right one, and so paid for more values
+        except NotHeld:  # only the longer, non-canonical payload was long enough for this many values
             canonical = False
         if not canonical:
             raise NotCanonical(self.other_spelling)

@@ -1,4 +1,4 @@
-"""A codec tried on stored bodies: what they would take in it, and what writing and reading them costs."""
+"""Tries a codec on stored bodies and measures the size, encoding time and decoding time."""
 
 from __future__ import annotations
 
@@ -26,34 +26,33 @@ from schemaless.codec.registry import Codec
 from schemaless.errors import BodyTooLarge, CorruptBody, VerificationFailed
 
 NOT_TRIED: Final = (
-    "packed was not tried: its native part is not installed, and in pure Python it takes many times the time of the "
+    "packed was not tried: its native part is not installed, and in pure Python it is many times slower than the "
     "others."
 )
 
 NEEDS_NATIVE: Final = (
-    "packed has this speed only where its native part is installed: before a column is set to it, install "
+    "packed has this speed only where its native part is installed: before you set a column to it, install "
     "schemaless-packed, and a version of this library that knows packed, wherever its cells are read."
 )
 
 
 def worth_trying(codec: Codec, engine: Engine = ENGINE) -> bool:
-    """Return whether a codec takes here what it would take where it is used: packed has to have its native part."""
+    """Return whether timing the codec here is representative: packed needs its native part."""
     return engine.serializers[codec.serializer.id].native
 
 
 @dataclass(slots=True)
 class Trial:
-    """What became of some bodies. The lists have one entry for each body, in the order that they came.
+    """Result of trying a codec. The lists have one entry per body, in input order.
 
     Attributes:
-        codec: what was tried.
-        new_bytes: their lengths, were they written again; None for one that cannot be had in this codec.
-        migrated_bytes: their lengths after a migration to it, which leaves those that are in it already, at whatever
-            level, and those that it cannot have.
-        encode_s: what encoding all of them took, from documents, in seconds of this thread's processor time: others on
-            the machine make it no longer.
-        decode_s: what decoding the new bodies took, likewise.
-        left: how many cannot be had, by reason.
+        codec: the codec that was tried.
+        new_bytes: size of each body if written again, or None if it cannot be re-encoded.
+        migrated_bytes: size of each body after a migration to the codec. A migration skips bodies that are already in
+            the codec, at any level, and bodies that cannot be re-encoded.
+        encode_s: time to encode all documents, in seconds of this thread's CPU time, so that other load does not count.
+        decode_s: time to decode the new bodies, in seconds of this thread's CPU time.
+        left: number of bodies that cannot be re-encoded, by reason.
     """
 
     codec: Codec
@@ -65,19 +64,19 @@ class Trial:
 
     @property
     def encoded(self) -> int:
-        """How many bodies ``encode_s`` and ``decode_s`` are of."""
+        """Number of bodies that ``encode_s`` and ``decode_s`` cover."""
         return len(self.new_bytes) - self.left.total()
 
 
 def try_codec(
     bodies: Iterable[bytes], codec: Codec, *, dictionaries: Dictionaries = NO_DICTIONARIES, engine: Engine = ENGINE
 ) -> Trial:
-    """Encode bodies again, in a codec, and decode and compare each.
+    """Re-encode bodies in a codec, then decode and compare each.
 
     Args:
-        bodies: stored bodies, in whatever codec; one at a time is held as a document.
-        codec: what to try; its level counts, and so does its dictionary.
-        dictionaries: those that ``bodies`` name.
+        bodies: stored bodies in any codec; only one at a time is held as a document.
+        codec: the codec to try, including its level and dictionary.
+        dictionaries: source of the dictionaries that ``bodies`` name.
         engine: with or without the ``[fast]`` extra.
     """
     trial = Trial(codec)
@@ -98,7 +97,7 @@ def try_codec(
 def _encoded(body: bytes, codec: Codec, dictionaries: Dictionaries, engine: Engine, trial: Trial) -> bytes:
     document, exact = _document(body, codec, dictionaries, engine)
     if not trial.new_bytes:
-        # A compressor is made with its first body, which takes milliseconds with a dictionary.
+        # The first body creates the compressor, which takes milliseconds with a dictionary.
         decode_body(encode_body(document, codec, engine=engine), DEFAULT_LIMITS, codec.own_dictionaries, engine=engine)
     started = time.thread_time()
     new = encode_body(document, codec, engine=engine)
@@ -108,7 +107,7 @@ def _encoded(body: bytes, codec: Codec, dictionaries: Dictionaries, engine: Engi
     if not same_document(again, document, engine=engine):
         raise VerificationFailed(f"{len(new)} new bytes in {codec.name} do not decode to the document that went in")
     if not exact or (codec.is_binary and new[1] >> 4 != codec.serializer.id):
-        # Its text says more than the document does; a migration keeps it.
+        # The text holds more than its document; a migration keeps the text.
         new = recode(body, codec, dictionaries=dictionaries, engine=engine).body
     trial.encode_s += encoded - started
     trial.decode_s += decoded - encoded
@@ -116,7 +115,7 @@ def _encoded(body: bytes, codec: Codec, dictionaries: Dictionaries, engine: Engi
 
 
 def _document(body: bytes, codec: Codec, dictionaries: Dictionaries, engine: Engine) -> tuple[JSONDocument, bool]:
-    """Return a body's document, and whether encoding that gives what a migration would."""
+    """Return a body's document, and whether encoding it gives the same bytes as a migration."""
     if not is_enveloped(body):
         document, keep_reason = read_legacy(body, DEFAULT_LIMITS.depth, engine=engine)
         return document, codec.is_binary and keep_reason not in LOSSES

@@ -1,7 +1,7 @@
-"""How many values a payload would become, which is told before any is made, at a cost that the limit bounds.
+"""Counts the values of a payload before decoding it, at a cost bounded by the limit.
 
-Bytes do not tell what a document takes: 4 MB of empty lists become 310 MB of Python objects. Counted are lists,
-objects, scalars, and the keys of objects, each as often as it stands there.
+The size of a payload says little about memory: 4 MB of empty lists become 310 MB of Python objects. Lists, objects,
+scalars and every occurrence of an object's key count as values.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import re
 from typing import Final
 
 MAX_VALUES: Final = 4 << 20
-"""One document has at most so many lists, objects, keys and scalars; they take about 500 MB, long texts aside."""
+"""Maximum number of lists, objects, keys and scalars in a document; about 500 MB in memory plus long strings."""
 
 STRINGS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-"""This matches the strings of JSON text, keys included."""
+"""Matches the strings in JSON text, including keys."""
 
 _SPACES: Final = b" \t\n\r"
 
 
 def _sizes() -> tuple[int, ...]:
-    """Return how many bytes each value of MessagePack takes that holds no others, by its first byte; 0 for the rest."""
+    """Return the size in bytes of fixed-size MessagePack scalars by first byte, and 0 for all other types."""
     sizes = [1] * 256
     sizes[0x80:0xA0] = [0] * 32
     sizes[0xA0:0xC0] = range(1, 33)
@@ -29,22 +29,22 @@ def _sizes() -> tuple[int, ...]:
 
 _SIZES: Final = _sizes()
 _COUNTED: Final = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
-"""These are arrays and maps: the width of their length, and how many values each of these stands for."""
+"""Arrays and maps: bytes of the length field, and values per entry."""
 
 _MEASURED: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
-"""These are bin, ext and str: the width of their length in bytes."""
+"""bin, ext and str: bytes of the length field."""
 
 
 def messagepack_exceeds(payload: bytes | bytearray, limit: int) -> bool:
-    """Return whether MessagePack announces more than ``limit`` values; what is malformed is left to its decoder."""
+    """Return whether MessagePack announces more than ``limit`` values; malformed input is left to the decoder."""
     end = len(payload)
     if end <= limit:  # a value takes at least a byte
         return False
     announced = 1
-    seen = at = 0
-    while seen < announced <= limit and at < end:
+    visited = at = 0
+    while visited < announced <= limit and at < end:
         first = payload[at]
-        seen += 1
+        visited += 1
         size = _SIZES[first]
         if size:
             at += size
@@ -65,8 +65,8 @@ def messagepack_exceeds(payload: bytes | bytearray, limit: int) -> bool:
 
 
 def text_exceeds(text: bytes | bytearray, limit: int) -> bool:
-    """Return whether JSON text has more than ``limit`` values. What is malformed is left to its parser to say."""
-    if len(text) < 2 * limit:  # a value takes a byte, and a comma, a colon or a bracket
+    """Return whether JSON text has more than ``limit`` values; malformed input is left to the parser."""
+    if len(text) < 2 * limit:  # each value takes at least a byte, plus a comma, colon or bracket
         return False
     if _marks(text) <= limit:
         return False
@@ -75,5 +75,5 @@ def text_exceeds(text: bytes | bytearray, limit: int) -> bool:
 
 
 def _marks(text: bytes | bytearray) -> int:
-    """Return how many values there are where no list or object is empty, and no string holds any of these."""
+    """Count values by separators; exact if no list or object is empty and no string contains a separator."""
     return 1 + text.count(b",") + text.count(b":") + text.count(b"[") + text.count(b"{")
