@@ -1,7 +1,7 @@
-"""Payloads to shorter ones and back: none, zlib and zstd, each strict about where a stream ends and how large it gets.
+"""Compressors: none, zlib and zstd. Each enforces the end of the stream and the size of the output.
 
-``zlib`` is the reference. The native part, which has libdeflate, is used where it is present and where ``zlib`` would
-have read the same stream to the same end.
+``zlib`` is the reference. The native part, built on libdeflate, is used if installed and only for streams that ``zlib``
+reads the same way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from schemaless.errors import (
 )
 
 _NATIVE_MAX_BYTES: Final = 1 << 22
-"""Largest payload that the native part inflates. ``zlib`` takes the rest, and allocates only as the stream goes on."""
+"""Largest payload that the native part inflates. ``zlib`` inflates larger ones, growing its buffer gradually."""
 
 _ZLIB_NO_MEMORY: Final = "Error -4 "
 """Start of ``zlib.error``'s text where an allocation failed: zlib's Z_MEM_ERROR."""
@@ -39,20 +39,20 @@ _ZSTD_NO_MEMORY: Final = "not enough memory"
 _ZSTD_SIZE_UNKNOWN: Final = (1 << 64) - 1
 _ZSTD_PLAUSIBLE_RATIO: Final = 64
 _ZSTD_STEP_BYTES: Final = 256
-"""One step feeds so much to a frame that is not believed: 4 bytes can become 128 KiB, so a step is at most 8 MiB."""
+"""Input bytes per step for a frame whose stated size is implausible. 4 bytes can inflate to 128 KiB: 8 MiB per step."""
 
 
 class Compressor(ABC):
-    """One way to make payloads shorter. A subclass is a compressor; its instances differ in speed alone.
+    """Base class of compressors. Instances of one subclass differ only in speed.
 
     Attributes:
-        id: the low four bits of the format byte, 0 to 14; it is stored, so it never changes.
+        id: the low four bits of the format byte, 0 to 14. It is stored and must never change.
         name: the second half of a codec's name.
-        level: its level where a codec does not say, or None where it has none.
-        levels: those that it has.
-        counts_as: the ids that a body may have which was asked for in this compressor: its own, and that of payloads
-            that it does not shorten.
-        takes_dictionary: whether it takes a ``Dictionary``, and its output names it.
+        level: default compression level, or None if the compressor has no levels.
+        levels: valid compression levels.
+        counts_as: compressor ids that a body written with this compressor may have: its own, and that of uncompressed
+            payloads, its fallback.
+        takes_dictionary: whether it takes a ``Dictionary``, which its output then names.
     """
 
     id: ClassVar[int]
@@ -64,29 +64,29 @@ class Compressor(ABC):
 
     @abstractmethod
     def __init__(self, *, fast: bool) -> None:
-        """Take the packages of the ``[fast]`` extra that are there if ``fast``, and none otherwise."""
+        """Use the installed packages of the ``[fast]`` extra if ``fast``, and none otherwise."""
 
     @abstractmethod
     def compress(
         self, payload: Payload, level: int | None, dictionary: Dictionary | None = None, table_bits: int | None = None
     ) -> Payload:
-        """Return a payload compressed at a level, or at the compressor's own.
+        """Compress a payload.
 
         Args:
-            payload: what is to become shorter.
-            level: one of ``levels``; None for the compressor's own.
-            dictionary: what both sides have before the first byte; for those that take one.
-            table_bits: with a dictionary and at the compressor's own level, how large its tables of places are, where
-                the payload's serializer knows it better than the level does; see ``Serializer.table_bits``.
+            payload: the bytes to compress.
+            level: one of ``levels``; None for the default level.
+            dictionary: the dictionary to compress with, if the compressor takes one.
+            table_bits: log2 of the size of zstd's match tables, used with a dictionary at the default level; see
+                ``Serializer.table_bits``.
         """
 
     @abstractmethod
     def decompress(self, compressed: Payload, max_bytes: int, dictionaries: Dictionaries = NO_DICTIONARIES) -> Payload:
-        """Return what was compressed.
+        """Return the original payload.
 
         Raises:
-            DecodedSizeExceeded: it is longer than ``max_bytes``.
-            CorruptBody: another of its family, which says what is wrong.
+            DecodedSizeExceeded: the payload is longer than ``max_bytes``.
+            CorruptBody: the compressed bytes are damaged (another subclass says how).
         """
 
     @classmethod
@@ -94,20 +94,20 @@ class Compressor(ABC):
         """Return the id of the dictionary that compressed bytes name, or None.
 
         Raises:
-            CorruptBody: one of its family: they do not begin as this compressor's do.
+            CorruptBody: the bytes are not this compressor's (a subclass says why).
         """
         return None
 
     @classmethod
     def renumbered(cls, compressed: bytes, dictionary_id: int) -> bytes:
-        """Return compressed bytes that name a dictionary with another id for it; those that name none as they are."""
+        """Return compressed bytes with another dictionary id; bytes that name no dictionary are returned unchanged."""
         return compressed
 
     def check_canonical(self, compressed: Payload, payload_bytes: int) -> None:
-        """Raise unless compressed bytes that decode to ``payload_bytes`` are as a writer stores them.
+        """Check that compressed bytes are as a writer stores them, for a payload of ``payload_bytes`` bytes.
 
         Raises:
-            NotCanonical: they are not.
+            NotCanonical: a writer would store other bytes.
         """
         if len(compressed) >= payload_bytes:
             raise NotCanonical(
@@ -116,14 +116,14 @@ class Compressor(ABC):
 
 
 class Uncompressed(Compressor):
-    """None: payloads stay as they are."""
+    """No compression."""
 
     id = 0  # stored; never renumber
     name = "none"
     counts_as = (0,)
 
     def __init__(self, *, fast: bool) -> None:
-        """Take nothing: nothing is to be done faster."""
+        """Ignore ``fast``: there is nothing to speed up."""
 
     def compress(
         self, payload: Payload, level: int | None, dictionary: Dictionary | None = None, table_bits: int | None = None
@@ -138,11 +138,11 @@ class Uncompressed(Compressor):
         return compressed
 
     def check_canonical(self, compressed: Payload, payload_bytes: int) -> None:
-        """Do nothing: what is stored is the payload."""
+        """Accept everything: the stored bytes are the payload."""
 
 
 class Zlib(Compressor):
-    """zlib (RFC 1950): one stream, its Adler-32 at the very end."""
+    """zlib (RFC 1950): one stream that ends with its Adler-32."""
 
     id = 1  # stored; never renumber
     name = "zlib"
@@ -151,7 +151,7 @@ class Zlib(Compressor):
     counts_as = (1, 0)
 
     def __init__(self, *, fast: bool) -> None:
-        """Take the native part if ``fast`` and where it is present; a version before 0.3 has no compressor."""
+        """Use the native part if ``fast`` and installed; versions before 0.3 have no compressor."""
         native = optional("schemaless_packed") if fast else None
         self._inflate: Callable[[Payload, int], bytes | None] | None = getattr(native, "inflate", None)
         self._compress: Callable[[Payload, int], bytes] = getattr(native, "deflate", zlib.compress)
@@ -163,13 +163,13 @@ class Zlib(Compressor):
         return self._compress(payload, self.level if level is None else level)
 
     def decompress(self, compressed: Payload, max_bytes: int, dictionaries: Dictionaries = NO_DICTIONARIES) -> Payload:
-        """Return what a stream inflates to.
+        """Inflate a stream.
 
         Raises:
-            TruncatedBody: the stream does not end.
-            TrailingBytes: bytes follow its end.
-            DecodedSizeExceeded: it inflates to more than ``max_bytes``.
-            MalformedPayload: zlib refuses it.
+            TruncatedBody: the stream is incomplete.
+            TrailingBytes: bytes follow the end of the stream.
+            DecodedSizeExceeded: the stream inflates to more than ``max_bytes``.
+            MalformedPayload: zlib rejects the stream.
         """
         if self._inflate is not None:
             inflated = self._inflate(compressed, min(max_bytes, _NATIVE_MAX_BYTES))
@@ -178,16 +178,16 @@ class Zlib(Compressor):
         return _inflate(compressed, max_bytes)
 
     def check_canonical(self, compressed: Payload, payload_bytes: int) -> None:
-        """Raise unless a stream is shorter than its payload, and has a window of 32 KiB."""
+        """Check that a stream is shorter than its payload and has a 32 KiB window."""
         super().check_canonical(compressed, payload_bytes)
         if compressed[0] != 0x78:
             raise NotCanonical(f"the zlib stream begins with 0x{compressed[0]:02X}, not with 0x78")
 
 
 class Zstd(Compressor):
-    """zstd (RFC 8878): one frame that says its content's size, and which dictionary it needs.
+    """zstd (RFC 8878): one frame that states its content size and the dictionary it needs, if any.
 
-    Only with a dictionary it has a checksum of its own: the envelope's covers no dictionary.
+    A frame has its own checksum only with a dictionary, since the envelope's checksum does not cover dictionaries.
     """
 
     id = 2  # stored; never renumber
@@ -203,7 +203,7 @@ class Zstd(Compressor):
     def compress(
         self, payload: Payload, level: int | None, dictionary: Dictionary | None = None, table_bits: int | None = None
     ) -> bytes:
-        """Return a zstd frame; ``level`` is 1 to 22, 3 unless told."""
+        """Return a zstd frame; ``level`` is 1 to 22, and 3 by default."""
         level = self.level if level is None else level
         if dictionary is not None:
             return _zstd_stream(dictionary.compressor(level, table_bits if level == self.level else None), payload)
@@ -216,15 +216,15 @@ class Zstd(Compressor):
         return _zstd_stream(compressor, payload)
 
     def decompress(self, compressed: Payload, max_bytes: int, dictionaries: Dictionaries = NO_DICTIONARIES) -> bytes:
-        """Return what a frame holds.
+        """Return the content of a frame.
 
         Raises:
-            TruncatedBody: the frame does not end.
-            TrailingBytes: bytes follow its end, be they another frame.
-            DecodedSizeExceeded: it holds more than ``max_bytes``.
-            UnknownDictionary: it names a dictionary that ``dictionaries`` does not have.
-            DictionaryDamaged: it names one that is not as it was when the frame was made.
-            MalformedPayload: zstd refuses it, or it is a skippable frame.
+            TruncatedBody: the frame is incomplete.
+            TrailingBytes: bytes follow the frame, even if they are another frame.
+            DecodedSizeExceeded: the content is longer than ``max_bytes``.
+            UnknownDictionary: ``dictionaries`` does not have the dictionary that the frame names.
+            DictionaryDamaged: the dictionary is not the one that the frame was compressed with.
+            MalformedPayload: zstd rejects the frame, or it is a skippable frame.
         """
         size, dictionary_id = frame_header(compressed)
         if size is not None and size > max_bytes:
@@ -235,7 +235,7 @@ class Zstd(Compressor):
             try:
                 return decompressor.decompress(compressed, allow_extra_data=False)
             except zstandard.ZstdError:
-                pass  # the slow way words the error
+                pass  # decompressing in steps words the error
         return _decompress_in_steps(compressed, max_bytes, dictionary)
 
     @classmethod
@@ -245,7 +245,7 @@ class Zstd(Compressor):
 
     @classmethod
     def renumbered(cls, compressed: bytes, dictionary_id: int) -> bytes:
-        """Return a frame that names a dictionary with another id for it, in two bytes."""
+        """Return a frame with another, two-byte dictionary id."""
         descriptor = compressed[4]
         start = 5 if descriptor & 0x20 else 6
         end = start + (0, 1, 2, 4)[descriptor & 3]
@@ -253,10 +253,10 @@ class Zstd(Compressor):
         return b"".join((compressed[:4], head, dictionary_id.to_bytes(2, "little"), compressed[end:]))
 
     def check_canonical(self, compressed: Payload, payload_bytes: int) -> None:
-        """Raise unless a frame is shorter than its payload, and states its size and, if it has one, its dictionary."""
+        """Check that a frame is shorter than its payload and states its size and, if it needs one, its dictionary."""
         super().check_canonical(compressed, payload_bytes)
         size, dictionary_id = frame_header(compressed)
-        # In the descriptor: how long the dictionary's id is, and whether there is a checksum.
+        # Frame descriptor bits: length of the dictionary id, and whether there is a checksum.
         flags = 6 if dictionary_id else 0
         if size is None or compressed[4] & 0x0F != flags:
             raise NotCanonical("the zstd frame does not state its size alone, or its size and dictionary")
@@ -269,11 +269,11 @@ class Zstd(Compressor):
 
 
 def frame_header(compressed: Payload | memoryview) -> tuple[int | None, int]:
-    """Return what a zstd frame's header states: the content's size or None, and the dictionary's id or 0.
+    """Return a zstd frame's content size (or None) and dictionary id (or 0), from its header.
 
     Raises:
-        TruncatedBody: the header is not complete.
-        MalformedPayload: this is no zstd frame.
+        TruncatedBody: the header is incomplete.
+        MalformedPayload: the bytes are not a zstd frame.
     """
     if compressed[:4] != _ZSTD_MAGIC:
         if len(compressed) < 4 and _ZSTD_MAGIC.startswith(bytes(compressed)):
@@ -330,7 +330,7 @@ def _decompress_in_steps(compressed: Payload, max_bytes: int, dictionary: Dictio
             if _ZSTD_NO_MEMORY in str(refusal):
                 raise MemoryError(f"zstd could not allocate memory to decompress {len(compressed)} bytes") from None
             if dictionary is not None:
-                # The envelope's checksum holds, so the frame is as it was written.
+                # The envelope's checksum is correct, so the frame is intact and the dictionary is not.
                 raise DictionaryDamaged(
                     f"zstd refuses the payload with dictionary {dictionary.id}, which is not the one that it was "
                     f"compressed with: {refusal}"
@@ -348,5 +348,5 @@ def _decompress_in_steps(compressed: Payload, max_bytes: int, dictionary: Dictio
 
 
 def too_large(max_bytes: int) -> DecodedSizeExceeded:
-    """Return what is raised where a payload is longer than ``max_bytes``."""
+    """Return the error for a payload that is longer than ``max_bytes``."""
     return DecodedSizeExceeded(f"decodes to more than {max_bytes} bytes")

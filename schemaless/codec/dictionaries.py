@@ -1,7 +1,7 @@
-"""Dictionaries of zstd: bytes that compressor and decompressor both have before the first one of a body.
+"""zstd dictionaries: sample content shared by compressor and decompressor, so that short bodies compress well.
 
-A dictionary's id stands in its own first bytes and in the header of each frame that was made with it, so a body says
-which one it needs. Who has dictionaries at hand is a ``Dictionaries``; training is done in ``training``.
+A dictionary begins with its id, and every frame compressed with it names that id, so a body states which dictionary it
+needs. Lookup goes through the ``Dictionaries`` protocol; ``training`` trains dictionaries.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from schemaless.errors import DictionaryDamaged, InvalidInput, UnknownDictionary
 
 # stored; never change
 FIRST_ID: Final = 32_768
-"""No id is lower: those below are kept for a public register, as zstd's format has it."""
+"""Lowest id; zstd's format reserves lower ones for a public registry."""
 LAST_ID: Final = (1 << 16) - 1
-"""No id is higher: each body that names a dictionary has two bytes for it."""
+"""Highest id; a body has two bytes for it."""
 
 MAX_DICTIONARY_BYTES: Final = 4 << 20
-"""No dictionary is longer; every process that reads has it in memory."""
+"""Maximum size of a dictionary in bytes; every reading process keeps its dictionaries in memory."""
 
 _MAGIC: Final = b"\x37\xa4\x30\xec"
 _HEAD_BYTES: Final = 8
 
 
 class Dictionary:
-    """A dictionary of zstd, with its id in its bytes. Threads may share it, and so may processes across ``fork``.
+    """A zstd dictionary. Safe to share between threads and across ``fork``.
 
     Attributes:
-        id: ``FIRST_ID`` to ``LAST_ID``.
-        content: the bytes that ``zstd --train`` and ``zstandard`` make.
-        data: the same as ``zstandard`` takes it.
+        id: the id in the dictionary's header, ``FIRST_ID`` to ``LAST_ID``.
+        content: the bytes as written by ``zstd --train`` or ``zstandard``.
+        data: the dictionary as a ``zstandard`` object.
     """
 
     __slots__ = ("_local", "content", "data", "id")
 
     def __init__(self, content: bytes) -> None:
-        """Take a dictionary.
+        """Load a dictionary from its bytes.
 
         Raises:
-            DictionaryDamaged: these bytes are none, or none with an id that a stored body may name.
+            DictionaryDamaged: the bytes are not a zstd dictionary, or its id is outside the valid range.
         """
         if content[:4] != _MAGIC or not _HEAD_BYTES < len(content) <= MAX_DICTIONARY_BYTES:
             raise DictionaryDamaged(f"{len(content)} bytes are no zstd dictionary of at most {MAX_DICTIONARY_BYTES}")
@@ -59,33 +59,33 @@ class Dictionary:
 
     @property
     def digest(self) -> bytes:
-        """The SHA-256 of its bytes."""
+        """SHA-256 of the content."""
         return hashlib.sha256(self.content).digest()
 
     def get(self, dictionary_id: int) -> Dictionary:
-        """Return itself: it is a ``Dictionaries`` that has one alone.
+        """Return this dictionary, so that it can serve as a ``Dictionaries`` with one entry.
 
         Raises:
-            UnknownDictionary: another one is asked for.
+            UnknownDictionary: ``dictionary_id`` is not the id of this dictionary.
         """
         if dictionary_id != self.id:
             raise not_at_hand(dictionary_id)
         return self
 
     def renumbered(self, dictionary_id: int) -> Dictionary:
-        """Return the same dictionary under another id: a body needs the one whose id its frame names."""
+        """Return a copy of this dictionary with another id, to match the id that a frame names."""
         head = _MAGIC + dictionary_id.to_bytes(_HEAD_BYTES - len(_MAGIC), "little")
         return Dictionary(head + self.content[_HEAD_BYTES:])
 
     def compressor(self, level: int, table_bits: int | None = None) -> zstandard.ZstdCompressor:
-        """Return this thread's compressor: frames name the dictionary, and have a checksum of their content.
+        """Return this thread's compressor, which writes the dictionary id and a content checksum into each frame.
 
-        The envelope's checksum does not cover the dictionary; this one tells when another has its id.
+        The envelope's checksum does not cover the dictionary; the frame's detects a different one with the same id.
 
         Args:
-            level: zstd's.
-            table_bits: the tables of places in the dictionary have 2 ** this entries each; None for what the level
-                has for a dictionary of this length.
+            level: zstd compression level.
+            table_bits: log2 of the number of entries in the match tables; None for the level's default at this
+                dictionary size.
         """
         compressors: dict[tuple[int, int | None], zstandard.ZstdCompressor]
         compressors = self._local.__dict__.setdefault("compressors", {})
@@ -130,35 +130,35 @@ class Dictionary:
 
 
 class Dictionaries(Protocol):
-    """Whoever has dictionaries at hand."""
+    """Lookup of dictionaries by id."""
 
     def get(self, dictionary_id: int) -> Dictionary:
         """Return a dictionary.
 
         Raises:
-            UnknownDictionary: there is none with that id.
-            DictionaryDamaged: it is there, but not as it was.
+            UnknownDictionary: no dictionary has that id.
+            DictionaryDamaged: the dictionary's bytes have changed.
         """
 
 
 class DictionarySet:
-    """Some dictionaries, by id."""
+    """In-memory set of dictionaries."""
 
     def __init__(self, *dictionaries: Dictionary) -> None:
         self._by_id = {dictionary.id: dictionary for dictionary in dictionaries}
 
     def add(self, dictionary: Dictionary) -> Self:
-        """Take one more, and return this set.
+        """Add a dictionary, and return this set.
 
         Raises:
-            InvalidInput: another one has its id.
+            InvalidInput: another dictionary has the same id.
         """
         if self._by_id.setdefault(dictionary.id, dictionary) != dictionary:
             raise InvalidInput(f"two dictionaries have id {dictionary.id}")
         return self
 
     def get(self, dictionary_id: int) -> Dictionary:
-        """Return a dictionary, as ``Dictionaries`` has it."""
+        """Return a dictionary; implements ``Dictionaries``."""
         try:
             return self._by_id[dictionary_id]
         except KeyError:
@@ -169,5 +169,5 @@ NO_DICTIONARIES: Final = DictionarySet()
 
 
 def not_at_hand(dictionary_id: int) -> UnknownDictionary:
-    """Return the error that says that a dictionary is not at hand."""
+    """Return the error for a dictionary that is not available."""
     return UnknownDictionary(f"compressed with zstd dictionary {dictionary_id}, which is not at hand")

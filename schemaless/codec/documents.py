@@ -1,6 +1,6 @@
-"""The JSON data model: what a document may hold, how deep it goes, and when two are identical.
+"""The JSON data model: allowed types, maximum depth, and equality of documents.
 
-Pure Python, and the law: the fast path is taken only where they agree with what stands here.
+This pure-Python module is the reference; the fast paths must agree with it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from schemaless.cell import JSONDocument
 from schemaless.errors import InvalidBody
 
 MAX_DEPTH: Final = 512
-"""No document has more levels of lists and objects, one inside the other; a scalar has none, ``[]`` has one."""
+"""Maximum nesting of lists and objects; a scalar has depth 0, ``[]`` has depth 1."""
 
 MAX_INTEGER_DIGITS: Final = 4300
-"""Python reads no longer integer from text unless it is told otherwise (``sys.set_int_max_str_digits``)."""
+"""Python's default limit on the digits of an integer parsed from text (``sys.set_int_max_str_digits``)."""
 
 _TYPES: Final = frozenset({dict, list, str, int, float, bool, type(None)})
 _LONGEST_INTEGER_BITS: Final = (10**MAX_INTEGER_DIGITS).bit_length()
@@ -26,12 +26,13 @@ _BARE_KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
 
 
 def check_document(document: JSONDocument) -> None:
-    """Raise unless ``document`` is exactly in the JSON data model, at most 512 levels deep.
+    """Check that ``document`` is in the JSON data model and at most 512 levels deep.
 
-    dict with str keys, list, str, int, float, bool and None; subclasses are not: no reader gives them back.
+    Allowed types are dict with str keys, list, str, int, float, bool and None. Subclasses are rejected, because reading
+    would not return them.
 
     Raises:
-        InvalidBody: something is not; the message names the first, in document order, by its path.
+        InvalidBody: a value is not allowed; the message gives the path of the first one in document order.
     """
     for path, value in _values(document):
         if type(value) not in _TYPES:
@@ -39,11 +40,11 @@ def check_document(document: JSONDocument) -> None:
 
 
 def check_has_text(document: JSONDocument) -> None:
-    """Raise unless JSON text can hold ``document``, which ``check_document`` has passed.
+    """Check that JSON text can represent ``document``, which ``check_document`` has accepted.
 
     Raises:
-        InvalidBody: a str holds a surrogate pair as two characters, which JSON text cannot tell from the character that
-            they stand for; or an integer has more than 4,300 digits, which Python does not read back.
+        InvalidBody: a str contains a surrogate pair as two characters, which JSON text cannot distinguish from the
+            character it encodes; or an integer has more than 4,300 digits, which Python does not read back.
     """
     for path, value in _values(document):
         if type(value) is int and value.bit_length() >= _LONGEST_INTEGER_BITS and abs(value) >= 10**MAX_INTEGER_DIGITS:
@@ -57,7 +58,7 @@ def check_has_text(document: JSONDocument) -> None:
 
 
 def depth_of(document: JSONDocument) -> int:
-    """Return how many levels of lists and objects stand one inside the other; 0 for a scalar."""
+    """Return the nesting depth of lists and objects; 0 for a scalar."""
     deepest = 0
     iterators = [iter((document,))]
     while iterators:
@@ -78,12 +79,12 @@ def depth_of(document: JSONDocument) -> int:
 def identical(left: JSONDocument, right: JSONDocument, *, key_order: bool = True) -> bool:
     """Return whether two documents are the same, value by value.
 
-    1 is not 1.0, True is not 1, 0.0 is not -0.0, NaN is NaN.
+    1 differs from 1.0, True from 1, 0.0 from -0.0; NaN equals NaN.
 
     Args:
         left: a document.
         right: a document.
-        key_order: whether objects with the same members in another order differ.
+        key_order: whether the order of keys counts.
     """
     pairs: list[tuple[JSONDocument, JSONDocument]] = [(left, right)]
     while pairs:
@@ -108,13 +109,13 @@ def identical(left: JSONDocument, right: JSONDocument, *, key_order: bool = True
 
 
 def _same_float(one: float, other: float) -> bool:
-    if one != one or other != other:  # NaN, the only value that is not equal to itself
+    if one != one or other != other:  # NaN is the only value that is not equal to itself
         return one != one and other != other
     return one == other and math.copysign(1.0, one) == math.copysign(1.0, other)
 
 
 def _values(document: JSONDocument) -> Iterator[tuple[list[object], JSONDocument]]:
-    """Yield every value with its path, depth first, so that a cycle ends at the depth limit."""
+    """Yield every value with its path, depth first, so that the depth limit stops cycles."""
     path: list[object] = []
     iterators: list[Iterator[tuple[object, JSONDocument]]] = [iter(((None, document),))]
     while iterators:

@@ -1,4 +1,4 @@
-"""Documents to JSON text and back: the stock ``json`` with the rules of ``documents``, and its fast path."""
+"""JSON text serializer: the stock ``json`` with the rules of ``documents``, plus a fast path."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _WRITE_ASCII: Final = json.JSONEncoder(ensure_ascii=True, check_circular=False, 
 
 
 class NotJSONText(Exception):
-    """Bytes are not JSON text; ``args[0]`` says why. It stays in the codec."""
+    """Signals, within the codec, that bytes are not JSON text; ``args[0]`` is the reason."""
 
 
 class JSONText(Serializer):
-    """JSON text in UTF-8: compact where this store writes it, any where it reads it."""
+    """JSON text in UTF-8. Writes compact text, reads any."""
 
     id = 0  # stored; never renumber
     name = "json"
@@ -37,10 +37,10 @@ class JSONText(Serializer):
         self.gate, self._typed = fast_path("json") if fast else (None, None)
 
     def dumps(self, document: JSONDocument, *, checked: bool = False) -> bytes:
-        """Return a document's text.
+        """Serialize a document as compact JSON text.
 
         Raises:
-            InvalidBody: it is outside the JSON data model, or no JSON text reads back as it.
+            InvalidBody: the document is outside the JSON data model, or JSON text cannot represent it.
         """
         if checked:
             return write_text(document)
@@ -58,10 +58,10 @@ class JSONText(Serializer):
             raise InvalidBody(f"body: {refusal}") from None
 
     def loads(self, payload: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> JSONDocument:
-        """Return a payload's document.
+        """Parse a payload.
 
         Raises:
-            MalformedPayload: it is not JSON text; and as ``parse``.
+            MalformedPayload: the payload is not JSON text. Otherwise raises the same errors as ``parse``.
         """
         try:
             return self.parse(payload, depth, values)
@@ -72,21 +72,21 @@ class JSONText(Serializer):
         """Return ``json.loads(text.decode("utf-8"))``.
 
         Raises:
-            NotJSONText: there is no such thing.
+            NotJSONText: ``text`` is not JSON in UTF-8.
             NestingTooDeep: more levels than ``depth``.
-            TooManyValues: more than ``values``.
-            RecursionError: the caller's own stack is too deep for the parser.
+            TooManyValues: more than ``values`` values.
+            RecursionError: the caller's stack is too deep for the parser.
         """
         quick = self.parse_quick(text, depth, values)
         return _parse(text, depth, values) if quick is MISSED else quick
 
     def parse_quick(self, text: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> JSONDocument:
-        """Return what ``parse`` would, or ``MISSED`` where only the reference can tell.
+        """Parse on the fast path, or return ``MISSED`` if only the reference can decide.
 
-        What comes back was spelled without NaN, infinities and numbers beyond a double; keys may have come twice.
+        A parsed text contains no NaN, infinity or number beyond a double; it may contain duplicate keys.
 
         Raises:
-            TooManyValues: more than ``values``.
+            TooManyValues: more than ``values`` values.
         """
         if self._typed is None:
             return MISSED
@@ -95,23 +95,23 @@ class JSONText(Serializer):
         return self._typed.decode(text, depth)
 
     def exceeds(self, payload: Payload, values: int) -> bool:
-        """Return whether text has more than ``values``."""
+        """Return whether the text has more than ``values`` values."""
         return text_exceeds(payload, values)
 
     def check_canonical(self, payload: Payload, document: JSONDocument) -> None:
-        """Do nothing: a store keeps text as it came, in any spelling."""
+        """Accept any spelling: text is stored byte for byte."""
 
 
 def write_text(document: JSONDocument) -> bytes:
-    """Return the compact text of what is known to be in the data model, and to have a text."""
+    """Write compact text for a document that has already been checked."""
     try:
         return _WRITE_TEXT(document).encode()
-    except UnicodeEncodeError:  # a lone surrogate: JSON has an escape for it, UTF-8 has nothing
+    except UnicodeEncodeError:  # a lone surrogate has a JSON escape but no UTF-8 encoding
         return _WRITE_ASCII(document).encode()
 
 
 def nesting_of(text: Payload) -> int:
-    """Return how deep the brackets of JSON text go, without parsing it: a parser may run out of stack first."""
+    """Return the nesting depth of JSON text without parsing it, since a parser might exhaust the stack."""
     depth = deepest = 0
     for bracket in STRINGS.sub(b"", text).translate(None, _NOT_BRACKETS):
         depth += _STEPS[bracket]
@@ -120,12 +120,12 @@ def nesting_of(text: Payload) -> int:
 
 
 def text_of(text: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> str:
-    """Return ``text`` as a str, once its depth is known to be allowed: only a deep caller can exhaust the stack then.
+    """Decode ``text`` after checking its limits, so that only a deep caller can exhaust the parser's stack.
 
     Raises:
-        NotJSONText: it is not UTF-8.
+        NotJSONText: ``text`` is not UTF-8.
         NestingTooDeep: more levels than ``depth``.
-        TooManyValues: more than ``values``.
+        TooManyValues: more than ``values`` values.
     """
     if text_exceeds(text, values):
         raise too_many_values(values)

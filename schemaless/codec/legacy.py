@@ -1,7 +1,6 @@
-"""Legacy bodies: bare JSON text, read exactly as ``json.loads(body.decode("utf-8"))`` reads it.
+"""Reads legacy bodies: bare JSON text, parsed exactly like ``json.loads(body.decode("utf-8"))``.
 
-What is lost when such text becomes a document, so that it is kept as text instead, stands here too, and what bytes that
-are no JSON text look like.
+Also detects what parsing loses, in which case the text is kept, and guesses what bytes that are not JSON might be.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ DUPLICATE_KEYS: Final = "duplicate keys"
 OVERFLOW: Final = "number beyond a double"
 
 LOSSES: Final = (DUPLICATE_KEYS, OVERFLOW)
-"""Parsing JSON text loses these, so that it is kept as text under every codec."""
+"""Information lost by parsing JSON text; such text is kept as text under every codec."""
 
 KEEP_REASONS: Final = (*LOSSES, BIG_INTEGER, LONE_SURROGATE, NUL_IN_TEXT, TOO_MANY_VALUES, SHORT_AS_TEXT)
-"""JSON text is kept as text for the first of these that applies: the first two anywhere, the others by serializer."""
+"""Reasons to keep JSON text, in order of precedence; all but ``LOSSES`` depend on the serializer."""
 
 
 class LegacyDocument(NamedTuple):
-    """What JSON text says.
+    """A document parsed from JSON text.
 
     Attributes:
-        value: the document, as ``json.loads`` gives it.
-        keep_reason: why text stays where MessagePack is asked for (one of ``KEEP_REASONS``), or None.
+        value: the document, as ``json.loads`` returns it.
+        keep_reason: why a MessagePack codec keeps the text (one of ``KEEP_REASONS``), or None.
     """
 
     value: JSONDocument
@@ -56,27 +55,27 @@ class LegacyDocument(NamedTuple):
 def read_legacy(
     text: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES, *, engine: Engine = ENGINE
 ) -> LegacyDocument:
-    """Read a legacy body, and tell whether its document is all that it says.
+    """Parse a legacy body and detect whether parsing loses information.
 
-    More digits than a double has are no loss: ``json.loads`` drops them too.
+    Digits beyond the precision of a double do not count as a loss, since ``json.loads`` drops them too.
 
     Args:
         text: a body without an envelope.
-        depth: the most levels of lists and objects that it may have.
-        values: the most lists, objects, keys and scalars that it may have.
+        depth: maximum nesting of lists and objects.
+        values: maximum number of lists, objects, keys and scalars.
         engine: with or without the ``[fast]`` extra; the result is the same.
 
     Raises:
-        UnreadableLegacy: it is not JSON text; the message says what it looks like.
+        UnreadableLegacy: the body is not JSON text; the message says what it looks like.
         NestingTooDeep: more levels than ``depth``.
-        TooManyValues: more than ``values``.
+        TooManyValues: more than ``values`` values.
     """
     quick = read_quickly(text, depth, engine, values)
     return read_exactly(text, depth, values) if quick is None else LegacyDocument(quick[0], None)
 
 
 def read_json(text: bytes, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> LegacyDocument:
-    """Read as ``read_legacy`` does text that is no body yet, such as a line of a file: errors speak of JSON alone."""
+    """Parse JSON text that is not a stored body, such as a line of a file; errors do not mention envelopes."""
     try:
         return read_legacy(text, depth, values)
     except UnreadableLegacy as refusal:
@@ -86,12 +85,12 @@ def read_json(text: bytes, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> 
 def parse_legacy(
     text: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES, *, engine: Engine = ENGINE
 ) -> JSONDocument:
-    """Return a legacy body's document: ``read_legacy`` without the question what it loses.
+    """Parse a legacy body without detecting losses.
 
     Raises:
-        UnreadableLegacy: it is not JSON text.
+        UnreadableLegacy: the body is not JSON text.
         NestingTooDeep: more levels than ``depth``.
-        TooManyValues: more than ``values``.
+        TooManyValues: more than ``values`` values.
     """
     try:
         return engine.json.parse(text, depth, values)
@@ -102,12 +101,12 @@ def parse_legacy(
 def read_quickly(
     text: Payload, depth: int, engine: Engine, values: int = MAX_VALUES
 ) -> tuple[JSONDocument, bytes] | None:
-    r"""Return the document and its compact text if it is certain at C speed that nothing is lost; else None.
+    r"""Return the document and its compact text if the fast path proves that nothing is lost, else None.
 
-    All fast parsers drop duplicate keys in silence. Writing the document again and comparing shows whether one did.
-    Where spaces and escapes differ, counting quotes does: a text has two for each string, and one for each ``\"`` in
-    a string. A dropped member takes at least its key's two away, and nothing can make up for them, unless ``text``
-    spells a quote as ``\u0022``. So if both counts agree, none was dropped.
+    Fast parsers silently drop duplicate keys. Writing the document again and comparing the texts detects that. If
+    whitespace or escapes differ, compare the number of quotes instead: two per string plus one per ``\"`` in a string.
+    A dropped member removes at least the two of its key, and no other difference adds quotes unless ``text`` spells one
+    as ``\u0022``. Equal counts therefore prove that no member was dropped.
     """
     gate = engine.json.gate
     if gate is None:
@@ -124,12 +123,12 @@ def read_quickly(
 
 
 def read_exactly(text: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> LegacyDocument:
-    """Read as ``read_legacy`` does, with the stock parser: this is the reference.
+    """Reference implementation of ``read_legacy``, with the stock parser.
 
     Raises:
-        UnreadableLegacy: it is not JSON text.
+        UnreadableLegacy: the text is not JSON.
         NestingTooDeep: more levels than ``depth``.
-        TooManyValues: more than ``values``.
+        TooManyValues: more than ``values`` values.
     """
     lost = set()
 
@@ -166,9 +165,9 @@ def _unreadable(text: Payload, refusal: NotJSONText) -> UnreadableLegacy:
 
 
 def looks_like(body: bytes) -> str:
-    """Say in a few words what bytes that are neither enveloped nor JSON text look like.
+    """Describe what bytes that are neither enveloped nor JSON text look like.
 
-    For people only: nothing is ever decoded by such a guess.
+    The guess is for error messages only; nothing is decoded because of it.
     """
     for prefix, noun in _PREFIXES:
         if body.startswith(prefix):

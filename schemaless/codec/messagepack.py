@@ -1,4 +1,4 @@
-"""Documents to MessagePack and back: the stock ``msgpack`` with the rules of ``documents``, and its fast path."""
+"""MessagePack serializer: the stock ``msgpack`` with the rules of ``documents``, plus a fast path."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _EMPTY_BIN: Final = (b"\xc4\x00", b"\xc5\x00\x00", b"\xc6\x00\x00\x00\x00")
 
 
 class MessagePack(Serializer):
-    """MessagePack, as small as it goes: no ext types, no bin, str keys, the shortest form of everything."""
+    """MessagePack in its shortest form, with str keys and without ext or bin types."""
 
     id = 1  # stored; never renumber
     name = "msgpack"
@@ -41,7 +41,7 @@ class MessagePack(Serializer):
         self._gate, self._typed = fast_path("msgpack") if fast else (None, None)
 
     def dumps(self, document: JSONDocument, *, checked: bool = False) -> bytes:
-        """Return a document's MessagePack."""
+        """Serialize a document as MessagePack."""
         gate = self._gate
         if gate is not None:
             try:
@@ -51,7 +51,7 @@ class MessagePack(Serializer):
             except TypeError as refusal:
                 if not is_own(refusal):
                     raise
-                # Only the reference can tell.
+                # Fall through: only the reference can decide.
             else:
                 return payload
         if not checked:
@@ -59,7 +59,7 @@ class MessagePack(Serializer):
         return pack_reference(document)
 
     def loads(self, payload: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> JSONDocument:
-        """Return a payload's document, as ``unpack_reference`` does."""
+        """Parse a payload; raises the same errors as ``unpack_reference``."""
         if self._typed is not None:
             if len(payload) > values and messagepack_exceeds(payload, values):
                 raise too_many_values(values)
@@ -69,15 +69,15 @@ class MessagePack(Serializer):
         return unpack_reference(payload, depth, values)
 
     def exceeds(self, payload: Payload, values: int) -> bool:
-        """Return whether a payload announces more than ``values``."""
+        """Return whether a payload announces more than ``values`` values."""
         return messagepack_exceeds(payload, values)
 
 
 def pack_reference(document: JSONDocument) -> bytes:
-    """Return what is known to be in the data model as MessagePack, with the stock library.
+    """Serialize a checked document with the stock library.
 
     Raises:
-        NotHeld: MessagePack cannot hold it.
+        NotHeld: MessagePack cannot represent the document.
     """
     try:
         payload: bytes = msgpack.packb(document)
@@ -89,14 +89,14 @@ def pack_reference(document: JSONDocument) -> bytes:
 
 
 def unpack_reference(payload: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> JSONDocument:
-    """Return a payload's document, with the stock library.
+    """Parse a payload with the stock library.
 
     Raises:
-        TooManyValues: it announces more than ``values``.
-        TruncatedBody: it ends before the document does.
-        TrailingBytes: it goes on after the document.
+        TooManyValues: the payload announces more than ``values`` values.
+        TruncatedBody: the payload ends before the document does.
+        TrailingBytes: bytes follow the document.
         NestingTooDeep: more levels than ``depth``.
-        MalformedPayload: ext types, bin, keys that are not str, bad UTF-8, the byte that MessagePack never uses.
+        MalformedPayload: ext or bin types, non-str keys, invalid UTF-8, or the byte that MessagePack never uses.
     """
     if not payload:
         raise TruncatedBody("the MessagePack payload is empty")
@@ -118,7 +118,7 @@ def unpack_reference(payload: Payload, depth: int = MAX_DEPTH, values: int = MAX
         raise MalformedPayload(f"not MessagePack as this store writes it: {one_line(refusal)}") from None
     if len(payload.translate(None, _BYTES_THAT_DO_NOT_OPEN)) > depth and documents.depth_of(document) > depth:
         raise NestingTooDeep(f"more than {depth} levels of lists and objects")
-    if any(spelling in payload for spelling in _EMPTY_BIN):  # the one length that max_bin_len=0 lets through
+    if any(spelling in payload for spelling in _EMPTY_BIN):  # max_bin_len=0 still accepts an empty bin
         try:
             documents.check_document(document)
         except InvalidBody as refusal:

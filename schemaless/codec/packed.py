@@ -1,6 +1,7 @@
-"""Documents to packed payloads and back: the reference writer, and the choice of the native part where it is present.
+"""Packed serializer: the reference writer, and dispatch to the native part if it is installed.
 
-``FORMAT.md`` has the grammar, and says what is chosen where it leaves a choice: one document, one spelling.
+``FORMAT.md`` has the grammar and defines each choice that the grammar leaves open, so a document has exactly one
+encoding.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ from schemaless.codec.serializers import (
 from schemaless.codec.values import MAX_VALUES, text_exceeds
 
 _DOUBLE_COST: Final = 32
-"""A double costs so much where a decimal costs its scale: digits that one float alone has would burden all others."""
+"""Cost of a double when choosing a scale; a decimal costs its scale. Keeps one long float from raising it for all."""
 
 _KINDS: Final = {bool: FALSE, int: INT, float: DOUBLE, str: TEXT, list: ARRAY, dict: OBJECT, type(None): NULL}
 _TIME_OF_DAY: Final = re.compile(r"([0-9]{2}):([0-5][0-9]):([0-5][0-9])", re.ASCII)
@@ -83,13 +84,13 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASC
 _HEX: Final = re.compile(r"(?:[0-9a-f]{2}){1,127}", re.ASCII)
 
 _Spelled = tuple[bytes, int]
-"""A schema has these bytes for a node of such strings, and the number of this one."""
+"""Schema bytes for a node of typed strings, and the number that encodes one string."""
 
 
 class Packed(Serializer):
-    """Columns of one document: ``schemaless_packed`` where it is present and has an answer, else the reference.
+    """Columnar encoding of one document, by ``schemaless_packed`` if it is installed, else by the reference.
 
-    Both write the same bytes, and refuse the same ones; the reference words why.
+    Both write the same bytes and reject the same input; the reference words the errors.
     """
 
     id = 2  # stored; never renumber
@@ -106,7 +107,7 @@ class Packed(Serializer):
         self._unpack: Callable[[Payload, int, int], JSONDocument] | None = native.unpack if native else None
 
     def dumps(self, document: JSONDocument, *, checked: bool = False) -> bytes:
-        """Return a document's columns."""
+        """Serialize a document as packed."""
         payload = None if self._pack is None else self._pack(document)
         if payload is None:
             if not checked:
@@ -115,7 +116,7 @@ class Packed(Serializer):
         return payload
 
     def loads(self, payload: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> JSONDocument:
-        """Return a payload's document, as ``unpack_reference`` does."""
+        """Parse a payload; raises the same errors as ``unpack_reference``."""
         if self._unpack is not None:
             try:
                 return self._unpack(payload, depth, values)
@@ -124,17 +125,17 @@ class Packed(Serializer):
             except ValueError as refusal:
                 if not is_own(refusal):
                     raise
-                # The reference words the refusal.
+                # Fall through: the reference words the error.
         return unpack_reference(payload, depth, values)
 
     def exceeds(self, payload: Payload, values: int) -> bool:
-        """Return False: bytes of columns do not tell how many values there are."""
+        """Return False: the size of a packed payload does not bound the number of values."""
         return False
 
     def is_preferred(
         self, payload: bytes, document: JSONDocument, text: Payload | None, compress_min_bytes: int
     ) -> bool:
-        """Return whether a payload is long enough to be compressed, or shorter than the JSON text."""
+        """Return whether the payload is long enough to be compressed, or shorter than the JSON text."""
         if len(payload) > MAX_VALUES // (2 * VALUES_PER_BYTE) and text_exceeds(write_text(document), MAX_VALUES):
             raise unreadable_values()
         if len(payload) >= compress_min_bytes:
@@ -143,10 +144,10 @@ class Packed(Serializer):
 
 
 def pack_reference(document: JSONDocument) -> bytes:
-    """Return the payload of what is known to be in the data model.
+    """Serialize a checked document.
 
     Raises:
-        NotHeld: the grammar has no payload for it.
+        NotHeld: packed cannot represent the document.
     """
     return _Writer().payload(document)
 
@@ -305,7 +306,7 @@ def _digits_of(number: int) -> str:
 
 
 def _split_floats(kinds: bytearray, of: dict[int, list[Any]]) -> int:
-    """Sort a node's floats into decimals and doubles, and return the decimals' scale: the least of the cheapest."""
+    """Split a node's floats into decimals and doubles at the smallest of the cheapest scales, and return that scale."""
     floats = of.pop(DOUBLE)
     fitting: list[int | None] = []
     scale = cheapest = _DOUBLE_COST * len(floats) + 1
@@ -335,7 +336,7 @@ def _fitted(value: float, power: float) -> int | None:
 
 
 def _typed(strings: list[str]) -> tuple[bytes, list[int] | bytes] | None:
-    """Return the format that all strings fit, and their content, or None where there is none."""
+    """Return the format that all strings share and their encoded content, or None."""
     for spelled in (_time_of_day, _timestamp, _date, _decimal_text):
         typed = _alike(strings, spelled)
         if typed is not None:

@@ -1,7 +1,6 @@
-"""Packed payloads to documents: the reference reader, and what it shares with the writer.
+"""Reference reader for packed payloads, with the constants and formats that the writer shares.
 
-``FORMAT.md`` has the grammar. Nothing is allocated that the payload's own bytes have not paid for, and no path takes
-longer than its length allows.
+``FORMAT.md`` has the grammar. Time and memory are bounded by the payload's length.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ TYPED: Final = 8
 DOUBLE: Final = 9
 BIGINT: Final = 10
 BITS: Final = (1, 2, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-"""Each kind has this bit in a node's mask."""
+"""Bit of each kind in a node's mask."""
 
 BARE: Final = frozenset(BITS[INT:])
-"""Nodes with these masks have no byte for each value that tells its kind: all are of one, and more than that."""
+"""Masks of nodes of a single kind other than null and bool; these have no kind byte per value."""
 
 TIME_OF_DAY: Final = 0
 TIMESTAMP: Final = 1
@@ -50,20 +49,20 @@ PREVIOUS: Final = 1
 LINE: Final = 2
 
 VALUES_PER_BYTE: Final = 4
-"""Each byte of a payload pays for so many values of a document."""
+"""Maximum number of values per byte of payload."""
 
 TYPED_MIN: Final = 4
-"""Fewer strings are never typed."""
+"""Minimum number of strings in a typed node."""
 
 TUPLES: Final = range(2, 9)
-"""Arrays of these lengths are written position by position, where all of a node have the same one."""
+"""Lengths of arrays that are written as columns, if all arrays of a node have the same length."""
 
 INT_MIN: Final = -(1 << 63)
 INT_MAX: Final = (1 << 63) - 1
 MANTISSA_MAX: Final = 1 << 53
 WRAP: Final = (1 << 64) - 1
 POWERS: Final = tuple(float(10**scale) for scale in range(16))
-"""These are powers of ten as doubles, by scale; each is exact."""
+"""Powers of ten by scale; all are exact doubles."""
 
 EPOCH: Final = date(1970, 1, 1).toordinal()
 DAYS: Final = range(date.min.toordinal() - EPOCH, date.max.toordinal() - EPOCH + 1)
@@ -77,27 +76,27 @@ _BIGINT: Final = re.compile(rb"-?[1-9][0-9]{0,4299}")
 _SUFFIX: Final = re.compile(SUFFIX, re.ASCII)
 
 _Node = Generator[Any, Any, list[Any]]
-"""A reader of a node yields the nodes inside it, is sent their values, and returns its own."""
+"""Generator that reads a node: yields child nodes, is sent their values, and returns its own."""
 
 
 def unpack_reference(payload: bytes | bytearray, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> JSONDocument:
-    """Return a payload's document.
+    """Parse a payload.
 
     Args:
-        payload: the whole of it.
-        depth: the most levels of lists and objects that it may have.
-        values: the most lists, objects, keys and scalars.
+        payload: the complete payload.
+        depth: maximum nesting of lists and objects.
+        values: maximum number of lists, objects, keys and scalars.
 
     Raises:
         NestingTooDeep: more levels than ``depth``.
-        TooManyValues: more values than ``values``.
-        MalformedPayload: anything else that the grammar does not have.
+        TooManyValues: more than ``values`` values.
+        MalformedPayload: the payload violates the grammar.
     """
     return _Reader(bytes(payload), depth, values).document()
 
 
 def traverse(root: Generator[Any, Any, Any]) -> Any:
-    """Run a generator that yields generators, depth first, and return what it returns; the stack is not Python's."""
+    """Run a generator that yields generators, depth first, without Python recursion, and return its result."""
     stack = [root]
     sent = None
     while stack:
@@ -111,7 +110,7 @@ def traverse(root: Generator[Any, Any, Any]) -> Any:
 
 
 class _Section:
-    """A part of the payload, and the cursor in it."""
+    """A section of the payload, with a cursor."""
 
     def __init__(self, name: str, content: bytes) -> None:
         self._name = name
@@ -160,12 +159,12 @@ class _Section:
         return values
 
     def check_end(self) -> None:
-        left = len(self._content) - self._at
-        if left:
-            raise MalformedPayload(f"{left} bytes of {self._name} follow the packed document")
+        remaining = len(self._content) - self._at
+        if remaining:
+            raise MalformedPayload(f"{remaining} bytes of {self._name} follow the packed document")
 
     def _short(self) -> MalformedPayload:
-        return MalformedPayload(f"the packed document goes on behind its {self._name}")
+        return MalformedPayload(f"the packed document continues past the end of its {self._name}")
 
 
 def _longer(content: bytes, at: int, value: int) -> tuple[int, int]:
@@ -227,7 +226,6 @@ class _Reader:
             raise TooManyValues(f"more than {self._limit:,} lists, objects, keys and scalars")
 
     def _kinds(self, count: int) -> bytes:
-        """Return the kind of each value of a node."""
         if count == 1:
             mask = self._tokens.varint()
             if mask not in _SINGLE:
@@ -304,7 +302,7 @@ class _Reader:
         return [write(number) for number in self._numbers(count)]
 
     def _writer_of(self, typed: int) -> Callable[[int], str]:
-        """Return what spells the numbers of a typed node."""
+        """Return the function that formats the numbers of a typed node."""
         if typed == TIME_OF_DAY:
             return time_of_day
         if typed == DATE:
@@ -318,8 +316,8 @@ class _Reader:
             raise MalformedPayload("packed strings have a form that is none")
         if typed == DECIMAL_TEXT:
             return lambda number: decimal_text(number, digits)
-        between, behind = separator.decode(), suffix.decode()
-        return lambda number: timestamp(number, between, digits, behind)
+        between, ending = separator.decode(), suffix.decode()
+        return lambda number: timestamp(number, between, digits, ending)
 
     def _arrays(self, count: int, level: int) -> _Node:
         form = self._schema.byte() if count > 1 else 0
@@ -350,7 +348,7 @@ class _Reader:
         return [{keys[key]: next(cursors[key]) for key in shapes[row]} for row in rows]
 
     def _keyed(self, counts: Iterable[int]) -> Iterator[int]:
-        """Count a key for each value of it."""
+        """Yield ``counts``, counting each occurrence of a key as a value."""
         for count in counts:
             self._count(count)
             yield count
@@ -363,7 +361,7 @@ class _Reader:
         return columns
 
     def _shapes(self) -> tuple[list[str], list[list[int]]]:
-        """Return the keys of a node's objects, and the lists of keys that they have."""
+        """Return the keys of a node's objects, and the shapes as lists of indexes into them."""
         shape_count, key_count = self._schema.varints(2)
         keys = [_text(self._schema.take(self._schema.varint())) for _ in range(key_count)]
         shapes = [list(range(key_count))] if shape_count == 1 else [self._shape() for _ in range(shape_count)]
@@ -386,7 +384,7 @@ class _Reader:
 
 
 def _check_order(numbers: Iterable[int], count: int, noun: str) -> None:
-    """Raise unless ``numbers`` has all from 0 to ``count - 1``, each for the first time after those below it."""
+    """Check that ``numbers`` contains 0 to ``count - 1``, with first occurrences in ascending order."""
     seen = 0
     for number in numbers:
         if number >= seen:
@@ -451,12 +449,12 @@ def timestamp(number: int, separator: str, digits: int, suffix: str) -> str:
 
 
 def decimal_text(number: int, digits: int) -> str:
-    """Return a number whose last ``digits`` digits stand behind the point."""
+    """Format a number whose last ``digits`` digits follow the decimal point."""
     shown = f"{abs(number):0{digits + 1}}"
     point = f".{shown[-digits:]}" if digits else ""
     return f"{'-' if number < 0 else ''}{shown[: len(shown) - digits]}{point}"
 
 
 def uuid_text(digits: str) -> str:
-    """Return 32 hexadecimal digits with their hyphens."""
+    """Insert the hyphens of a UUID into 32 hexadecimal digits."""
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))

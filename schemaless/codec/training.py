@@ -1,7 +1,7 @@
-"""Dictionaries trained on sampled bodies, at several sizes, judged on rows that training has not seen.
+"""Trains zstd dictionaries of several sizes on sampled bodies and evaluates them on held-out rows.
 
-Cells of one row are alike, so rows are split and never cells: most for training, some to choose the size by, and others
-to say what the chosen one gives. A row's part is its hash, so it has the same one in every sample.
+Cells of one row resemble each other, so the split is by row: 60% to train on, 20% to choose the size, and 20% to
+evaluate the choice. The split uses a hash of the row_key, so a row lands in the same part in every sample.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from schemaless.codec.trial import Trial, try_codec
 from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, VerificationFailed
 
 SIZES: Final = (4 << 10, 16 << 10, 64 << 10, 110 << 10, 256 << 10)
-"""These sizes are tried, in bytes. All processes that read have the chosen one in memory, and in processor caches."""
+"""Dictionary sizes to try, in bytes. Readers keep the chosen one in memory and, ideally, in processor caches."""
 
 CLOSE: Final = 0.03
-"""The smallest size that gives at most so much more bytes than the best one is taken."""
+"""Choose the smallest dictionary whose result is at most this fraction larger than the best one's."""
 
 LEAST_GAIN: Final = 0.02
-"""A dictionary has to save this share, to be kept, of the bytes that the same codec gives without it."""
+"""Minimum fraction of bytes that a dictionary must save over the same codec without one."""
 
 _MOST_PAYLOAD_BYTES: Final = 64 << 20
 _FEWEST_CELLS: Final = 8
@@ -36,16 +36,16 @@ _FEWEST_CELLS: Final = 8
 Part = Literal["train", "choose", "judge"]
 
 SampledBody = tuple[bytes, bytes]
-"""A sampled body is a row_key's 16 bytes, and the stored body."""
+"""A row_key's 16 bytes, and a stored body."""
 
 
 @dataclass(frozen=True, slots=True)
 class TriedSize:
-    """A size that was tried.
+    """Result for one dictionary size.
 
     Attributes:
-        dictionary_bytes: what the dictionary takes.
-        body_bytes: what bodies of rows that training has not seen take with it.
+        dictionary_bytes: size of the dictionary.
+        body_bytes: total size, with the dictionary, of the bodies used to choose the size.
     """
 
     dictionary_bytes: int
@@ -54,17 +54,17 @@ class TriedSize:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A dictionary, and what it gives.
+    """A trained dictionary and its evaluation.
 
     Attributes:
-        codec: with the dictionary, under a number that the catalog has yet to give it.
-        sizes: what was tried, by size; ``body_bytes`` of those without any is ``chosen_without_bytes``.
-        chosen_without_bytes: see there.
-        rows: rows that it was trained on.
-        cells: their cells.
-        judged_rows: rows that neither training nor the choice of a size has seen.
-        judged: those cells in ``codec``.
-        judged_without: the same cells in the same codec without the dictionary.
+        codec: the codec with the dictionary, whose id is provisional until the catalog assigns one.
+        sizes: results of the sizes that were tried, smallest first.
+        chosen_without_bytes: total size of the bodies that ``sizes`` measures, without a dictionary.
+        rows: number of rows trained on.
+        cells: number of cells trained on.
+        judged_rows: number of rows used only for the final evaluation.
+        judged: the evaluation cells in ``codec``.
+        judged_without: the evaluation cells in the same codec without a dictionary.
     """
 
     codec: Codec
@@ -78,23 +78,23 @@ class Training:
 
     @property
     def dictionary(self) -> Dictionary:
-        """The chosen one."""
+        """The chosen dictionary."""
         assert self.codec.dictionary is not None
         return self.codec.dictionary
 
     @property
     def share(self) -> float:
-        """The bytes of the judged cells with the dictionary, over those without."""
+        """Size of the evaluation cells with the dictionary, relative to their size without it."""
         return _bytes_of(self.judged) / max(1, _bytes_of(self.judged_without))
 
     @property
     def helps(self) -> bool:
-        """Whether it is worth keeping."""
+        """Whether the dictionary saves at least ``LEAST_GAIN``."""
         return self.share <= 1 - LEAST_GAIN
 
 
 def part_of(row_key: bytes) -> Part:
-    """Return which part of the training a row belongs to: 60, 20 and 20 of a hundred."""
+    """Return which part of the split a row belongs to: 60% train, 20% choose, 20% judge."""
     place = hashlib.sha256(row_key).digest()[0] * 100 // 256
     return "train" if place < 60 else "choose" if place < 80 else "judge"
 
@@ -106,16 +106,16 @@ def train(
     sizes: Sequence[int] = SIZES,
     dictionaries: Dictionaries = NO_DICTIONARIES,
 ) -> Training:
-    """Train dictionaries of several sizes on some cells, and choose one.
+    """Train dictionaries of several sizes on sampled cells, and choose one.
 
     Args:
-        cells: as they are stored, in whatever codec.
-        codec: what bodies shall be in, at which level; a codec of zstd without a dictionary.
-        sizes: of dictionaries, in bytes.
-        dictionaries: those that the cells name.
+        cells: sampled bodies in any codec.
+        codec: the zstd codec and level to train for; its own dictionary is ignored.
+        sizes: dictionary sizes to try, in bytes, smallest first.
+        dictionaries: source of the dictionaries that the cells name.
 
     Raises:
-        InvalidInput: the codec is not one of zstd, there are too few cells or rows, or zstd finds nothing that repeats.
+        InvalidInput: the codec does not use zstd, there are too few cells or rows, or zstd finds no repetition.
     """
     codec.check_takes_dictionary()
     codec = replace(codec, dictionary=None)
@@ -156,7 +156,7 @@ def train(
 
 
 def _payloads(bodies: Iterable[bytes], codec: Codec, dictionaries: Dictionaries) -> Iterable[bytes]:
-    """Yield bodies as what the compressor gets; those that the codec cannot have, or keeps as text, are left out."""
+    """Yield uncompressed payloads, skipping bodies that cannot be re-encoded or that the codec keeps as text."""
     plain = Codec(codec.serializer, NONE)
     size = 0
     for body in bodies:
@@ -174,12 +174,12 @@ def _payloads(bodies: Iterable[bytes], codec: Codec, dictionaries: Dictionaries)
 
 def _trained(payloads: list[bytes], size: int, codec: Codec) -> Dictionary | None:
     try:
-        made = zstandard.train_dictionary(
+        trained = zstandard.train_dictionary(
             size, [*payloads], dict_id=FIRST_ID, level=codec.level or codec.compressor.level or 0
         )
     except (zstandard.ZstdError, ValueError):
-        return None  # too little that repeats for this size
-    return Dictionary(made.as_bytes())
+        return None  # too little repetition for a dictionary of this size
+    return Dictionary(trained.as_bytes())
 
 
 def _bytes_of(trial: Trial) -> int:
