@@ -1,1 +1,1 @@
-"""Which codec, on your documents."""
+"""Benchmarks serializers and compressors on a corpus of documents."""

@@ -1,8 +1,8 @@
-"""What Uber measured: encoding and compressing 2,219 trips for Schemaless, published in 2016.
+"""Uber's published measurements: encoding and compressing 2,219 trips for Schemaless, 2016.
 
 Source: Uber Engineering, "How Uber Engineering Evaluated JSON Encoding and Compression Algorithms to Put the Squeeze on
-Trip Data", its tables; the rest of its 40 combinations is in pictures without numbers. Encode includes compressing,
-decode includes inflating. Factors are relative to JSON + zlib; a speed factor is that of encode and decode together.
+Trip Data", its tables; the other of its 40 combinations appear only in charts without numbers. Encode includes
+compressing, decode includes inflating. Factors are relative to JSON + zlib; the speed factor covers encode and decode.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One row of its tables.
+    """One row of the article's tables. Totals are over all documents.
 
     Attributes:
-        encode_ms: all documents.
-        decode_ms: all documents.
-        size_bytes: all documents.
-        size_factor: of JSON + zlib's bytes, as printed.
-        speed_factor: of JSON + zlib's time, as printed: less is faster.
+        encode_ms: time to encode and compress, in ms.
+        decode_ms: time to inflate and decode, in ms.
+        size_bytes: total size.
+        size_factor: size relative to JSON + zlib, as printed.
+        speed_factor: time relative to JSON + zlib, as printed; lower is faster.
     """
 
     encode_ms: int
@@ -44,4 +44,4 @@ ARTICLE: Final[dict[tuple[str, str], Figures]] = {
     ("json", "zlib"): Figures(5561, 3586, 23_560_699, 1.00, 1.00),
     ("json", "none"): Figures(3260, 3275, 132_852_837, 5.64, 0.71),
 }
-"""The article has measured these figures, by serializer and compressor."""
+"""The article's figures, by serializer and compressor."""

@@ -1,7 +1,7 @@
-"""Avro: an ``.avsc`` for documents, and its binary encoding by fastavro.
+"""Avro contender: an ``.avsc`` schema, and binary encoding by fastavro.
 
-Avro has unions, null and maps, so documents are encoded nearly as they are. A key that is missing is null; where a
-place has both, ``Absent`` (a fixed of no bytes) stands for the missing one.
+Avro has unions, null and maps, so documents need little conversion. A missing key is encoded as null; if a field can
+also be null, ``Absent`` (a zero-byte fixed) represents the missing key.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Convert = Callable[[Any], Any] | None
 
 
 def avro_schema(root: Record) -> Any:
-    """Return the schema as Avro has it: what ``json.dumps`` makes an ``.avsc`` of."""
+    """Return the Avro schema as JSON-compatible values."""
     return _Schema().record(root) if not root.wraps else _Schema().slot(root.slots[0])
 
 
@@ -30,7 +30,7 @@ def avro_text(root: Record) -> str:
 
 
 def codec(root: Record) -> tuple[Callable[[JSONDocument], bytes], Callable[[bytes], JSONDocument]]:
-    """Return what encodes and decodes documents of a schema.
+    """Return an encoder and a decoder for documents of a schema.
 
     Raises:
         Missing: fastavro is not installed.
@@ -54,7 +54,7 @@ def codec(root: Record) -> tuple[Callable[[JSONDocument], bytes], Callable[[byte
 
 
 class _Schema:
-    """Writes types down, each name once."""
+    """Builds the Avro schema, defining each name once."""
 
     def __init__(self) -> None:
         self._absent_known = False
@@ -89,7 +89,7 @@ class _Schema:
 
 
 def _record(record: Record) -> tuple[_Convert, _Convert]:
-    """Return what makes of an object what the library takes, and back; None where it is the same."""
+    """Return converters of an object to and from the library's form, each None if no conversion is needed."""
     inner = {slot.key: _slot(slot) for slot in record.slots}
     marked = {slot.name: _ABSENT for slot in record.slots if slot.null and slot.absent}
     renamed = any(slot.key != slot.name for slot in record.slots)
@@ -127,12 +127,12 @@ _NEVER: Final = object()
 
 
 def _missing(slot: Slot) -> object:
-    """Return what stands for a missing key."""
+    """Return the value that represents a missing key."""
     return _NEVER if not slot.absent else _ABSENT if slot.null else None
 
 
 def _slot(slot: Slot) -> tuple[_Convert, _Convert]:
-    """Return the same for a place: by the value's type, where only some of them need it."""
+    """Return converters for a slot, which dispatch on the type of the value."""
     both = {_PYTHON[type(one)]: _value(one) for one in slot.types if not isinstance(one, Scalar)}
     return _by_type({kind: pack for kind, (pack, _) in both.items() if pack}), _by_type(
         {kind: unpack for kind, (_, unpack) in both.items() if unpack}

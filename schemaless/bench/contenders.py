@@ -1,8 +1,8 @@
-"""Who competes: serializers and compressors behind one small interface each.
+"""The contenders: serializers and compressors, each behind a small common interface.
 
-Each is the real library, used as its manual says. One whose library is missing is named with what to install; none
-is left out in silence. ``marshal`` and ``pickle`` run code of whoever wrote the bytes: they are decoded here only from
-what the same process wrote a moment before, and are no codecs of the store.
+Each contender uses the real library as its manual recommends. One whose library is missing is reported with the package
+to install. Decoding ``marshal`` and ``pickle`` can execute code from the input, so they only decode what this process
+has just encoded, and they are not codecs of the store.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from schemaless.codec.serializers import Serializer as StoreSerializer
 
 @dataclass(frozen=True, slots=True)
 class Serializer:
-    """A way to make bytes of a document.
+    """A serializer under test.
 
     Attributes:
-        name: as it is shown.
-        library: the package, or None for Python's own.
-        encode: a document to a payload; raises what the library raises where it cannot.
-        decode: back.
-        store: whether it is the store's own; its payloads go to the store's own compressors only.
-        schema: the file that it needs and its text, or None.
+        name: display name.
+        library: the package, or None for the standard library.
+        encode: turns a document into a payload; raises the library's own errors.
+        decode: turns a payload back into a document.
+        store: whether this is one of the store's serializers, which are combined only with the store's compressors.
+        schema: file name and text of the schema, or None.
     """
 
     name: str
@@ -51,15 +51,15 @@ class Serializer:
 
 @dataclass(frozen=True, slots=True)
 class Compressor:
-    """A way to make bytes fewer.
+    """A compressor under test.
 
     Attributes:
-        name: as it is shown.
-        library: the package, or None for Python's own.
-        level: what it is set to, for the table of versions; None where there is nothing to set.
-        compress: a payload to what would be stored.
-        inflate: back.
-        store: whether it is the store's own, envelope and checksum included.
+        name: display name.
+        library: the package, or None for the standard library.
+        level: description of the level, or None if there are no levels.
+        compress: turns a payload into the bytes to store.
+        inflate: turns stored bytes back into a payload.
+        store: whether this is one of the store's compressors, with envelope and checksum.
     """
 
     name: str
@@ -75,8 +75,8 @@ class Absentee:
     """A contender whose library is missing.
 
     Attributes:
-        package: what it needs.
-        reason: what Python said.
+        package: the package to install.
+        reason: why the contender is unavailable.
     """
 
     name: str
@@ -85,16 +85,17 @@ class Absentee:
 
     @property
     def install(self) -> str:
-        """The command that brings it."""
+        """Command that installs the package."""
         return f"pip install {self.package}"
 
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """A contender that cannot take these documents.
+    """A contender that cannot represent these documents.
 
     Attributes:
-        reason: why.
+        name: display name.
+        reason: why not.
     """
 
     name: str
@@ -119,10 +120,10 @@ COMPRESSOR_NAMES: Final = ("none", "snappy", "zlib", "bz2", "zstd", "lz4")
 
 
 def serializers(root: Record | None) -> Iterator[Serializer | Absentee | Unfit]:
-    """Yield every serializer, in the order of ``SERIALIZER_NAMES``, then the store's.
+    """Yield all serializers in the order of ``SERIALIZER_NAMES``, then the store's.
 
     Args:
-        root: the schema for those that need one; None where the documents are nested too deep for any.
+        root: the schema for the serializers that need one, or None if the documents are nested too deeply for a schema.
     """
     makers: dict[str, Callable[[], Serializer]] = {
         "json": _json,
@@ -146,8 +147,6 @@ def serializers(root: Record | None) -> Iterator[Serializer | Absentee | Unfit]:
 
 
 def _with_schema(root: Record) -> dict[str, Callable[[], Serializer]]:
-    """Return what makes those that need a schema."""
-
     def made(name: str, package: str, language: Any, text: Callable[[Record], str], ending: str) -> Serializer:
         encode, decode = language.codec(root)
         return Serializer(name, package, encode, decode, schema=(f"documents.{ending}", text(root)))
@@ -161,7 +160,7 @@ def _with_schema(root: Record) -> dict[str, Callable[[], Serializer]]:
 
 
 def compressors() -> Iterator[Compressor | Absentee]:
-    """Yield every compressor, in the order of ``COMPRESSOR_NAMES``, then the store's."""
+    """Yield all compressors in the order of ``COMPRESSOR_NAMES``, then the store's."""
     makers: dict[str, Callable[[], Compressor]] = {
         "none": lambda: Compressor("none", None, None, _same, _same),
         "snappy": _snappy,
@@ -191,7 +190,7 @@ def _json() -> Serializer:
     def encode(document: JSONDocument) -> bytes:
         try:
             return write(document).encode()
-        except UnicodeEncodeError:  # a lone surrogate: JSON has an escape for it, UTF-8 has nothing
+        except UnicodeEncodeError:  # a lone surrogate has a JSON escape but no UTF-8 encoding
             return write_ascii(document).encode()
 
     return Serializer("json", None, encode, json.loads)
@@ -217,7 +216,7 @@ def _bson() -> Serializer:
     bson = needed("bson", "pymongo")
     options = needed("bson.codec_options", "pymongo")
 
-    class _Integers(options.TypeDecoder):  # type: ignore[misc, name-defined] # it would make them a class of its own
+    class _Integers(options.TypeDecoder):  # type: ignore[misc, name-defined] # bson would return its own Int64 class
         bson_type = needed("bson.int64", "pymongo").Int64
 
         def transform_bson(self, value: int) -> int:
@@ -230,7 +229,7 @@ def _bson() -> Serializer:
 
 def _pickle() -> Serializer:
     protocol = pickle.HIGHEST_PROTOCOL
-    # Written by this very process a moment ago.
+    # Safe: only loads what this process has just written.
     return Serializer("pickle", None, lambda document: pickle.dumps(document, protocol), pickle.loads)
 
 
@@ -258,7 +257,7 @@ def _same(payload: bytes) -> bytes:
 
 
 def _store_serializer(kind: type[StoreSerializer]) -> Serializer:
-    """Return the first half of the store's ``encode_body``: a payload with the serializer that it is written by."""
+    """Return the serialization step of the store's ``encode_body``; a payload includes the serializer that wrote it."""
     plain, serializer, json_text = Codec(kind, NONE), ENGINE.serializers[kind.id], ENGINE.json
 
     def encode_json(document: JSONDocument) -> tuple[StoreSerializer, bytes]:
@@ -281,11 +280,11 @@ def _store_serializer(kind: type[StoreSerializer]) -> Serializer:
 
 
 def store_compressor(name: str, codec: Codec) -> Compressor:
-    """Return the second half: the payload in its envelope, checksum included, and out of it.
+    """Return the sealing step of the store's ``encode_body``: compression, envelope and checksum.
 
     Args:
-        name: as it is shown.
-        codec: with the level and the dictionary; ``seal`` takes the serializer from the payload.
+        name: display name.
+        codec: supplies the compressor, level and dictionary; the serializer comes from the payload.
     """
     seal, unseal, limits = envelope.seal, envelope.unseal, envelope.DEFAULT_LIMITS
     dictionary = codec.dictionary

@@ -1,10 +1,10 @@
-"""Documents to measure on: a file of the user's, the demo's logbooks, and made-up ones for single questions.
+"""Corpora to benchmark: a user's file, the demo's logbooks, and synthetic documents.
 
-What is made up is seeded: the same on every machine and Python version, as the digest says.
+Synthetic documents are seeded and identical on every machine and Python version; the digest confirms it.
 
-- ``small``, ``medium``: dumps of a table of addresses, 1.4 and 16 KB, for what compression costs on top of encoding.
-- ``large``, ``huge``: payloads of many products, 230 KB and 3 MB, for what inflating and decoding cost apart.
-- ``extremes``: not one realistic mix but what lies at its ends: documents of integers only, of doubles only, and so on.
+- ``small``, ``medium``: tables of addresses, 1.4 and 16 KB, to measure the overhead of compression over encoding.
+- ``large``, ``huge``: lists of products, 230 KB and 3 MB, to measure inflating and decoding separately.
+- ``extremes``: documents of a single kind, such as only integers or only doubles, rather than a realistic mix.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ SEED: Final = 2013
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Documents to measure on.
+    """A corpus of documents.
 
     Attributes:
-        name: of the file, or of the set.
-        about: what they are, in a line.
-        documents: all of them, in memory.
-        rows: for each the row that it belongs to: a dictionary is judged on rows that it has not seen.
-        grouped: whether rows were told; else each document is one of its own.
-        sha256: of their lines as they came; of compact JSON for what is made up. Each ends in a newline.
+        name: name of the file or built-in set.
+        about: one-line description.
+        documents: all documents, in memory.
+        rows: the row of each document; dictionaries are evaluated on rows they were not trained on.
+        grouped: whether the rows are known; otherwise each document is a row.
+        sha256: digest of the input lines, or of compact JSON for built-in sets, each line with its newline.
     """
 
     name: str
@@ -51,15 +51,15 @@ class Corpus:
 def from_file(
     path: Path, *, limit: int | None = None, row_of: Callable[[JSONDocument, bytes], str] | None = None
 ) -> Corpus:
-    """Read a file of one JSON document a line, gzipped or not.
+    """Read a file with one JSON document per line, plain or gzipped.
 
     Args:
-        limit: only so many documents, from its beginning.
-        row_of: returns the row of a document and its line.
+        limit: maximum number of documents, from the beginning of the file.
+        row_of: returns the row of a document, given the document and its line.
 
     Raises:
-        InvalidInput: a line is not JSON, or there is none.
-        OSError: it cannot be read.
+        InvalidInput: a line is not JSON, or the file holds no documents.
+        OSError: the file cannot be read.
     """
     documents: list[JSONDocument] = []
     rows: list[str] = []
@@ -84,16 +84,16 @@ def from_file(
 
 
 def built_in(name: str, *, limit: int | None = None, report: logbooks.Say | None = None) -> Corpus:
-    """Return one of the sets of ``names``.
+    """Return a built-in corpus.
 
     Args:
-        name: which.
-        limit: only so many documents.
-        report: is told about the download of the logbooks.
+        name: one of ``names()``.
+        limit: maximum number of documents.
+        report: called with a message before the logbooks are downloaded.
 
     Raises:
-        InvalidInput: there is no such set.
-        SchemalessError: the logbooks are not here and cannot be fetched.
+        InvalidInput: no corpus has that name.
+        SchemalessError: the logbooks are not cached and cannot be fetched.
     """
     if name == "logbooks":
         wanted = logbooks.DEMO_DOCUMENTS if limit is None else limit
@@ -105,14 +105,14 @@ def built_in(name: str, *, limit: int | None = None, report: logbooks.Say | None
         raise InvalidInput(f"no corpus is called {name!r}; take one of {', '.join(names())}")
     about, count, make = _MADE_UP[name]
     count = count if limit is None else min(limit, count)
-    # Seeded by the name as well, so that each can be had alone.
+    # The seed includes the name, so that a corpus does not depend on which others are generated.
     source = random.Random(f"{SEED}/{name}")  # noqa: S311 - made-up documents
     documents = [make(source) for _ in range(count)]
     return Corpus(name, about, documents, [str(number) for number in range(count)], False, _digest(documents))
 
 
 def names() -> list[str]:
-    """Return the name of each set; ``EXTREMES`` has those that belong together."""
+    """Return the names of the built-in corpora; those in ``EXTREMES`` form a group."""
     return ["logbooks", *_MADE_UP]
 
 
@@ -128,11 +128,11 @@ def _digest(documents: list[JSONDocument]) -> str:
     return digest.hexdigest()
 
 
-# ---- what is made up
+# ---- synthetic documents
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text, in their order."""
+    """Split a text into words."""
     return text.split()
 
 
@@ -247,7 +247,7 @@ EXTREMES: Final[dict[str, tuple[str, int, Callable[[random.Random], JSONDocument
     "list-doubles": ("a list of 100 doubles", 1000, _list(100, _double)),
     "list-objects": ("a list of 100 objects of one short string", 1000, _list(100, _fields(1, _text(8)))),
 }
-"""These sets are built in: by name, what they are, how many documents they have, and what makes one."""
+"""Description, number of documents and generator of each corpus, by name."""
 
 _MADE_UP: Final[dict[str, tuple[str, int, Callable[[random.Random], JSONDocument]]]] = {
     "small": ("1.4 KB each: twelve rows of a table of addresses", 2000, _addresses(12)),

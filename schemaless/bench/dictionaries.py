@@ -1,7 +1,7 @@
-"""The store's zstd with a dictionary as a contender: trained on one half of the rows, judged on the other.
+"""Contender: the store's zstd with a dictionary, cross-validated on two halves of the rows.
 
-Each half has a turn at both, so that every document is compressed, and none by a dictionary that was trained on its row
-or on one that shares it.
+Each half is compressed with a dictionary trained on the other half, so no document is compressed with a dictionary that
+was trained on its own row.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _TRAINING_BYTES: Final = 16 << 20
 def compressors(
     serializer: type[Serializer], documents: Sequence[JSONDocument], rows: Sequence[str], halves: Sequence[int]
 ) -> tuple[Compressor, Compressor]:
-    """Return the compressors for both halves, each with a dictionary trained on the other one.
+    """Return one compressor per half, each with a dictionary trained on the other half.
 
     Args:
-        serializer: of the store.
-        documents: all of them.
-        rows: the row of each.
-        halves: 0 or 1 for each, the same for all documents of a row.
+        serializer: the store's serializer.
+        documents: all documents.
+        rows: the row of each document.
+        halves: the half of each document, 0 or 1, the same for all documents of a row.
 
     Raises:
-        InvalidInput: there is too little to train on.
+        InvalidInput: there is too little data to train on.
     """
     first, second = (
         store_compressor(

@@ -1,4 +1,4 @@
-"""What became of a document on the way there and back: the same, or how it differs, in words that stay the same."""
+"""Compares a decoded document with the original and describes the difference in a fixed set of phrases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEY_ORDER: Final = "the order of keys"
 
 
 def difference(document: JSONDocument, decoded: object) -> str:
-    """Return, in a few words that many documents share, what is not the same about what came back."""
+    """Describe the first difference in a phrase without values, so that documents can be grouped by it."""
     if _in_model(decoded) and identical(document, decoded, key_order=False):
         return KEY_ORDER
     pairs: list[tuple[Any, Any]] = [(document, decoded)]
@@ -48,7 +48,7 @@ def _in_model(value: object) -> bool:
 
 
 def packed_text(document: JSONDocument) -> bytes | None:
-    """Return a document as MessagePack, to compare by; None where that cannot carry it."""
+    """Return a document as MessagePack for comparison, or None if MessagePack cannot represent it."""
     try:
         return ENGINE.msgpack.dumps(document)
     except (NotHeld, InvalidBody):
@@ -56,13 +56,13 @@ def packed_text(document: JSONDocument) -> bytes | None:
 
 
 def is_same(decoded: object, document: JSONDocument, expected: bytes | None) -> bool:
-    """Whether what came back is the document: the same MessagePack bytes, or the same values where it has none."""
+    """Return whether ``decoded`` equals ``document``, by MessagePack bytes if ``expected`` has them, else by value."""
     if expected is not None:
         return packed_text(decoded) == expected
     return _in_model(decoded) and identical(document, decoded)
 
 
 def worded(refusal: Exception) -> str:
-    """Return a refusal in a line that documents share: without values, which differ."""
+    """Format an exception in one line without values, so that documents can be grouped by it."""
     text = _VALUE.sub("...", " ".join(str(refusal).split()))
     return f"{type(refusal).__name__}: {text[:100]}" if text else type(refusal).__name__

@@ -1,7 +1,7 @@
-"""FlatBuffers: an ``.fbs`` for documents, and tables of it by Google's own library, which is pure Python.
+"""FlatBuffers contender: an ``.fbs`` schema, and tables by Google's pure-Python library.
 
-Without the compiler: its generated code would make the same calls of the library's builder and table, in this order.
-A document is read whole, into Python's own objects; that FlatBuffers can read one field in place is not asked here.
+Instead of compiling the schema, this module makes the calls to builder and table that generated code would make. It
+decodes whole documents into Python objects; the benchmark does not use FlatBuffers' in-place access to single fields.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from schemaless.bench.needs import needed
 from schemaless.bench.record_schema import Record, Scalar
 from schemaless.cell import JSONDocument
 
-# kind: (name in the schema, width in bytes, format of one in a vector)
+# kind: (name in the schema, width in bytes, struct format of a vector element)
 _SCALARS: Final = {
     "bool": ("bool", 1, "?"),
     "i32": ("int", 4, "i"),
@@ -40,7 +40,7 @@ def fbs_text(root: Record) -> str:
 
 
 def codec(root: Record) -> tuple[Callable[[JSONDocument], bytes], Callable[[bytes], JSONDocument]]:
-    """Return what encodes and decodes documents of a schema.
+    """Return an encoder and a decoder for documents of a schema.
 
     Raises:
         Missing: flatbuffers is not installed.
@@ -48,11 +48,11 @@ def codec(root: Record) -> tuple[Callable[[JSONDocument], bytes], Callable[[byte
     library = _Library()
     writers: dict[str, Callable[[Any, dict[str, Any]], int]] = {}
     readers: dict[str, Callable[[Any, int], dict[str, Any]]] = {}
-    for record, its_fields in records(root, wrap_lists=False):
-        writers[record.name] = library.writer(its_fields, writers)
-        readers[record.name] = library.reader(its_fields, readers)
+    for record, fields in records(root, wrap_lists=False):
+        writers[record.name] = library.writer(fields, writers)
+        readers[record.name] = library.reader(fields, readers)
     pack = Packer(None, native=False, wrap_lists=False).record(root)
-    unpack = Unpacker(_as_it_is, native=False, wrap_lists=False, copy_lists=False).record(root)
+    unpack = Unpacker(_identity, native=False, wrap_lists=False, copy_lists=False).record(root)
     write, read, builder_type = writers[root.name], readers[root.name], library.builder_type
 
     def encode(document: JSONDocument) -> bytes:
@@ -68,7 +68,7 @@ def codec(root: Record) -> tuple[Callable[[JSONDocument], bytes], Callable[[byte
 
 
 class _Library:
-    """The library's builder, table and number types."""
+    """Builder, table and number types of the library."""
 
     def __init__(self) -> None:
         self.builder_type = needed("flatbuffers.builder", "flatbuffers").Builder
@@ -84,7 +84,7 @@ class _Library:
     def writer(
         self, fields: list[Field], writers: Mapping[str, Callable[[Any, dict[str, Any]], int]]
     ) -> Callable[[Any, dict[str, Any]], int]:
-        """Return what writes a table: first what it refers to, then itself."""
+        """Return a function that writes a table: first the objects it references, then the table."""
         before = [
             (field.name, self._outside(field, writers)) for field in fields if field.repeated or _is_offset(field)
         ]
@@ -120,7 +120,7 @@ class _Library:
     def _outside(
         self, field: Field, writers: Mapping[str, Callable[[Any, dict[str, Any]], int]]
     ) -> Callable[[Any, Any], int]:
-        """Return what writes a string, a table or a vector."""
+        """Return a function that writes a referenced string, table or vector."""
         if isinstance(field.type, Record):
             one: Callable[[Any, Any], int] = writers[field.type.name]
         elif field.type.kind == "str":
@@ -152,7 +152,7 @@ class _Library:
     def reader(
         self, fields: list[Field], readers: Mapping[str, Callable[[Any, int], dict[str, Any]]]
     ) -> Callable[[Any, int], dict[str, Any]]:
-        """Return what reads a table's members; those that are not set are missing, or 0 where they are certain."""
+        """Return a function that reads a table's members; unset ones are omitted, or 0 if the field is always set."""
         table_type = self._table
         plan = [
             (4 + 2 * place, field.name, self._inside(field, readers), _zero(field))
@@ -210,7 +210,7 @@ def _string(builder: Any, text: str) -> int:
     return end
 
 
-def _as_it_is(record: Record) -> Callable[[Any], dict[str, Any]]:
+def _identity(record: Record) -> Callable[[Any], dict[str, Any]]:
     return lambda members: members
 
 
@@ -227,7 +227,7 @@ def _is_offset(field: Field) -> bool:
 
 
 def _nullable(field: Field) -> bool:
-    """Whether a scalar is not left out for being 0: it may be unset, or is a double (0.0 is equal to -0.0)."""
+    """Return whether 0 must be written: the field may be unset, or it is a double (0.0 equals -0.0)."""
     if field.repeated or isinstance(field.type, Record) or field.type.kind == "str":
         return False
     return not field.certain or field.type.kind == "float"

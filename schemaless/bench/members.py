@@ -1,7 +1,7 @@
-"""Documents to the named members of a schema's records and back: what Protocol Buffers, Thrift and FlatBuffers share.
+"""Converts documents to the named members of schema records and back, for Protocol Buffers, Thrift and FlatBuffers.
 
-None of them has JSON's values as they are: a union needs a field for each type, null and a missing key are the same
-unless a flag tells them apart, and what may not be repeated as it is gets a record around it.
+None of these can represent every JSON value directly. A union needs a field per type, a flag distinguishes null from a
+missing key, and a value that cannot be repeated is wrapped in a record.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 from schemaless.bench.record_schema import List, Map, Record, Scalar, Slot, element, kind_of
 
 Convert = Callable[[Any], Any] | None
-"""This is a function that returns what becomes of a value; None leaves it as it is."""
+"""Conversion of a value; None if no conversion is needed."""
 
 _TYPES: Final[dict[str, type]] = {
     "bool": bool,
@@ -33,12 +33,12 @@ class Field:
     """One field of a record.
 
     Attributes:
-        name: of the field.
-        key: of the document, for a comment.
-        type: of one value.
-        repeated: whether it holds many.
-        certain: whether it is always set.
-        union: the name of the union that it is a part of, or None.
+        name: name of the field.
+        key: key in the document, for a comment.
+        type: type of one value.
+        repeated: whether the field holds several values.
+        certain: whether the field is always set.
+        union: name of the union that the field belongs to, or None.
     """
 
     name: str
@@ -50,10 +50,10 @@ class Field:
 
 
 def fields_of(record: Record, *, wrap_lists: bool) -> list[Field]:
-    """Return a record's fields where a language repeats single values only.
+    """Return a record's fields for a language that repeats only single values.
 
     Args:
-        wrap_lists: whether an empty list cannot be told from none, and a union takes none: it is wrapped there.
+        wrap_lists: wrap a list where the language cannot distinguish an empty list from an unset one, and in unions.
     """
     fields = []
     for slot in record.slots:
@@ -73,43 +73,43 @@ def fields_of(record: Record, *, wrap_lists: bool) -> list[Field]:
 
 
 def records(root: Record, *, wrap_lists: bool) -> Iterator[tuple[Record, list[Field]]]:
-    """Yield every record that ``fields_of`` leads to, with its fields, each after those that it is made of."""
-    seen: set[str] = set()
+    """Yield every record reachable through ``fields_of`` with its fields, in dependency order."""
+    emitted: set[str] = set()
 
-    def below(record: Record) -> Iterator[tuple[Record, list[Field]]]:
-        if record.name in seen:
+    def visit(record: Record) -> Iterator[tuple[Record, list[Field]]]:
+        if record.name in emitted:
             return
-        seen.add(record.name)
+        emitted.add(record.name)
         fields = fields_of(record, wrap_lists=wrap_lists)
         for field in fields:
             if isinstance(field.type, Record):
-                yield from below(field.type)
+                yield from visit(field.type)
         yield record, fields
 
-    return below(root)
+    return visit(root)
 
 
 def comment(field: Field) -> str:
-    """Return what stands behind a field whose name is not its key: the key, as JSON."""
+    """Return a comment with the key, as JSON, for a field whose name differs from its key."""
     return "" if field.key in (field.name, "value") else f"  // {json.dumps(field.key)}"
 
 
 def needs_wrapper(slot: Slot, one: List | Map) -> bool:
-    """Whether a list that is not set has to be told from an empty one."""
+    """Return whether an unset list must be distinguished from an empty one."""
     return len(slot.types) > 1 or (not slot.certain and one.may_be_empty)
 
 
 def wrapper(slot: Slot, one: List | Map) -> Record:
-    """Return the record around a list."""
+    """Return a record that wraps a list."""
     inner = Slot("value", "value", (one,), null=False, absent=False, path=slot.path)
     return Record(f"{slot.path}List", [inner], wraps=True)
 
 
 class _Maker(ABC):
-    """What makes values of one kind from those of the other: the base of what packs and unpacks.
+    """Base of the converters between documents and members.
 
     Args:
-        native: whether lists of lists and maps need no records.
+        native: whether the language supports nested lists and maps without wrapper records.
         wrap_lists: as in ``fields_of``.
     """
 
@@ -119,11 +119,11 @@ class _Maker(ABC):
 
     @abstractmethod
     def record(self, record: Record) -> Convert:
-        """Return what makes a record, or is made of one."""
+        """Return the conversion to or from a record."""
 
     @abstractmethod
     def _wrapped(self, slot: Slot, one: List | Map, many: Convert) -> Convert:
-        """Return the same where a record is around the list."""
+        """Return the conversion of a list that is wrapped in a record."""
 
     def _list(self, one: List) -> Convert:
         item = self._item(one.item)
@@ -149,10 +149,10 @@ class _Maker(ABC):
 
 
 class Packer(_Maker):
-    """Makes the members of records from documents.
+    """Converts documents to the members of records.
 
     Args:
-        make: returns for a record what makes it of its members; None leaves them a dict.
+        make: returns the constructor of a record from its members; None leaves the members a dict.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Packer(_Maker):
         self._make = make
 
     def record(self, record: Record) -> Convert:
-        """Return what makes a record: of an object, or of the value that it wraps."""
+        """Return the conversion to a record from an object, or from the value that the record wraps."""
         made = None if self._make is None else self._make(record)
         if record.wraps:
             by_type = self._by_type(record.slots[0])
@@ -212,12 +212,12 @@ class Packer(_Maker):
 
 
 class Unpacker(_Maker):
-    """Makes documents from the members of records.
+    """Converts the members of records to documents.
 
     Args:
-        members: returns for a record what gives a made one's members as a dict that nobody else has, in the order of
-            its fields; those that are not set are None or missing.
-        copy_lists: whether lists come as something that is not a list.
+        members: returns, for a record type, a function that extracts the members as a new dict in field order; unset
+            members are None or missing.
+        copy_lists: whether the library returns lists as another type, so that they must be copied.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ class Unpacker(_Maker):
         self._copy_lists = copy_lists
 
     def record(self, record: Record) -> Callable[[Any], Any]:
-        """Return what makes an object of a record, or the value that it wraps."""
+        """Return the conversion from a record to an object, or to the value that the record wraps."""
         members_of = self._members(record)
         plan = []
         for slot in record.slots:
@@ -259,7 +259,7 @@ class Unpacker(_Maker):
             slot.certain and slot.name == slot.key and convert is None
             for slot, (_, _, convert, _, _, _) in zip(record.slots, plan, strict=True)
         ):
-            return members_of  # they are the object, in its order
+            return members_of  # the members already are the object, in key order
 
         def unpack(made: Any) -> Any:
             members = members_of(made)

@@ -1,4 +1,4 @@
-"""Libraries that a contender needs, and what to say where one is missing."""
+"""Imports the libraries that contenders need, and reports missing ones."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 
 class Missing(Exception):
-    """A contender's library cannot be imported; never leaves the room.
+    """Signals, within this package, that a contender's library cannot be imported.
 
     Attributes:
-        package: what is to be installed.
-        reason: what Python said.
+        package: the package to install.
+        reason: message of the ImportError.
     """
 
     def __init__(self, package: str, reason: str) -> None:
@@ -25,10 +25,10 @@ def needed(module: str, package: str) -> Any:
     """Import a module.
 
     Args:
-        package: what is installed to get it.
+        package: the package that provides the module.
 
     Raises:
-        Missing: it cannot be imported.
+        Missing: the module cannot be imported.
     """
     try:
         return import_module(module)
@@ -37,7 +37,7 @@ def needed(module: str, package: str) -> Any:
 
 
 def version_of(package: str) -> str | None:
-    """Return a package's version, or None where it is not installed."""
+    """Return a package's version, or None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

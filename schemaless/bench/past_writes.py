@@ -1,7 +1,7 @@
-"""A history of writes, made up and seeded: growth, weekdays, noise, columns, gaps among added_ids that go with size.
+"""Generates a seeded history of writes with growth, weekdays, noise, several columns and gaps between added_ids.
 
-For benchmarks, demonstrations and tests of what is measured over months: real documents have no such history. Cells are
-written with their own added_id and created_at, which no application does.
+Benchmarks, demos and tests use it for reports over months of data, which no real corpus provides. Unlike an
+application, it writes cells with explicit added_id and created_at.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _WORDS: Final = words_of(
     "stop street the to trip uptown west"
 )
 _ROWS: Final = 400
-"""One INSERT has so many rows."""
+"""Rows per INSERT."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column, and how it is written.
+    """Write pattern of one column.
 
     Attributes:
-        name: of the column.
-        cells_per_day: on a weekday of the first week.
-        text_bytes: of the documents as JSON text: the median.
-        spread: of their logarithm.
-        weekend_share: of a weekday's cells, on Saturday and Sunday.
-        codec: what bodies are stored in.
-        legacy_days: before that, so many first days are bare JSON text.
+        name: name of the column.
+        cells_per_day: number of cells on the first weekday.
+        text_bytes: median size of the documents as JSON text.
+        spread: standard deviation of the logarithm of the size.
+        weekend_share: cells on Saturdays and Sundays, relative to a weekday.
+        codec: name of the codec.
+        legacy_days: number of initial days whose bodies are legacy JSON text.
     """
 
     name: str
@@ -57,16 +57,16 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class PastWrites:
-    """What to make up.
+    """Parameters of a history.
 
     Attributes:
-        seed: the same one gives the same history.
-        days: how many, before ``until``.
-        until: the first day without cells, UTC.
-        columns: what is written.
-        growth_per_day: share by which each day has more than the one before.
-        noise: of a day's cells, as the standard deviation of their logarithm.
-        gap_bytes: so many body bytes leave one added_id unused behind them; 0 for no gaps.
+        seed: random seed; the same seed gives the same history.
+        days: number of days before ``until``.
+        until: first day without cells, UTC.
+        columns: the columns to write.
+        growth_per_day: daily growth as a fraction.
+        noise: standard deviation of the logarithm of a day's number of cells.
+        gap_bytes: skip one added_id per this many body bytes; 0 for no gaps.
     """
 
     seed: int
@@ -79,10 +79,10 @@ class PastWrites:
 
 
 class Made(NamedTuple):
-    """A cell that was made up.
+    """A generated cell.
 
     Attributes:
-        text_bytes: its document as JSON text.
+        text_bytes: size of the document as JSON text.
     """
 
     shard: int
@@ -95,7 +95,7 @@ class Made(NamedTuple):
 
 
 def cells(history: PastWrites, shard_count: int) -> Iterator[Made]:
-    """Yield a history's cells in the order of their times."""
+    """Yield the cells of a history in chronological order."""
     drawn = random.Random(history.seed)  # noqa: S311 - nothing secret
     text = " ".join(drawn.choices(_WORDS, k=40_000))
     last_ids = [0] * shard_count
@@ -104,14 +104,14 @@ def cells(history: PastWrites, shard_count: int) -> Iterator[Made]:
     for number in range(history.days):
         day = history.until - timedelta(days=history.days - number)
         midnight = datetime(day.year, day.month, day.day, tzinfo=UTC)
-        coming: list[tuple[float, Column]] = []
+        arrivals: list[tuple[float, Column]] = []
         for column in history.columns:
             expected = column.cells_per_day * (1 + history.growth_per_day) ** number
             expected *= column.weekend_share if day.weekday() >= 5 else 1.0
             cells_today = round(expected * math.exp(drawn.gauss(0.0, history.noise)))
-            # More by day than by night.
-            coming += [(_hour(drawn) * 3600, column) for _ in range(cells_today)]
-        for second, column in sorted(coming, key=lambda arrival: arrival[0]):
+            # More cells by day than at night.
+            arrivals += [(_hour(drawn) * 3600, column) for _ in range(cells_today)]
+        for second, column in sorted(arrivals, key=lambda arrival: arrival[0]):
             count += 1
             size = int(column.text_bytes * math.exp(drawn.gauss(0.0, column.spread)))
             begin = drawn.randrange(0, len(text) // 2)
@@ -135,10 +135,10 @@ def cells(history: PastWrites, shard_count: int) -> Iterator[Made]:
 
 
 def write(store: Datastore, history: PastWrites) -> int:
-    """Write a history into an empty datastore; return how many cells it has.
+    """Write a history into an empty datastore, and return the number of cells.
 
     Raises:
-        ServerError: a server cannot be reached, or refuses.
+        ServerError: a server is unreachable or rejects a statement.
     """
     waiting: defaultdict[int, list[Made]] = defaultdict(list)
     count = 0

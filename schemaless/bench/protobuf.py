@@ -1,6 +1,6 @@
-"""Protocol Buffers: a ``.proto`` for documents, and messages of it by Google's own library (upb).
+"""Protocol Buffers contender: a ``.proto`` schema, and messages by Google's library (upb).
 
-The messages are made from a descriptor in memory, so that no compiler is needed; the text says the same.
+Message classes are created from an in-memory descriptor, equivalent to the schema text, so no compiler is needed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def descriptor(root: Record) -> Any:
 
 
 def codec(root: Record) -> tuple[Callable[[JSONDocument], bytes], Callable[[bytes], JSONDocument]]:
-    """Return what encodes and decodes documents of a schema.
+    """Return an encoder and a decoder for documents of a schema.
 
     Raises:
         Missing: protobuf is not installed.
@@ -98,7 +98,7 @@ def codec(root: Record) -> tuple[Callable[[JSONDocument], bytes], Callable[[byte
 
 
 def _members(fields: list[Field]) -> Callable[[Any], dict[str, Any]]:
-    """Return what gives the members of a message that are set."""
+    """Return a function that extracts the fields that are set in a message."""
     sure = [field.name for field in fields if field.certain]
     maybe = [field.name for field in fields if not field.certain and not field.repeated]
     lists = [field.name for field in fields if not field.certain and field.repeated]
@@ -121,7 +121,7 @@ def _members(fields: list[Field]) -> Callable[[Any], dict[str, Any]]:
 
 
 def _optional(field: Field) -> bool:
-    """Whether a field needs the word: messages tell by themselves whether they are set."""
+    """Return whether a field needs the ``optional`` label; message fields always track presence."""
     return not field.certain and not field.repeated and isinstance(field.type, Scalar)
 
 

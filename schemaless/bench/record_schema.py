@@ -1,7 +1,7 @@
-"""A schema for documents, in no language yet: records of named fields, each with its types, and what unset means.
+"""Language-neutral schema of documents: records of named fields with their types and presence.
 
-Written from the shape that the documents had, as somebody would write it by hand who knows them all. ``protobuf``,
-``thrift``, ``avro`` and ``flatbuffers`` each write it down in their language and use that.
+The schema is derived from the shape of all documents, like one written by hand with full knowledge of them.
+``protobuf``, ``thrift``, ``avro`` and ``flatbuffers`` translate it to their languages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from schemaless.bench.shapes import Shape
 
-# What a name may not be in one of the languages, or as an attribute of an object that Python's libraries make of them.
+# Reserved words of the languages, and attribute names that their Python libraries use on generated objects.
 _RESERVED: Final = frozenset(
     re.findall(
         r"\w+",
@@ -33,7 +33,7 @@ _RESERVED: Final = frozenset(
     )
 )
 MAX_DEPTH: Final = 64
-"""Documents with more levels get no schema: the libraries take about 100, their wrappers included."""
+"""Maximum depth of documents that get a schema; the libraries support about 100 levels, wrappers included."""
 
 _ENDINGS: Final = ("", "bool", "int", "float", "str", "list", "map", "record", "null", "kind")
 _WORDS: Final = re.compile(r"[A-Za-z0-9]+")
@@ -41,12 +41,12 @@ _WORDS: Final = re.compile(r"[A-Za-z0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A single value.
+    """A scalar type.
 
     Attributes:
         kind: ``bool``, ``int``, ``float`` or ``str``.
-        lowest: the least integer that was met.
-        highest: the greatest.
+        lowest: lowest integer in the documents.
+        highest: highest integer in the documents.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class Scalar:
 
     @property
     def bits(self) -> int:
-        """How wide a signed integer has to be: 32 or 64."""
+        """Width of the signed integer type: 32 or 64."""
         return 32 if self.lowest >= -(2**31) and self.highest < 2**31 else 64
 
 
@@ -64,9 +64,9 @@ class Record:
     """An object with known keys, in their order.
 
     Attributes:
-        name: of the type, such as ``LegOrigin``; no other has it.
-        slots: its fields.
-        wraps: it is no object of the document: a wrapper around the one value in its one slot.
+        name: unique name of the type, such as ``LegOrigin``.
+        slots: the fields.
+        wraps: whether the record is not an object of the document but a wrapper around the value of its only slot.
     """
 
     name: str
@@ -76,11 +76,11 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """A list, and what one item of it may be.
+    """A list type.
 
     Attributes:
-        item: never absent.
-        may_be_empty: whether an empty one was met.
+        item: slot of an item; never absent.
+        may_be_empty: whether the documents contain an empty list here.
     """
 
     item: Slot
@@ -92,9 +92,9 @@ class Map:
     """An object with free-form keys.
 
     Attributes:
-        value: never absent.
-        entry: the record for one key and its value, for languages whose own maps keep no order.
-        may_be_empty: whether an empty one was met.
+        value: slot of a value; never absent.
+        entry: record of a key and its value, for languages whose maps are unordered.
+        may_be_empty: whether the map may be empty.
     """
 
     value: Slot
@@ -107,15 +107,15 @@ Type = Scalar | Record | List | Map
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A place that a value may stand in: a record's field, a list's item, a map's value.
+    """A position of a value: a record's field, a list's item, or a map's value.
 
     Attributes:
-        key: in the document.
-        name: in the schema; for what several types need, ``name_of`` makes the others.
-        types: what it may hold but null, one for each kind; several make it a union, none is a place for null only.
-        null: whether it may be null.
+        key: key in the document.
+        name: name in the schema; ``name_of`` derives the names of a union's fields.
+        types: types other than null, at most one of each kind. Several form a union; none means always null.
+        null: whether the value may be null.
         absent: whether the key may be missing.
-        path: the name that types in it begin with.
+        path: prefix of the names of nested types.
     """
 
     key: str
@@ -126,27 +126,27 @@ class Slot:
     path: str
 
     def name_of(self, one: Type) -> str:
-        """Return the name of the field for one of the types, where a language has no unions of all of them."""
+        """Return the field name for one of the types, for languages that need a field per type of a union."""
         return self.name if len(self.types) == 1 else f"{self.name}_{kind_of(one)}"
 
     @property
     def null_mark(self) -> str | None:
-        """The name of a flag that tells null from a missing key, where both were met."""
+        """Name of the flag that distinguishes null from a missing key, or None if it is not needed."""
         return f"{self.name}_null" if self.null and self.absent else None
 
     @property
     def certain(self) -> bool:
-        """Whether there is always a value of one type."""
+        """Whether the slot always holds a value of one type."""
         return len(self.types) == 1 and not self.null and not self.absent
 
 
 def kind_of(one: Type) -> str:
-    """Return a word for a type: ``bool``, ``int``, ``float``, ``str``, ``list``, ``map`` or ``record``."""
+    """Return the kind of a type: ``bool``, ``int``, ``float``, ``str``, ``list``, ``map`` or ``record``."""
     return one.kind if isinstance(one, Scalar) else type(one).__name__.lower()
 
 
 def schema_of(shape: Shape) -> Record:
-    """Return the root of a schema: the record of the documents, or one that wraps what else they are."""
+    """Return the root record: that of the documents, or a wrapper if they are not all objects."""
     names = _Names()
     slot = _slot(shape, "value", "value", "Document", names, absent=False)
     if len(slot.types) == 1 and isinstance(slot.types[0], Record) and not slot.null:
@@ -155,14 +155,14 @@ def schema_of(shape: Shape) -> Record:
 
 
 def element(slot: Slot) -> Scalar | Record:
-    """Return what an item is in a language that repeats single values only: itself, or a record that wraps it."""
+    """Return the repeatable type of an item, for languages that repeat only single values; wraps it if necessary."""
     if slot.certain and isinstance(slot.types[0], Scalar | Record):
         return slot.types[0]
     return Record(f"{slot.path}Item", [slot], wraps=True)
 
 
 class _Names:
-    """Gives out names of types, each once."""
+    """Generates unique type names."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
@@ -172,7 +172,7 @@ class _Names:
         while name.lower() in self._taken:
             number += 1
             name = f"{wanted}{number}"
-        # What the languages make of it has to be free as well.
+        # Names that the languages derive from it must be unique as well.
         self._taken.update(f"{name}{suffix}".lower() for suffix in ("", "Item", "List", "Entry"))
         return name
 
@@ -187,7 +187,7 @@ def _slot(shape: Shape, key: str, name: str, path: str, names: _Names, *, absent
         types.append(Scalar("int", shape.lowest, shape.highest))
     types.extend(Scalar(kind) for kind in ("float", "str") if kinds[kind])
     if kinds["list"]:
-        # Lists that were always empty could hold anything.
+        # All lists were empty, so any item type will do.
         items = shape.items or _strings()
         types.append(List(_slot(items, "value", "value", f"{path}Value", names, absent=False), shape.empty_lists > 0))
     if kinds["object"]:
@@ -219,7 +219,7 @@ def _strings() -> Shape:
 
 
 def _field_names(keys: Iterable[str]) -> list[str]:
-    """Return a name for each key that every language takes, and that no other has, however they spell it."""
+    """Return a field name per key that is valid in every language and unique after their case conversions."""
     taken: set[str] = set()
     names = []
     for key in keys:
@@ -231,7 +231,7 @@ def _field_names(keys: Iterable[str]) -> list[str]:
         if wanted.lower() in _RESERVED:
             wanted += "_value"
         name, number = wanted, 1
-        # A union's fields and its flag are called after it: these names have to be free, too.
+        # The names of a union's fields and of its flag derive from this one and must be unique as well.
         while not taken.isdisjoint(derived := [name.replace("_", "").lower() + end for end in _ENDINGS]):
             number += 1
             name = f"{wanted}_{number}"

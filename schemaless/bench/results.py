@@ -1,4 +1,4 @@
-"""What a benchmark found, as values: times with their spread, bytes, what was lost, and on what machine."""
+"""Results of a benchmark: times with their spread, sizes, fidelity, and the machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from schemaless.numbers import Interval
 
 STAGES: Final = ("encode", "compress", "inflate", "decode")
 BASELINE: Final = ("json", "zlib")
-"""Factors are relative to these two, as in the article."""
+"""Serializer and compressor that factors are relative to, as in the article."""
 
 _LIBRARIES: Final = (
     "cbor2",
@@ -39,7 +39,7 @@ _LIBRARIES: Final = (
 
 
 def spread_of(values: Sequence[float]) -> Interval:
-    """Return the median of at least one value, between the quartiles; of three and fewer, the least and greatest."""
+    """Return the median and quartiles of the values; of up to three values, the median, minimum and maximum."""
     if len(values) <= 3:
         return Interval(min(values), median(values), max(values))
     low, mid, high = quantiles(values, n=4, method="inclusive")
@@ -48,14 +48,14 @@ def spread_of(values: Sequence[float]) -> Interval:
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """What became of the documents on the way there and back.
+    """Round-trip fidelity: number of documents by outcome.
 
     Attributes:
-        exact: came back the same, value by value: 1 is not 1.0, and the order of keys counts.
-        order: came back the same but for the order of keys.
-        changed: came back as something else.
-        refused: could not be encoded, compressed or decoded at all; bytes and times are without them.
-        reasons: how many for each reason, with the number of the first such document.
+        exact: identical, value by value: 1 differs from 1.0, and the order of keys counts.
+        order: identical except for the order of keys.
+        changed: different from the original.
+        refused: failed to encode, compress or decode; excluded from sizes and times.
+        reasons: number of documents for each reason, with the number of the first one.
     """
 
     exact: int = 0
@@ -66,28 +66,28 @@ class Fidelity:
 
     @property
     def mark(self) -> str:
-        """Nothing for exact, ``~`` where only the order of keys is lost, ``!`` where more is."""
+        """Empty if exact, ``~`` if only the order of keys is lost, ``!`` otherwise."""
         return "!" if self.changed or self.refused else "~" if self.order else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """A serializer and a compressor.
+    """Results of a serializer with a compressor.
 
     Attributes:
-        store: whether it is a codec of the store, with envelope and checksum.
-        size_bytes: of all documents that it carries.
-        stages: CPU time in ms of all documents, for each of ``STAGES``.
-        write_ms: encode and compress together.
-        read_ms: inflate and decode together.
-        total_ms: all four.
-        size_factor: of the baseline's bytes for the same documents.
-        time_factor: of the baseline's time, round by round; None where documents were refused.
-        write_cost: writing, as a multiple of encoding alone: what compression costs on top.
-        read_cost: reading, as a multiple of decoding alone.
-        fidelity: what became of the documents.
-        on_front: nothing exact is both smaller and faster.
-        article: what the article measured, or None.
+        store: whether this is a codec of the store, with envelope and checksum.
+        size_bytes: total size of all documents that were not refused.
+        stages: CPU time for all documents in ms, for each of ``STAGES``.
+        write_ms: encode plus compress.
+        read_ms: inflate plus decode.
+        total_ms: all four stages.
+        size_factor: size relative to the baseline's for the same documents.
+        time_factor: time relative to the baseline's, round by round; None if documents were refused.
+        write_cost: write time as a multiple of encode time: the overhead of compression.
+        read_cost: read time as a multiple of decode time.
+        fidelity: round-trip outcomes.
+        on_front: whether the combination is on the Pareto front: nothing exact is both smaller and faster.
+        article: the article's figures, or None.
     """
 
     serializer: str
@@ -108,23 +108,23 @@ class Combination:
 
     @property
     def name(self) -> str:
-        """``cbor zlib``; a codec of the store is called ``store msgpack+zlib``."""
+        """Display name, such as ``cbor zlib``, or ``store msgpack+zlib`` for a codec of the store."""
         return f"{self.serializer}{'+' if self.store else ' '}{self.compressor}"
 
 
 @dataclass(frozen=True, slots=True)
 class CorpusFacts:
-    """Which documents were measured.
+    """Description of a corpus.
 
     Attributes:
-        name: of the corpus.
-        about: what they are.
-        documents: how many.
-        json_bytes: as compact JSON text.
-        median_bytes: of one.
-        largest_bytes: of one.
-        rows: how many rows they belong to, or None where nothing was told about rows.
-        sha256: of their lines.
+        name: name of the corpus.
+        about: one-line description.
+        documents: number of documents.
+        json_bytes: total size as compact JSON text.
+        median_bytes: median size of a document as compact JSON text.
+        largest_bytes: largest size of a document as compact JSON text.
+        rows: number of rows, or None if the corpus does not assign documents to rows.
+        sha256: digest of the lines.
     """
 
     name: str
@@ -139,15 +139,15 @@ class CorpusFacts:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where it was measured.
+    """The machine that ran the benchmark.
 
     Attributes:
-        processor: its model.
-        cores: how many this process may use.
-        memory_gib: of the machine.
+        processor: processor model.
+        cores: number of cores available to this process.
+        memory_gib: physical memory in GiB.
         system: kernel and architecture.
         python: implementation and version.
-        libraries: versions of what took part.
+        libraries: versions of the installed contenders.
     """
 
     processor: str
@@ -160,19 +160,19 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one corpus gave.
+    """Results for one corpus.
 
     Attributes:
-        measured_at: when it began, UTC, to the second.
-        rounds: how many were measured.
-        rounds_wanted: how many were asked for; more where it was stopped.
-        cpu_share: how much of the time the processor was this process's: 1.0 on a quiet machine.
-        load: the machine's load average over a minute, at the beginning and at the end.
-        combinations: the smallest first, those that refused documents last.
-        absentees: contenders whose library is missing.
-        failed: combinations that could not be measured at all, with the reason.
-        settings: what compressors were set to: levels, and sizes of dictionaries.
-        schemas: the text of each schema that was written and used, by file name.
+        measured_at: start time, UTC, to the second.
+        rounds: number of completed rounds.
+        rounds_wanted: number of requested rounds; larger than ``rounds`` if the run was interrupted.
+        cpu_share: CPU time divided by wall time; 1.0 on an idle machine.
+        load: one-minute load average at the start and at the end.
+        combinations: results, smallest first; those that refused documents come last.
+        absentees: contenders whose library is not installed.
+        failed: reason for each combination that could not be measured.
+        settings: compressor levels and dictionary sizes.
+        schemas: text of each generated schema, by file name.
     """
 
     corpus: CorpusFacts
@@ -189,7 +189,7 @@ class Result:
     schemas: dict[str, str]
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything but the schemas' text, for ``json.dumps``."""
+        """Return a JSON-compatible dict of everything except the text of the schemas."""
         return {
             "corpus": asdict(self.corpus),
             "machine": asdict(self.machine),
@@ -210,7 +210,7 @@ class Result:
 
 
 def front_of(combinations: Iterable[Combination]) -> set[str]:
-    """Return the names of those on the Pareto front: exact, and nothing exact is both smaller and faster."""
+    """Return the names on the Pareto front: exact combinations such that no exact one is both smaller and faster."""
     front = set()
     fastest = float("inf")
     timed = [
@@ -226,7 +226,7 @@ def front_of(combinations: Iterable[Combination]) -> set[str]:
 
 
 def this_machine() -> Machine:
-    """Describe the machine."""
+    """Describe the current machine."""
     libraries = {name: version for name in _LIBRARIES if (version := version_of(name)) is not None}
     return Machine(
         processor=_processor(),

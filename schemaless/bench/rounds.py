@@ -1,13 +1,12 @@
-"""The method: every contender on every document, its four stages timed apart, in interleaved rounds.
+"""The benchmark method: every contender on every document, four stages timed separately, in interleaved rounds.
 
-A rehearsal comes first. It encodes and decodes each document by itself, compares what comes back, and notes sizes and
-refusals. Then each round goes through the documents in chunks of about a MB (through few documents more than once);
-with each chunk every contender has its turn before the next chunk begins, so that a machine that drifts hits all alike,
-and who begins changes from chunk to chunk. What is timed is the CPU time of this thread: others on the machine count
-only as far as they disturb caches and clocks, and ``Result.cpu_share`` says how much there was of them. The garbage
-collector is off meanwhile, and freed memory stays with the process.
+A rehearsal encodes and decodes each document once, compares the result, and records sizes and refusals. Each round then
+processes the documents in chunks of about a MB, repeating small corpora. All contenders process a chunk before the next
+one begins, and the first contender rotates, so that drift of the machine affects all alike. Times are this thread's CPU
+time: other load matters only through caches and clock rates, and ``Result.cpu_share`` shows how much there was. The
+garbage collector is disabled during a run, and freed memory stays with the process.
 
-Every decode of every round is compared with its document, outside of what is timed.
+Every decoded document of every round is compared with the original, outside the timed sections.
 """
 
 from __future__ import annotations
@@ -51,14 +50,13 @@ from schemaless.numbers import Interval
 _CHUNK_BYTES: Final = 1 << 20
 
 _CHUNK_DOCUMENTS: Final = 250
-"""A chunk has at most so many: thousands of results held at once would cost memory that one after the other do not."""
+"""Maximum number of documents per chunk, which bounds the number of results held in memory."""
 
 _ROUND_BYTES: Final = 2 << 20
-"""A round goes over fewer bytes of documents more than once; its times are those of one pass."""
-
+"""A round repeats smaller corpora up to about this many bytes; its times are per pass."""
 
 _KEPT_MEMORY: Final = ((-1, 1 << 30), (-3, 32 << 20))
-"""These are glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, as malloc.h numbers them, and bytes."""
+"""glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD (numbers from malloc.h), in bytes."""
 
 _REASONS_KEPT: Final = 20
 
@@ -67,7 +65,7 @@ _ns = time.thread_time_ns
 
 @dataclass(slots=True)
 class _Tally:
-    """What the rehearsal found about a serializer, or about a compressor behind it."""
+    """Outcomes of the rehearsal for one serializer."""
 
     exact: int = 0
     order: int = 0
@@ -84,7 +82,7 @@ class _Tally:
 
 @dataclass(slots=True)
 class _Pair:
-    """A combination while it is measured."""
+    """State of one combination during the run."""
 
     serializer: Serializer
     compressor: Compressor
@@ -97,7 +95,7 @@ class _Pair:
 
 @dataclass(slots=True)
 class _Entrant:
-    """A serializer with the compressors behind it, while it is measured."""
+    """State of one serializer and its compressors during the run."""
 
     serializer: Serializer
     pairs: list[_Pair]
@@ -107,14 +105,14 @@ class _Entrant:
 
 
 class Benchmark:
-    """One corpus and everybody who competes on it.
+    """Benchmark of all contenders on one corpus.
 
     Args:
         corpus: the documents.
-        rounds: how many; more make the spread smaller.
-        only_serializers: names; None for all. The baseline always takes part.
-        only_compressors: names; None for all.
-        most_passes: how often a round goes over few documents, at most, so that it can be timed.
+        rounds: number of rounds; more rounds narrow the spread.
+        only_serializers: names of serializers to include, or None for all. The baseline is always included.
+        only_compressors: names of compressors to include, or None for all. The baseline is always included.
+        most_passes: maximum number of passes over a small corpus in one round.
     """
 
     def __init__(
@@ -135,7 +133,7 @@ class Benchmark:
         self._wall_ns = 0
         self._cpu_ns = 0
         self._text_bytes = [len(ENGINE.json.dumps(document)) for document in corpus.documents]
-        # Which half a document is in, by its row: a dictionary trained on one half is judged on the other.
+        # Assign rows to halves: a dictionary trained on one half is evaluated on the other.
         self._folds = [zlib.crc32(row.encode("utf-8", "backslashreplace")) & 1 for row in corpus.rows]
         self._chunks = _chunks(self._text_bytes, self._folds)
         self._passes = max(1, min(most_passes, _ROUND_BYTES // max(1, sum(self._text_bytes))))
@@ -145,19 +143,19 @@ class Benchmark:
 
     @property
     def steps(self) -> int:
-        """How many steps ``run`` reports."""
+        """Total number of steps that ``run`` reports."""
         return (self._rounds_wanted * self._passes + 1) * len(self._chunks) * len(self._entrants)
 
     def run(self, listener: Listener = ignore_events) -> Result:
-        """Measure, and return what was found.
+        """Run the benchmark.
 
-        An interrupt after the first whole round ends it with the rounds that are whole.
+        An interrupt after the first complete round ends the run and returns the completed rounds.
 
         Args:
-            listener: told each advance, in ``steps``.
+            listener: receives an ``Advanced`` event for each of ``steps``.
 
         Raises:
-            KeyboardInterrupt: before there was anything to return.
+            KeyboardInterrupt: interrupted before the first round was complete.
         """
         began = datetime.now(UTC)
         load = os.getloadavg()[0]
@@ -181,20 +179,20 @@ class Benchmark:
             gc.unfreeze()
         return self._result(began, (load, os.getloadavg()[0]))
 
-    # ---- who takes part
+    # ---- contenders
 
     def _enter(
         self, only_serializers: frozenset[str] | None, only_compressors: frozenset[str] | None
     ) -> list[_Entrant]:
         entrants: list[_Entrant] = []
-        behind: list[tuple[Compressor, Sequence[Compressor]]] = []
+        plain: list[tuple[Compressor, Sequence[Compressor]]] = []
         for compressor in compressors():
             if only_compressors is not None and compressor.name not in only_compressors:
                 continue
             if isinstance(compressor, Absentee):
                 self._absentees.append(compressor)
             else:
-                behind.append((compressor, (compressor, compressor)))
+                plain.append((compressor, (compressor, compressor)))
         shape = shape_of(self._corpus.documents)
         for serializer in serializers(schema_of(shape) if shape.depth() <= MAX_DEPTH else None):
             if only_serializers is not None and serializer.name not in only_serializers:
@@ -209,7 +207,7 @@ class Benchmark:
                 self._schemas[serializer.schema[0]] = serializer.schema[1]
             pairs = [
                 _Pair(serializer, compressor, folds)
-                for compressor, folds in behind
+                for compressor, folds in plain
                 if compressor.store == serializer.store
             ]
             if serializer.store and (only_compressors is None or dictionaries.NAME in only_compressors):
@@ -218,7 +216,7 @@ class Benchmark:
         return entrants
 
     def _trained(self, serializer: Serializer) -> Iterator[_Pair]:
-        """Yield the store's serializer with its dictionaries, or note why there are none."""
+        """Yield the serializer combined with zstd dictionaries, or record why they cannot be trained."""
         (kind,) = (kind for kind in SERIALIZERS if serializer.name == f"store {kind.name}")
         try:
             folds = dictionaries.compressors(kind, self._corpus.documents, self._corpus.rows, self._folds)
@@ -271,7 +269,7 @@ class Benchmark:
     # ---- rounds
 
     def run_round(self, number: int, listener: Listener) -> None:
-        """Measure each entrant once."""
+        """Time each entrant on all chunks."""
         encode_ns: Counter[str] = Counter()
         decode_ns: Counter[str] = Counter()
         compress_ns: Counter[tuple[str, str]] = Counter()
@@ -324,7 +322,7 @@ class Benchmark:
                 key = (entrant.serializer.name, pair.compressor.name)
                 pair.compress_ns.append(compress_ns[key] // self._passes)
                 pair.inflate_ns.append(inflate_ns[key] // self._passes)
-        self._rounds += 1  # last: an interrupt before counts for nothing
+        self._rounds += 1  # last, so that an interrupted round does not count
 
     def _compare(self, entrant: _Entrant, places: list[int], decoded: list[JSONDocument]) -> None:
         for place, one in zip(places, decoded, strict=True):
@@ -416,10 +414,11 @@ class Benchmark:
 
 
 def _keep_memory() -> None:
-    """Have glibc keep what is freed, for the rest of this process; other libraries are left as they are.
+    """Make glibc keep freed memory for the rest of this process; a no-op with other C libraries.
 
-    It would give memory back to the kernel when a chunk's results are freed, and fault it in again with the next chunk:
-    ten times the time of encoding short documents with orjson, which asks for 1 KiB each at first.
+    By default glibc returns memory to the kernel when a chunk's results are freed, and the next chunk faults it in
+    again. With short documents and orjson, which first allocates 1 KiB for each, that takes ten times as long as
+    encoding.
     """
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
@@ -428,7 +427,7 @@ def _keep_memory() -> None:
 
 
 def _chunks(sizes: list[int], folds: list[int]) -> list[list[int]]:
-    """Return the places of the documents in chunks of about a MB and 250 documents, each of one half."""
+    """Split document indexes into chunks of one half each, up to about a MB or ``_CHUNK_DOCUMENTS``."""
     chunks = []
     for half in (0, 1):
         chunk: list[int] = []
@@ -451,7 +450,7 @@ def _wanted(names: Iterable[str] | None, part: int) -> frozenset[str] | None:
 
 
 def _stages(entrant: _Entrant, pair: _Pair, rounds: int) -> list[tuple[float, float, float, float]]:
-    """Return the times of each round in ms, in the order of ``STAGES``."""
+    """Return each round's times in ms, in the order of ``STAGES``."""
     return [
         (
             entrant.encode_ns[number] / 1e6,

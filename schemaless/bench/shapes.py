@@ -1,7 +1,7 @@
-"""What documents have in common: the shape that a schema can be written from. Nothing about any schema language.
+"""Infers the common shape of documents, independent of any schema language.
 
-A shape says what stood at one place of the documents: how often which kind of value, the range of integers, the keys of
-objects with their order, what lists held. Objects with free-form keys are told from records by ``Shape.is_map``.
+A shape describes one position in the documents: counts of each kind of value, the range of integers, the keys of
+objects and their order, and the items of lists. ``Shape.is_map`` distinguishes free-form objects from records.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from schemaless.cell import JSONDocument
 
 _SEQUENCES_KEPT: Final = 4096
-"""So many of the orders in which keys came are kept; records have few."""
+"""Maximum number of distinct key orders to keep; records have few."""
 
 _MAP_MIN_KEYS: Final = 16
 _MAP_MAX_PRESENCE: Final = 0.1
@@ -26,15 +26,15 @@ _DATA_KEY: Final = re.compile(
 
 
 class Shape:
-    """What stood at one place.
+    """Shape of the values at one position.
 
     Attributes:
-        kinds: how often each kind stood here: ``null``, ``bool``, ``int``, ``float``, ``str``, ``list``, ``object``.
-        lowest: the least integer.
-        highest: the greatest integer.
-        empty_lists: how many of the lists were empty.
-        items: the shape of what stood in the lists.
-        fields: the shapes of the members of objects, by key.
+        kinds: number of values of each kind: ``null``, ``bool``, ``int``, ``float``, ``str``, ``list``, ``object``.
+        lowest: lowest integer, at most 0.
+        highest: highest integer, at least 0.
+        empty_lists: number of empty lists.
+        items: shape of the items of lists, or None.
+        fields: shapes of the members of objects, by key.
     """
 
     __slots__ = ("_sequences", "empty_lists", "fields", "highest", "items", "kinds", "lowest")
@@ -49,7 +49,7 @@ class Shape:
         self._sequences: Counter[tuple[str, ...]] = Counter()
 
     def add(self, value: JSONDocument) -> None:
-        """Take note of one more value at this place."""
+        """Add a value to the statistics."""
         kind = _KINDS[type(value)]
         self.kinds[kind] += 1
         if kind == "int":
@@ -75,11 +75,11 @@ class Shape:
 
     @property
     def total(self) -> int:
-        """How many values stood here."""
+        """Number of values."""
         return self.kinds.total()
 
     def depth(self) -> int:
-        """Return how many levels of lists and objects stand one inside the other."""
+        """Return the nesting depth of lists and objects."""
         deepest = 0
         level: list[Shape] = [self]
         while level := [inner for shape in level for inner in (*shape.fields.values(), shape.items) if inner]:
@@ -87,25 +87,25 @@ class Shape:
         return deepest
 
     def merged(self, other: Shape) -> Shape:
-        """Return the shape of both places as one."""
+        """Return the combined shape of two positions."""
         both = Shape()
         both.kinds = self.kinds + other.kinds
         both.lowest, both.highest = min(self.lowest, other.lowest), max(self.highest, other.highest)
         both.empty_lists = self.empty_lists + other.empty_lists
         both.items = self.items.merged(other.items) if self.items and other.items else self.items or other.items
         for key in (*self.fields, *(key for key in other.fields if key not in self.fields)):
-            mine, its = self.fields.get(key), other.fields.get(key)
-            merged = mine.merged(its) if mine and its else mine or its
+            mine, theirs = self.fields.get(key), other.fields.get(key)
+            merged = mine.merged(theirs) if mine and theirs else mine or theirs
             assert merged is not None
             both.fields[key] = merged
         both._sequences = Counter(dict((self._sequences + other._sequences).most_common(_SEQUENCES_KEPT)))
         return both
 
     def is_map(self) -> bool:
-        """Whether the objects here have free-form keys, and values of one kind.
+        """Return whether the objects are maps: free-form keys with values of one kind.
 
-        So it is where all of at least 4 keys look like data (numbers, dates, hashes, UUIDs), or where there are at
-        least 16 keys of which an object has less than a tenth.
+        Keys are free-form if there are at least 4 and all look like data (numbers, dates, hashes, UUIDs), or if there
+        are at least 16 and an object has less than a tenth of them on average.
         """
         if len(self.fields) < _DATA_MIN_KEYS:
             return False
@@ -120,16 +120,16 @@ class Shape:
         )
 
     def map_values(self) -> Shape:
-        """Return the shape of what a map holds."""
+        """Return the combined shape of a map's values."""
         values = Shape()
         for field in self.fields.values():
             values = values.merged(field)
         return values
 
     def ordered_keys(self) -> list[str]:
-        """Return the keys in an order that agrees with that of every object, as far as there is one.
+        """Return the keys in an order consistent with every object, if possible.
 
-        Where objects contradict each other, few of them are contradicted.
+        If objects conflict, the order violates few of them.
         """
         rank: dict[str, float] = {}
         into: dict[str, Counter[str]] = {key: Counter() for key in self.fields}
@@ -143,17 +143,17 @@ class Shape:
         rank = {key: rank.get(key, 0.0) / shape.total for key, shape in self.fields.items()}
         ready = [(rank[key], key) for key in self.fields if not into[key]]
         heapq.heapify(ready)
-        left = dict.fromkeys(self.fields)
+        remaining = dict.fromkeys(self.fields)
         ordered = []
-        while left:
-            # Where objects contradict each other, the fewest of them are to be wronged.
-            key = ready[0][1] if ready else min(left, key=lambda key: (into[key].total(), rank[key], key))
+        while remaining:
+            # With no key free of predecessors, pick the one that violates the fewest objects.
+            key = ready[0][1] if ready else min(remaining, key=lambda key: (into[key].total(), rank[key], key))
             if ready:
                 heapq.heappop(ready)
-            del left[key]
+            del remaining[key]
             ordered.append(key)
             for later in after[key]:
-                if later in left:
+                if later in remaining:
                     del into[later][key]
                     if not into[later]:
                         heapq.heappush(ready, (rank[later], later))
@@ -172,7 +172,7 @@ _KINDS: Final[dict[type, str]] = {
 
 
 def shape_of(documents: Iterable[JSONDocument]) -> Shape:
-    """Return the shape of documents."""
+    """Return the combined shape of documents."""
     shape = Shape()
     for document in documents:
         shape.add(document)

@@ -1,6 +1,6 @@
-"""Thrift: a ``.thrift`` for documents, and its binary protocol by thriftpy2, accelerated (Cython).
+"""Thrift contender: a ``.thrift`` schema, and thriftpy2's binary protocol, accelerated with Cython.
 
-The library reads the very text that is written beside the result.
+The library parses the same schema text that is written next to the results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from schemaless.bench.record_schema import List, Map, Record, Scalar, Slot, elem
 from schemaless.cell import JSONDocument
 
 _numbers: Final = count(1)
-"""The library keeps what it has parsed by name."""
+"""Makes module names unique, because the library caches parsed schemas by name."""
 
 
 def thrift_text(root: Record) -> str:
@@ -40,7 +40,7 @@ def thrift_text(root: Record) -> str:
 
 
 def codec(root: Record) -> tuple[Callable[[JSONDocument], bytes], Callable[[bytes], JSONDocument]]:
-    """Return what encodes and decodes documents of a schema.
+    """Return an encoder and a decoder for documents of a schema.
 
     Raises:
         Missing: thriftpy2 is not installed, or without its accelerated protocol.
@@ -78,22 +78,22 @@ def _members(made: Any) -> dict[str, Any]:
     return members
 
 
-def _records(record: Record, seen: set[str]) -> Iterator[Record]:
-    """Yield the structs, each after those that it is made of."""
-    if record.name in seen:
+def _records(record: Record, emitted: set[str]) -> Iterator[Record]:
+    """Yield the structs in dependency order."""
+    if record.name in emitted:
         return
-    seen.add(record.name)
+    emitted.add(record.name)
     for slot in record.slots:
         for one in slot.types:
-            yield from _inside(one, seen)
+            yield from _nested(one, emitted)
     yield record
 
 
-def _inside(one: Scalar | Record | List | Map, seen: set[str]) -> Iterator[Record]:
+def _nested(one: Scalar | Record | List | Map, emitted: set[str]) -> Iterator[Record]:
     if isinstance(one, Record):
-        yield from _records(one, seen)
+        yield from _records(one, emitted)
     elif isinstance(one, List | Map):
-        yield from _inside(_item(one.item if isinstance(one, List) else one.value), seen)
+        yield from _nested(_item(one.item if isinstance(one, List) else one.value), emitted)
 
 
 def _item(slot: Slot) -> Scalar | Record | List | Map:
