@@ -11,9 +11,8 @@ import click
 
 from schemaless.admin.indexes import index_supervisor, indexes_of
 from schemaless.cli.jobs import workers_option
-from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option
+from schemaless.cli.options import execute_option, note_dry, open_store, shards_of, shards_option, url_option
 from schemaless.cli.quantities import CatalogId
-from schemaless.cli.trigger.steer import execute_option
 from schemaless.errors import InvalidInput, SchemalessError
 from schemaless.events import ignore_events
 from schemaless.followers.states import QUARANTINED

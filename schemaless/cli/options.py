@@ -78,6 +78,11 @@ def with_options(command: Callable[..., Any], *options: Callable[[Any], Any]) ->
     return command
 
 
+execute_option = click.option(
+    "--execute", is_flag=True, help="Make the change. Without this option, the command only says what it would do."
+)
+
+
 def note_dry() -> None:
     """Say that nothing was changed, since --execute was not given."""
     note("nothing was changed; add --execute to do it")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from schemaless.cli.capacity.model import model_command
+from schemaless.cli.capacity_model import model_command
 from schemaless.cli.main import run
 
 pytestmark = pytest.mark.once

@@ -16,7 +16,7 @@ from schemaless.capacity.report import CapacityReport
 from schemaless.capacity.report_notes import note_on_other_tables
 from schemaless.capacity.reporting import assemble_report
 from schemaless.capacity.series import daily
-from schemaless.cli.capacity.report import show
+from schemaless.cli.capacity import show
 from schemaless.codec.trial import NEEDS_NATIVE
 from schemaless.pages.capacity_json import report_json
 from schemaless.pages.capacity_page import capacity_html

@@ -25,7 +25,7 @@ FEW = ["--serializer", "msgpack", "--serializer", "protobuf", "--compressor", "n
 @pytest.fixture(autouse=True)
 def one_pass(monkeypatch):
     """Measure each document once per round, as no test asserts times."""
-    monkeypatch.setattr("schemaless.cli.bench.codecs.Benchmark", partial(rounds.Benchmark, most_passes=1))
+    monkeypatch.setattr("schemaless.cli.bench.Benchmark", partial(rounds.Benchmark, most_passes=1))
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_usage_errors_say_what_to_do(arguments, words, capsys):
 
 def test_missing_matplotlib_is_reported_before_measuring(trips, tmp_path, capsys, monkeypatch):
     """A long measurement must not fail at its end."""
-    monkeypatch.setattr("schemaless.cli.bench.codecs.find_spec", lambda name: None)
+    monkeypatch.setattr("schemaless.cli.bench.find_spec", lambda name: None)
     monkeypatch.setattr(rounds.Benchmark, "run", lambda *_: pytest.fail("it was measured"))
 
     assert run(["bench", "codecs", str(trips), "--out", str(tmp_path / "out")]) == 2

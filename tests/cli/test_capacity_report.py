@@ -61,7 +61,7 @@ def grown(_shared, monkeypatch):
             reports[key] = make(store, options, fresh=fresh, listener=listener)
         return reports[key]
 
-    monkeypatch.setattr("schemaless.cli.capacity.report.make", make_once)
+    monkeypatch.setattr("schemaless.cli.capacity.make", make_once)
     return url
 
 

@@ -211,7 +211,7 @@ def test_cells_that_were_erased_meanwhile_are_said_and_no_fault(
 
     monkeypatch.setattr(reencode, "update_bodies", update)
     monkeypatch.setattr(
-        "schemaless.cli.migrate.run.run_migration", partial(migrate.run, bounds=BlockBounds(next_pass_s=0.01))
+        "schemaless.cli.migrate_run.run_migration", partial(migrate.run, bounds=BlockBounds(next_pass_s=0.01))
     )
     ran = invoke("migrate", "run", "--execute", "--follow", url=migrate_url)
     data = invoke("migrate", "report", "--json", url=migrate_url).json

@@ -123,7 +123,7 @@ def test_report_as_html_is_one_page_that_needs_nothing_else(invoke, migrated, tm
 
 def test_report_escapes_what_comes_from_outside(monkeypatch, invoke, migrated, tmp_path):
     """Markup in names is escaped."""
-    from schemaless.cli.migrate import report as command
+    from schemaless.cli import migrate_report as command
 
     file = tmp_path / "report.html"
     original = command.reclaimed_report

@@ -1,4 +1,4 @@
-"""The command ``schemaless bench codecs``."""
+"""``schemaless bench``: compares codecs on your own documents."""
 
 from __future__ import annotations
 
@@ -36,11 +36,21 @@ from schemaless.terminal.output import (
 )
 from schemaless.terminal.shown import CSVText
 
+
+@click.group()
+def bench() -> None:
+    """Compare codecs on your own documents.
+
+    'codecs' repeats the experiment of Uber's article on your documents: with all serializers and compressors of the
+    article, newer ones, and the codecs that schemaless can store.
+    """
+
+
 _SETS = {"extremes": list(corpora.EXTREMES)}
 _SETS_PER_TABLE = 6
 
 
-@click.command("codecs", cls=ReadOnlyCommand)
+@bench.command("codecs", cls=ReadOnlyCommand)
 @click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--corpus",

@@ -1,1 +1,0 @@
-"""Commands of ``schemaless bench``, one per module."""

@@ -1,0 +1,447 @@
+"""``schemaless capacity``: measures sizes and growth, and forecasts when disks are full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, Final
+
+import click
+
+from schemaless.capacity import history as saved
+from schemaless.capacity.disks import GivenDisk
+from schemaless.capacity.measure import measure as take_measurement
+from schemaless.capacity.measurement import ClusterFiles, DayIntake, Group, Measurement
+from schemaless.capacity.planning import PlanningOptions
+from schemaless.capacity.report import CapacityReport
+from schemaless.capacity.report_notes import note_on_other_tables
+from schemaless.capacity.reporting import Asked, make
+from schemaless.cli.capacity_model import model_command
+from schemaless.cli.options import choice_options, open_store, url_option
+from schemaless.cli.quantities import share_of, size_of
+from schemaless.errors import ServerError
+from schemaless.events import Step, only
+from schemaless.numbers import added
+from schemaless.pages.capacity_charts import overview
+from schemaless.pages.capacity_csv import csv_text
+from schemaless.pages.capacity_json import report_json
+from schemaless.pages.capacity_page import capacity_html
+from schemaless.pages.capacity_planning import LEVELS, planning_lines, verdict_text
+from schemaless.pages.capacity_text import WHAT_IF, tables
+from schemaless.pages.capacity_words import answer
+from schemaless.terminal.files import OutputFile, write_and_say, write_csv
+from schemaless.terminal.output import (
+    EXIT_FAILED,
+    ReadOnlyCommand,
+    bytes_text,
+    error,
+    estimate_json,
+    estimate_text,
+    json_option,
+    note,
+    out,
+    print_json,
+    print_table,
+    progress,
+    size_text,
+)
+
+LAST_DAYS = 7
+_FILE = OutputFile()
+_ALWAYS: Final = (LEVELS, WHAT_IF)
+
+
+@click.group()
+def capacity() -> None:
+    """Measure a datastore, and say how long its disks last.
+
+    'measure' records sizes and growth in the catalog, 'history' lists the recorded measurements, and 'report' uses them
+    to forecast when the disks are full, now and after re-encoding. 'model' needs no datastore: it calculates from
+    figures that you supply.
+
+    \b
+    Typical use:
+      schemaless capacity measure       once a day, from cron
+      schemaless capacity report        whenever you need the answer
+    """
+
+
+capacity.add_command(model_command)
+
+
+def measurement_json(measurement: Measurement) -> dict[str, Any]:
+    """Return a measurement for ``print_json``, rounded to whole numbers as in the catalog."""
+    plain = measurement.to_json()
+    measurement = type(measurement).from_json(plain)
+    kinds: dict[str, Sequence[Group | DayIntake | ClusterFiles]] = {
+        "groups": measurement.groups,
+        "growth": measurement.growth,
+        "clusters": measurement.clusters,
+    }
+    for name, items in kinds.items():
+        for data, item in zip(plain[name], items, strict=True):
+            for part in fields(item):
+                value = getattr(item, part.name)
+                if hasattr(value, "exact"):
+                    data[part.name] = estimate_json(value)
+    return plain
+
+
+def disk_of(text: str) -> tuple[str, GivenDisk]:
+    """Parse a value of ``--disk``."""
+    cluster, equals, sizes = text.partition("=")
+    if not equals:
+        raise click.BadParameter(f"{text!r} is not of the form CLUSTER=SIZE[:FREE], such as cluster-1=4TB:1.5TB")
+    total, colon, free = sizes.partition(":")
+    disk = GivenDisk(round(size_of(total)), round(size_of(free)) if colon else None)
+    if disk.free_bytes is not None and disk.free_bytes > disk.disk_bytes:
+        raise click.BadParameter(f"{text!r}: the free space is larger than the disk")
+    return cluster, disk
+
+
+def shares_of(text: str) -> tuple[float, ...]:
+    """Parse the value of ``--thresholds``."""
+    return tuple(share_of(part.strip()) for part in text.split(","))
+
+
+@capacity.command()
+@url_option
+@click.option(
+    "--disk",
+    "disks",
+    multiple=True,
+    metavar="CLUSTER=SIZE[:FREE]",
+    help="Size and free space of a cluster's disk, overriding what its servers report, such as cluster-1=4TB:1.5TB. "
+    "May be repeated.",
+)
+@click.option("--no-keep", is_flag=True, help="Do not save the measurement in the catalog.")
+@click.option("--seed", type=int, metavar="N", help="Seed of the sample; the same seed draws the same sample.")
+@json_option
+def measure(url: str, disks: tuple[str, ...], no_keep: bool, seed: int | None, as_json: bool) -> int:
+    """Measure sizes and growth, and save the result in the catalog.
+
+    The command samples cells of all shards, on replicas if there are any, and shows each estimate with its 95 %
+    confidence interval. The size of the sample does not depend on the number of cells. A small datastore is read
+    completely, and its figures are exact. Nothing but the catalog is written to.
+
+    Run the command once a day: 'schemaless capacity report' forecasts from the saved measurements, and 'schemaless
+    capacity history' lists them.
+
+    \b
+    Examples:
+      schemaless capacity measure
+      schemaless capacity measure --disk cluster-1=4TB:1.5TB --disk cluster-2=4TB
+      schemaless capacity measure --no-keep --json
+
+    Exit status: 0 measured; 1 a cluster could not be measured, or the measurement could not be saved.
+    """
+    given = dict(disk_of(disk) for disk in disks)
+    sample_id: int | None = None
+    failed = False
+    with open_store(url) as store:
+        with progress("measuring", None, "clusters") as listener:
+            measurement = take_measurement(store, disks=given, seed=seed, listener=listener)
+        if not no_keep:
+            try:
+                sample_id = saved.keep(store, measurement)
+            except ServerError as error:
+                note(
+                    f"the measurement was not saved in the catalog: {error}; 'schemaless grants --role measure' prints "
+                    "the privileges that saving needs"
+                )
+                failed = True
+    if as_json:
+        print_json({"sample_id": sample_id, **measurement_json(measurement)})
+    else:
+        _show_measurement(measurement)
+        if sample_id is not None:
+            out().print(f"saved in the catalog as measurement {sample_id}")
+    return EXIT_FAILED if failed or measurement.problems else 0
+
+
+def _show_measurement(measurement: Measurement) -> None:
+    names = sorted({(group.cluster, group.column_name, group.codec) for group in measurement.groups})
+    rows = []
+    for name in names:
+        groups = [group for group in measurement.groups if (group.cluster, group.column_name, group.codec) == name]
+        cells = added(group.cells for group in groups)
+        sizes = [
+            added(getattr(group, size) for group in groups) for size in ("body_bytes", "allocated_bytes", "json_bytes")
+        ]
+        rows.append([*name, estimate_text(cells), *(estimate_text(size, bytes_text) for size in sizes)])
+    if rows:
+        print_table(
+            "stored now",
+            ["cluster", "column", "codec", "cells", "body bytes", "allocated", "as JSON text"],
+            rows,
+            text_columns=3,
+        )
+    print_table(
+        "\nclusters",
+        ["cluster", "read from", "copies", "shards", "files", "if rebuilt", "overhead", "disk", "free"],
+        [
+            [
+                space.cluster,
+                f"{space.read_from} {space.node}" if space.problem is None else "not measured",
+                str(space.copies),
+                str(space.shards),
+                size_text(space.file_bytes, "?")
+                + ("" if space.file_bytes_measured or space.file_bytes is None else " (stat.)"),
+                "?" if space.rebuilt_bytes is None else estimate_text(space.rebuilt_bytes, bytes_text),
+                "?" if space.overhead_bytes is None else estimate_text(space.overhead_bytes, bytes_text),
+                size_text(space.disk_bytes, "?"),
+                size_text(space.free_bytes, "?"),
+            ]
+            for space in measurement.clusters
+        ],
+        text_columns=2,
+    )
+    _show_growth(measurement)
+    for remark in (*measurement.notes, *note_on_other_tables([measurement])):
+        out().print(f"note: {remark}", markup=False)
+    exact = all(group.cells.exact for group in measurement.groups)
+    out().print(
+        f"\nread {'all cells' if exact else 'a sample'}: {measurement.rows_read:,} rows, about "
+        f"{measurement.pages_read:,} pages of cells, in {measurement.seconds:.1f} s"
+        + (
+            ""
+            if exact
+            else f"\nbrackets: {measurement.level:.0%} interval; --seed {measurement.seed} draws the same sample again"
+        )
+    )
+
+
+def _show_growth(measurement: Measurement) -> None:
+    days = sorted({new.day for new in measurement.growth if new.complete})[-LAST_DAYS:]
+    if not days:
+        return
+    rows = []
+    for column in measurement.column_names:
+        intakes = [new for new in measurement.growth if new.column_name == column and new.day in days]
+        a_day = 1 / len(days)
+        rows.append(
+            [
+                column,
+                estimate_text(added(new.cells for new in intakes).times(a_day)),
+                estimate_text(added(new.body_bytes for new in intakes).times(a_day), bytes_text),
+                ", ".join(sorted({new.method for new in intakes})),
+            ]
+        )
+    title = f"\nnew a day, {days[0]} to {days[-1]}" if len(days) > 1 else f"\nnew on {days[0]}"
+    print_table(title, ["column", "cells", "body bytes", "found by"], rows)
+
+
+@capacity.command(cls=ReadOnlyCommand)
+@url_option
+@click.option(
+    "--last", type=click.IntRange(min=1), default=30, metavar="N", help="List only the N newest measurements."
+)
+@json_option
+def history(url: str, last: int, as_json: bool) -> None:
+    """List the measurements saved in the catalog, oldest first.
+
+    'capacity measure' thins out old measurements: it keeps all of the last 14 days, then one a day for 100 days, one a
+    week for two years, and one a month before that. The column 'a day' is the average growth of body bytes over the
+    last 7 complete days.
+
+    \b
+    Example:
+      schemaless capacity history --last 90 --json
+    """
+    with open_store(url) as store:
+        numbers = [kept.sample_id for kept in saved.kept(store)[-last:]]
+        measurements = dict(zip(numbers, saved.read(store, numbers), strict=True))
+    if as_json:
+        print_json(
+            [{"sample_id": number, **measurement_json(measurement)} for number, measurement in measurements.items()]
+        )
+        return
+    if not measurements:
+        out().print("no measurements saved yet; take one with 'schemaless capacity measure'")
+        return
+    print_table(
+        None,
+        ["no.", "taken (UTC)", "cells", "body bytes", "allocated", "files", "a day", "clusters"],
+        [_history_row(number, measurement) for number, measurement in measurements.items()],
+        text_columns=2,
+    )
+
+
+def _history_row(number: int, measurement: Measurement) -> list[str]:
+    files = [space.file_bytes for space in measurement.clusters]
+    days = sorted({new.day for new in measurement.growth if new.complete})[-LAST_DAYS:]
+    recent = added(new.body_bytes for new in measurement.growth if new.day in days)
+    return [
+        str(number),
+        f"{measurement.taken_at:%Y-%m-%d %H:%M}",
+        estimate_text(added(group.cells for group in measurement.groups)),
+        estimate_text(added(group.body_bytes for group in measurement.groups), bytes_text),
+        estimate_text(added(group.allocated_bytes for group in measurement.groups), bytes_text),
+        bytes_text(sum(size or 0 for size in files)),
+        estimate_text(recent.times(1 / len(days)), bytes_text) if days else "?",
+        f"{len(measurement.clusters) - len(measurement.problems)} of {len(measurement.clusters)}",
+    ]
+
+
+"""Titles of the tables that are printed without ``--all``."""
+
+
+@capacity.command(cls=ReadOnlyCommand)
+@url_option
+@click.option("--to", "codec", metavar="CODEC", help="Codec to re-encode to.  [default: the recommended one]")
+@choice_options
+@click.option(
+    "--disk",
+    "disks",
+    multiple=True,
+    metavar="CLUSTER=SIZE[:FREE]",
+    help="Size and free space of a cluster's disk, overriding the measured ones, such as cluster-1=4TB:1.5TB. May be "
+    "repeated.",
+)
+@click.option("--fresh", is_flag=True, help="Take a new measurement for this report, without saving it.")
+@click.option("--html", "html_file", type=_FILE, metavar="FILE", help="Also write an HTML page with charts.")
+@click.option("--png", "png_file", type=_FILE, metavar="FILE", help="Also write the main charts as a picture.")
+@click.option(
+    "--csv", "csv_file", type=_FILE, metavar="FILE", help="Also write every figure as CSV; - prints only the CSV."
+)
+@click.option(
+    "--thresholds",
+    type=shares_of,
+    metavar="SHARES",
+    default="80%,90%",
+    show_default=True,
+    help="Fill levels for which the report gives a date, besides full.",
+)
+@click.option(
+    "--lead-time",
+    "lead_days",
+    type=float,
+    metavar="DAYS",
+    help="Days from ordering a disk until it is in use; adds the latest date to order.",
+)
+@click.option(
+    "--price-per-tb",
+    type=float,
+    metavar="PRICE",
+    help="Price of a TB (1,000 GB) of disk; adds the cost of a year's growth.",
+)
+@click.option(
+    "--fail-below",
+    "fail_below_days",
+    type=float,
+    metavar="DAYS",
+    help="Exit with status 1 unless all disks last at least this long.",
+)
+@click.option("--all", "show_all", is_flag=True, help="Print every table.")
+@click.option(
+    "--seed",
+    type=int,
+    default=1,
+    metavar="N",
+    help="Seed of the samples and of the simulated futures; the same seed gives the same report.",
+)
+@json_option
+def report(
+    url: str,
+    codec: str | None,
+    most_cpu: float,
+    least_gain: float,
+    disks: tuple[str, ...],
+    fresh: bool,
+    html_file: str | None,
+    png_file: str | None,
+    csv_file: str | None,
+    thresholds: tuple[float, ...],
+    lead_days: float | None,
+    price_per_tb: float | None,
+    fail_below_days: float | None,
+    show_all: bool,
+    seed: int,
+    as_json: bool,
+) -> int:
+    """Forecast when the disks are full, now and after re-encoding.
+
+    The report combines the measurements saved by 'capacity measure', a forecast of the growth, and a trial of every
+    codec on sampled cells. It starts with the answer, followed by notes, the dates at which disks fill up, and what-if
+    scenarios: other codecs, rebuilt tables, more growth, a lost host. --all adds the tables behind them. The command
+    does not change the datastore. It needs the extra [report].
+
+    Every date comes with an 80 % interval: in 8 of 10 cases the disk is full within it, in 1 of 10 earlier. A forecast
+    needs a history of at least 14 days, which a single measurement reads from the created_at of the cells. It covers
+    five times the length of the history, at most five years.
+
+    With --fail-below DAYS, the exit status is 0 if all disks last at least that long by the early end of the 80 %
+    interval. It is 1 if a disk does not, if that is unknown, or if the report fails.
+
+    \b
+    Examples:
+      schemaless capacity report
+      schemaless capacity report --thresholds 70%,85% --lead-time 45 --price-per-tb 90
+      schemaless capacity report --fail-below 60 --html report.html
+      schemaless capacity report --html report.html --png report.png
+      schemaless capacity report --disk cluster-1=4TB:1.5TB --to msgpack+zstd --json
+    """
+    options = Asked(
+        codec=codec,
+        disks=dict(disk_of(disk) for disk in disks),
+        least_gain=least_gain,
+        most_cpu=most_cpu,
+        planning=PlanningOptions(
+            thresholds=thresholds, lead_days=lead_days, price_per_tb=price_per_tb, fail_below_days=fail_below_days
+        ),
+        seed=seed,
+    )
+    with open_store(url) as store:
+        capacity = make(store, options, fresh=fresh, listener=only(Step, lambda step: note(step.what)))
+    if html_file is not None:
+        write_and_say(html_file, capacity_html(capacity))
+    if png_file is not None:
+        _write_png(capacity, png_file)
+    csv_is_out = write_csv(csv_file, lambda: csv_text(capacity))
+    if as_json:
+        print_json(report_json(capacity))
+    elif not csv_is_out:
+        show(capacity, show_all=show_all)
+    if capacity.planning.verdict is None or not capacity.planning.verdict.failed:
+        return 0
+    error(verdict_text(capacity) or "")
+    return EXIT_FAILED
+
+
+def show(capacity: CapacityReport, *, show_all: bool = False) -> None:
+    """Print a report: answer, notes, fill levels and scenarios; with ``show_all`` every other table too."""
+    console = out()
+    now = answer(capacity.now)
+    console.print(f"{capacity.measurement.datastore}, measured {capacity.measurement.taken_at:%Y-%m-%d %H:%M} UTC\n")
+    console.print(f"[bold]First disk full in: {now.days}.[/]")
+    for line in capacity.warnings:
+        console.print(f"WARNING: {line}.", style="bold red", markup=False)
+    console.print(now.detail, markup=False)
+    for line in planning_lines(capacity):
+        console.print(line, markup=False)
+    if capacity.after is not None:
+        after = answer(capacity.after)
+        console.print(f"\n[bold]Re-encoded to {capacity.codec} and rebuilt: {after.days}.[/]")
+        console.print(after.detail, markup=False)
+    console.print()
+    for line in capacity.notes:
+        console.print(f"note: {line}", markup=False)
+    every = tables(capacity)
+    others = [table for table in every if table.title not in _ALWAYS]
+    for table in every if show_all else [table for table in every if table.title in _ALWAYS]:
+        last = -1 if table.last_text else None  # The page has room for the sentences in the last column.
+        rows = [row[:last] for row in table.rows]
+        print_table(f"\n{table.title}", table.columns[:last], rows, text_columns=table.text_columns)
+        if table.note:
+            console.print(table.note, markup=False)
+    if not show_all and others:
+        console.print(f"\n--all adds: {', '.join(table.title for table in others)}.", markup=False)
+    console.print("\n--html and --json explain how each figure was obtained.")
+
+
+def _write_png(capacity: CapacityReport, file: str) -> None:
+    chart = overview(capacity)
+    if chart is None:
+        note(f"did not write {file}: there are no figures to draw yet")
+        return
+    write_and_say(file, chart.png())

@@ -1,1 +1,0 @@
-"""Commands of ``schemaless capacity``, one per module."""

@@ -1,1 +1,0 @@
-"""Commands of ``schemaless migrate``, one file each."""

@@ -1,0 +1,487 @@
+"""``schemaless migrate verify``, ``restore`` and ``finalise``: the commands that read a migration's archive."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from schemaless.cli.faults import FaultOutput, verify_workers
+from schemaless.cli.jobs import JobProgress, chosen_job, job_option, throttle_options, workers_options
+from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option
+from schemaless.cli.quantities import FiniteRange
+from schemaless.datastore import Datastore
+from schemaless.errors import InvalidInput
+from schemaless.jobs.job import Job
+from schemaless.jobs.job_store import JobStore
+from schemaless.jobs.throttle import Thresholds
+from schemaless.migrate.archive_files import ArchiveFile
+from schemaless.migrate.finalise import archive_of, named_failures
+from schemaless.migrate.finalise import finalise as finalise_job
+from schemaless.migrate.originals import Missing, Originals, missing_of, missing_text
+from schemaless.migrate.restore import RESTORE, RestoreOutcome, RestoreSpec, count
+from schemaless.migrate.restore import run as run_restore
+from schemaless.migrate.spec import MigrateSpec
+from schemaless.migrate.verify import LAG_TIMEOUT_S, VerifyOptions, VerifyReport
+from schemaless.migrate.verify import verify as verify_cells
+from schemaless.terminal.output import (
+    EXIT_FAILED,
+    ReadOnlyCommand,
+    bytes_text,
+    facts,
+    json_option,
+    note,
+    out,
+    print_json,
+    print_table,
+    progress,
+)
+
+SHOWN = 20
+
+MOST_LAG_TIMEOUT_S = 86_400
+
+
+def archive_option(help_text: str) -> Callable[[Any], Any]:
+    """Return the ``--archive`` option for existing archives."""
+    return click.option(
+        "--archive",
+        "folders",
+        type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
+        multiple=True,
+        metavar="DIR",
+        help=help_text,
+    )
+
+
+def proof_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a verification: replicas, lag timeout, workers."""
+    for option in (
+        workers_options,
+        click.option(
+            "--lag-timeout",
+            "lag_timeout_s",
+            type=FiniteRange(0, MOST_LAG_TIMEOUT_S),
+            default=LAG_TIMEOUT_S,
+            metavar="SECONDS",
+            help="Time for a replica that differs to catch up.",
+        ),
+        click.option(
+            "--replicas/--no-replicas",
+            default=True,
+            help="Compare each cell with the replicas in the topology.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def note_torn(torn: dict[Path, int]) -> None:
+    """Note archive files with an incomplete last frame."""
+    for path, size in sorted(torn.items()):
+        note(
+            f"{path} ends with an incomplete frame of {size:,} bytes; if a runner was killed there, it had "
+            "replaced none of the frame's cells, but if the file is a copy, the copy is incomplete"
+        )
+
+
+def show_missing(missing: list[Missing]) -> None:
+    """Print the gaps in the archive."""
+    text = missing_text(missing)
+    if text is not None:
+        out().print(text, markup=False)
+    for gap in missing[:SHOWN]:
+        out().print(f"  {gap}", markup=False)
+    if len(missing) > SHOWN:
+        note(f"only the first {SHOWN} files are shown; --json lists all")
+
+
+def show_left(left: Counter[str]) -> None:
+    """Print the number of cells that the job left as they are, by reason."""
+    for reason, cells in left.most_common():
+        out().print(f"{cells:,} left as they are by the job: {reason}")
+
+
+def verify_json(report: VerifyReport, missing: list[Missing], faults: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the result of a verification for ``--json``."""
+    return {
+        **facts(report, "shards", "cells", "body_bytes", "by_codec", "left", "blocks", "blocks_of", "seed", "compared"),
+        "archived": report.archived,
+        "torn": {str(path): size for path, size in report.torn.items()},
+        "fault_counts": report.faults,
+        "missing_originals": [asdict(gap) for gap in missing],
+        "faults": faults,
+    }
+
+
+@click.command(cls=ReadOnlyCommand)
+@url_option
+@job_option("The migration to verify.  [default: the last that replaced a body]")
+@click.option(
+    "--shards",
+    "shards_text",
+    metavar="LIST",
+    help="Verify only these shards, such as 0-3,8.  [default: all shards of the job]",
+)
+@click.option(
+    "--sample", metavar="SHARE", help="Verify only a share of the cells, such as 1%, in blocks of adjacent cells."
+)
+@click.option("--seed", type=int, metavar="N", help="Seed of the sample; the same seed draws the same sample.")
+@archive_option("Folder of the archive; may be repeated.  [default: the folder that the job wrote to]")
+@click.option("--no-archive", is_flag=True, help="Do not compare with the originals in the archive.")
+@proof_options
+@json_option
+def verify(
+    url: str,
+    job_id: int | None,
+    shards_text: str | None,
+    sample: str | None,
+    seed: int | None,
+    folders: tuple[Path, ...],
+    no_archive: bool,
+    replicas: bool,
+    lag_timeout_s: float,
+    workers: int,
+    dask: str | None,
+    as_json: bool,
+) -> int:
+    """Verify the result of a migration. Read-only.
+
+    The command reads all cells, or a sample, and checks:
+
+    \b
+    - Cells: each cell decodes, is in canonical form, and is in the target codec of the job. Cells that the job left as
+      they are and recorded are counted separately.
+    - Replicas: each replica in the topology holds the same bytes, keys and times. A replica that lags is given time to
+      catch up.
+    - Archive: each original still has its cell, with the same key, added_id, created_at and document.
+
+    Each fault is one line that names the cell. Applications may read and write at the same time. When there are no
+    faults, finish the migration with 'schemaless migrate finalise'.
+
+    \b
+    Examples:
+      schemaless migrate verify
+      schemaless migrate verify --sample 1% --workers 4
+      schemaless migrate verify --sample 1% --seed 3141592653 --no-replicas --json
+      schemaless migrate verify --job 3 --archive /mnt/db-1/originals --archive /mnt/db-2/originals
+
+    Exit status: 0 sound, 1 faults found.
+    """
+    if no_archive and folders:
+        raise InvalidInput("--archive and --no-archive contradict each other; use only one of them")
+    share = None if sample is None else _share(sample)
+    faults = FaultOutput(as_json)
+    with open_store(url) as store:
+        job_store = JobStore(store)
+        job = job_store.latest("migrate") if job_id is None else job_store.job(job_id)
+        shards = _shards_to_verify(store, job_store, job, shards_text)
+        wanted = None
+        if job is not None and job.unfinished:
+            note(f"job {job.job_id} is {job.state}, so cells that it has not re-encoded yet are not reported as faults")
+        elif job is not None and job.state != "aborted":
+            wanted = MigrateSpec.of(job)
+        states = [] if job is None else [state for state in job_store.shards(job.job_id) if state.shard in set(shards)]
+        archive = None if no_archive else _archive(store, job, folders)
+        options = VerifyOptions(
+            wanted,
+            [] if job is None else named_failures(job_store, job.job_id, states),
+            share,
+            seed,
+            archive,
+            replicas,
+            lag_timeout_s,
+        )
+        with verify_workers("verifying", store, shards, workers, dask, faults) as (pool, listener):
+            report = verify_cells(store, shards, options, workers=pool, listener=listener)
+    # The files of a finalised job may have been deleted.
+    compared = archive is not None and job is not None and job.state != "finalised"
+    missing = missing_of(job.job_id, states, report.records) if compared and job is not None else []
+    if as_json:
+        print_json({"job": None if job is None else job.job_id, **verify_json(report, missing, faults.kept)})
+    else:
+        out().print(_verdict(report, archive))
+        show_left(report.left)
+        show_missing(missing)
+        note_torn(report.torn)
+    return EXIT_FAILED if report.faults or missing else 0
+
+
+def _shards_to_verify(store: Datastore, job_store: JobStore, job: Job | None, shards_text: str | None) -> list[int]:
+    """Return the shards to verify: those given, which must be shards of the job, or all of the job's."""
+    if job is None:
+        return shards_of(shards_text, store.shard_count)
+    job.check_kind("migrate")
+    own = job_store.numbers(job.job_id)
+    if shards_text is None:
+        return own
+    shards = shards_of(shards_text, store.shard_count)
+    others = sorted(set(shards) - set(own))
+    if others:
+        raise InvalidInput(f"job {job.job_id} does not include shard {others[0]}; use --job to name a job that does")
+    return shards
+
+
+def _archive(store: Datastore, job: Job | None, folders: tuple[Path, ...]) -> Originals | None:
+    if job is not None:
+        return archive_of(store, job, folders)
+    return Originals.of(store, folders) if folders else None
+
+
+def _share(text: str) -> float:
+    number = text.removesuffix("%")
+    try:
+        share = float(number) / (100 if number != text else 1)
+    except ValueError:
+        share = 0
+    if not 0 < share < 1:
+        raise InvalidInput(f"--sample takes a share over 0 and below 1, such as 1% or 0.01, got {text!r}")
+    return share
+
+
+def _verdict(report: VerifyReport, archive: Originals | None) -> str:
+    verdict = f"{report.faults.total():,} faults" if report.faults else "sound"
+    parts = [
+        f"{verdict}: {report.cells:,} cells in {report.shards:,} shards, {bytes_text(report.body_bytes)} of bodies"
+    ]
+    parts += [f"{cells:,} compared with replica {node}" for node, cells in sorted(report.compared.items())]
+    if archive is not None:
+        parts.append(f"{report.archived:,} originals from {len(archive.files):,} files compared")
+    if report.seed is not None:
+        parts.append(f"sample of {report.blocks:,} of {report.blocks_of:,} blocks, --seed {report.seed}")
+    return "; ".join(parts)
+
+
+@click.command()
+@url_option
+@archive_option("Folder given to 'migrate run --archive', or a part of it; may be repeated.")
+@job_option(
+    "Restore only what this migration replaced; without --archive, the restore to continue.  "
+    "[default: all migrations in the archive, newest first]"
+)
+@shards_option
+@click.option("--execute", is_flag=True, help="Put originals back. Without this option, they are only counted.")
+@workers_options
+@throttle_options
+@click.option("--full-row-images", is_flag=True, help="Write full row images to the binary log, for its consumers.")
+@json_option
+def restore(
+    url: str,
+    folders: tuple[Path, ...],
+    job_id: int | None,
+    shards_text: str | None,
+    execute: bool,
+    workers: int,
+    dask: str | None,
+    thresholds: Thresholds,
+    full_row_images: bool,
+    as_json: bool,
+) -> int:
+    """Put the exact original bytes back from an archive.
+
+    A cell gets its original back if its body is the one that the migration wrote, or the same document in another
+    codec. Any other body is left as it is and listed. Keys, added_id and created_at stay the same. All archive files of
+    a shard are read and checked before the first cell of the shard is changed. If a file is missing or incomplete, the
+    command lists the originals that it cannot restore.
+
+    The command starts a job, or continues an unfinished one with the same options. After Ctrl-C or a kill, run the same
+    command again. Run it on several machines to share the work. 'migrate status', 'pause', 'resume', 'abort' and
+    'throttle' control the job; give them its number with --job.
+
+    If the migration ran on several machines, each of them has a part of the archive. Name all parts, and make them
+    available to every worker under the same path.
+
+    \b
+    Examples:
+      schemaless migrate restore --archive /backup/originals
+      schemaless migrate restore --archive /backup/originals --execute --workers 4
+      schemaless migrate restore --archive /backup/originals --job 3 --shards 0-255 --execute
+
+    Exit status: 0 done, 1 some cells were left as they are or originals are missing, 3 stopped; the same command
+    continues.
+    """
+    if not folders and job_id is None:
+        raise click.UsageError("give the archive with --archive, or a restore to continue with --job")
+    with open_store(url) as store:
+        job_store = JobStore(store)
+        job = None
+        if folders:
+            shards = None if shards_text is None else tuple(shards_of(shards_text, store.shard_count))
+            spec = RestoreSpec(tuple(map(str, folders)), shards, job_id, full_row_images, thresholds=thresholds)
+        else:
+            assert job_id is not None
+            job, spec, _ = RESTORE.resumed(job_store, job_id)
+        if execute:
+            with JobProgress(job_store) as shown:
+                report = run_restore(store, spec, job=job, count=workers, dask=dask, listener=shown)
+        else:
+            with progress("counting", None, "cells") as listener:
+                report = count(store, spec, listener=listener)
+    if as_json:
+        print_json(_restore_json(report))
+    else:
+        _show_restore(report, execute)
+    if not execute:
+        note_dry()
+    return EXIT_FAILED if report.total.left or report.missing else 0
+
+
+def _show_restore(report: RestoreOutcome, execute: bool) -> None:
+    total = report.total
+    verb = "restored" if execute else "to restore"
+    out().print(
+        f"{total.restored:,} originals {verb}, in {report.shards:,} shards, from {report.files:,} files "
+        f"({bytes_text(report.archive_bytes)}): {total.bytes_before:,} body bytes "
+        f"{'became' if execute else 'would become'} {total.bytes_after:,}"
+    )
+    if total.already:
+        out().print(f"{total.already:,} cells have their original already")
+    for reason, cells in total.left.most_common():
+        out().print(f"{cells:,} left as they are: {reason}")
+    for failure in report.failures[:SHOWN]:
+        out().print(f"  shard {failure.shard}, cell {failure.key}: {failure.message}", markup=False)
+    if total.left.total() > SHOWN:
+        note(f"only the first {SHOWN} are shown; --json lists up to 1,000")
+    show_missing(report.missing)
+    for job_id in sorted(report.unknown_jobs):
+        note(
+            f"the catalog does not record how many originals job {job_id} archived, so this command cannot tell "
+            "whether any are missing"
+        )
+    if report.interruptions:
+        note(
+            f"{report.interruptions} runners were killed; the originals that each archived after its last checkpoint "
+            "(about a second) are not recorded, so this command cannot tell whether any of those are missing"
+        )
+    note_torn(report.torn)
+
+
+def _restore_json(report: RestoreOutcome) -> dict[str, Any]:
+    total = report.total
+    return {
+        "executed": report.job_id is not None,
+        "job": report.job_id,
+        **facts(report, "files", "archive_bytes", "shards"),
+        **facts(total, "archived", "restored", "bytes_before", "bytes_after", "already", "left"),
+        "failures": [{**asdict(failure), "row_key": str(failure.key.row_key)} for failure in report.failures],
+        "torn": {str(path): size for path, size in report.torn.items()},
+        "missing_originals": [asdict(gap) for gap in report.missing],
+        "unknown_jobs": sorted(report.unknown_jobs),
+        "interruptions": report.interruptions,
+    }
+
+
+@click.command()
+@url_option
+@job_option("The migration to finalise.  [default: the last that replaced a body]")
+@archive_option("Folder of the archive; may be repeated.  [default: the folder that the job wrote to]")
+@click.option(
+    "--accept-left",
+    is_flag=True,
+    help="Accept cells that the job left as they are and recorded, and archived cells that were erased since.",
+)
+@proof_options
+@json_option
+def finalise(
+    url: str,
+    job_id: int | None,
+    folders: tuple[Path, ...],
+    accept_left: bool,
+    replicas: bool,
+    lag_timeout_s: float,
+    workers: int,
+    dask: str | None,
+    as_json: bool,
+) -> int:
+    """Verify a migration, then list the archive files that may be deleted.
+
+    The command performs the checks of 'migrate verify' on all cells, and counts the originals in the archive. It
+    refuses if the job is not done, if there is a fault, or if a body is left that the job should have replaced, such as
+    one that an application has written in the old form since. In that case, run the migration again.
+
+    On success it marks the job as finalised and lists the files of the archive. It deletes nothing. Delete the files
+    when the exact original bytes are no longer needed: 'migrate run --to legacy' can still turn the bodies back into
+    JSON text.
+
+    \b
+    Examples:
+      schemaless migrate finalise
+      schemaless migrate finalise --job 3 --accept-left
+      schemaless migrate finalise --json | jq -r '.files[].path' | xargs rm
+
+    Exit status: 0 finalised, 1 refused.
+    """
+    faults = FaultOutput(as_json)
+    with open_store(url) as store:
+        job_store = JobStore(store)
+        job = chosen_job(job_store, job_id)
+        shards = job_store.numbers(job.job_id)
+        with verify_workers("verifying", store, shards, workers, dask, faults) as (pool, listener):
+            result = finalise_job(
+                store,
+                job,
+                folders,
+                accept_left=accept_left,
+                replicas=replicas,
+                lag_timeout_s=lag_timeout_s,
+                workers=pool,
+                listener=listener,
+            )
+        _note_others(job_store, job)
+    if as_json:
+        print_json(
+            {
+                "job": job.job_id,
+                "state": result.job.state,
+                "refused": result.refused,
+                "files": [{"path": str(file.path), "bytes": file.size_bytes} for file in result.files],
+                "freed_bytes": result.freed_bytes,
+                **verify_json(result.verified, result.missing, faults.kept),
+            }
+        )
+        return EXIT_FAILED if result.refused else 0
+    show_left(result.verified.left)
+    note_torn(result.verified.torn)
+    if result.refused:
+        out().print(f"job {job.job_id} is not finalised: {'; '.join(result.refused)}", markup=False)
+        for gap in result.missing[:SHOWN]:
+            out().print(f"  {gap}", markup=False)
+        return EXIT_FAILED
+    out().print(f"job {job.job_id} is finalised: {result.job.message}", markup=False)
+    _show_files(result.files, result.freed_bytes)
+    return 0
+
+
+def _note_others(job_store: JobStore, job: Job) -> None:
+    """Note other migrations that are done but not finalised."""
+    replaced = job_store.with_replacements() - {job.job_id}
+    others = [other.job_id for other in job_store.jobs("migrate") if other.state == "done" and other.job_id in replaced]
+    if others:
+        note(f"other jobs that are done but not finalised (choose one with --job): {', '.join(map(str, others))}")
+
+
+def _show_files(files: list[ArchiveFile], freed_bytes: int) -> None:
+    if not files:
+        out().print("the job kept no originals, so there is nothing to delete")
+        return
+    out().print(
+        f"{len(files):,} archive files with originals may be deleted now ({bytes_text(freed_bytes)}); this command "
+        "deleted nothing"
+    )
+    if len(files) <= SHOWN:
+        print_table(None, ["file", "bytes"], [[str(file.path), f"{file.size_bytes:,}"] for file in files])
+        return
+    by_folder: Counter[Path] = Counter()
+    for file in files:
+        by_folder[file.path.parent] += file.size_bytes
+    counts = Counter(file.path.parent for file in files)
+    print_table(
+        None,
+        ["folder", "files", "bytes"],
+        [[str(folder), f"{counts[folder]:,}", f"{size:,}"] for folder, size in sorted(by_folder.items())],
+    )
+    note("--json lists each file")

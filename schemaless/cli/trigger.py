@@ -1,0 +1,547 @@
+"""``schemaless trigger``: functions that are called for each new cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any, Final, TypedDict, Unpack
+
+import click
+
+from schemaless.cli.jobs import workers_option
+from schemaless.cli.options import (
+    execute_option,
+    note_dry,
+    open_store,
+    shards_of,
+    shards_option,
+    url_option,
+    with_options,
+)
+from schemaless.errors import InvalidInput
+from schemaless.followers.binlog_notifier import HEARD
+from schemaless.followers.status import ShardStatus
+from schemaless.keys import check_created_at
+from schemaless.terminal.output import (
+    EXIT_FAILED,
+    ReadOnlyCommand,
+    facts,
+    json_option,
+    key_json,
+    note,
+    out,
+    print_json,
+    print_table,
+)
+from schemaless.terminal.progress import duration
+from schemaless.triggers.admin import ParkedCell, Triggers, TriggerStatus
+from schemaless.triggers.declaration import import_trigger
+from schemaless.triggers.supervision import caught_up, prepare, trigger_supervisor
+
+_SHARDS_SHOWN: Final = 16
+_ORDER: Final = {"missing": 0, "stopped": 1, "quarantined": 2, "waiting": 3}
+_LONG_CALL_S: Final = 10.0
+
+
+@click.group()
+def trigger() -> None:
+    """Call a function for each new cell.
+
+    A function becomes a trigger by @schemaless.trigger(column=...). It is called at least once for each cell of the
+    column, in the order in which the cells were added to their shard. Each shard stores how far the trigger is. Workers
+    on any number of machines share the shards out between them, and take over the shards of a worker that dies. If the
+    function fails for a cell, the cell is tried again after longer and longer waits, and then parked. If too many cells
+    of a shard are parked, the shard stops.
+
+    \b
+    Examples:
+      schemaless trigger run billing:bill_rider --workers 4
+      schemaless trigger status bill_rider
+      schemaless trigger parked bill_rider
+      schemaless trigger replay bill_rider --all --execute
+    """
+
+
+@trigger.command()
+@click.argument("target", metavar="MODULE:NAME")
+@workers_option
+@click.option("--once", is_flag=True, help="End once all cells that are stored now have been processed.")
+@url_option
+@json_option
+def run(target: str, workers: int, once: bool, url: str, as_json: bool) -> int:
+    """Call a trigger's function for each cell, until Ctrl-C.
+
+    The function is called for cells that are stored already and for new ones. Each worker process imports MODULE from
+    the current folder or from where Python finds it. NAME is the function in MODULE that has the decorator
+    @schemaless.trigger. A trigger that runs for the first time begins where the start= of its decorator says; later it
+    continues where it was. The command may run on several machines at once: the shards are shared out again whenever a
+    worker starts or ends.
+
+    On Ctrl-C, running calls may end, and the workers store how far they are; a call that has not ended after 30 seconds
+    is killed. After kill -9, the last cells are delivered again, at most 100 ms or 500 cells of each worker.
+
+    If a cell ends its worker process, its shard is quarantined: while that lasts, additional processes call the
+    function for the cells of quarantined shards, one at a time, and all other shards continue.
+
+    The account needs the role follow, and also app if the function writes cells.
+
+    \b
+    Examples:
+      schemaless trigger run billing:bill_rider --workers 4
+      schemaless trigger run billing:bill_rider --once
+
+    Exit status: 3 stopped; 2 if MODULE cannot be imported, even if it raises SystemExit with another status; with
+    --once 0, or 1 if a shard has stopped because of parked cells.
+    """
+    loaded = import_trigger(target)
+    with open_store(url) as store:
+        supervisor = trigger_supervisor(store, target, loaded.name, workers)
+        if prepare(store, loaded):
+            note(f"trigger {loaded.name} is new, and begins at the {loaded.start} of {store.shard_count} shards")
+        if not once:
+            supervisor.run()
+            return 0
+        supervisor.run(caught_up(store, loaded))
+        trigger = Triggers(store).status(loaded.name)
+    if as_json:
+        print_json(status_json(trigger))
+    else:
+        show_status(trigger, each_shard=False)
+    return EXIT_FAILED if trigger.stands else 0
+
+
+@trigger.command(cls=ReadOnlyCommand)
+@click.argument("name", required=False)
+@click.option("--shards", "each_shard", is_flag=True, help="Show every shard, however many there are.")
+@url_option
+@json_option
+def status(name: str | None, each_shard: bool, url: str, as_json: bool) -> int:
+    """Show the state of a trigger, or of all triggers.
+
+    The status shows how far behind each shard is, which shards wait, are quarantined or have stopped and why, and which
+    workers run; the worst shards come first. A shard is quarantined while one of its cells kills its workers: separate
+    workers handle its cells one at a time, and all other shards continue.
+
+    How far a shard is behind is given in two ways: by the added_ids between the trigger's location and the shard's end,
+    counting all columns, and by the age of the first of these cells. A call that has taken 10 seconds or more is named
+    with its cell: its shard waits for it, and the worker's other shards go to other workers.
+
+    \b
+    Examples:
+      schemaless trigger status
+      schemaless trigger status bill_rider --json
+
+    Exit status: 0, or 1 if a shard has stopped because of parked cells, or has no progress row.
+    """
+    with open_store(url) as store:
+        triggers = Triggers(store)
+        statuses = [triggers.status(trigger) for trigger in ([name] if name is not None else triggers.names())]
+    if as_json:
+        print_json(status_json(statuses[0]) if name is not None else [status_json(state) for state in statuses])
+    elif not statuses:
+        out().print("no trigger has run yet; start one with 'schemaless trigger run MODULE:NAME'")
+    else:
+        for state in statuses:
+            show_status(state, each_shard)
+    return EXIT_FAILED if any(state.stands for state in statuses) else 0
+
+
+def show_status(trigger: TriggerStatus, each_shard: bool) -> None:
+    """Print the status of a trigger."""
+    spec = trigger.setting.spec
+    of = "all columns" if spec["column"] is None else f"column {spec['column']}"
+    apart = sum(worker.for_quarantine for worker in trigger.workers)
+    by = _counted(len(trigger.workers) - apart)
+    if apart:
+        by += f", and {_counted(apart)} for quarantined shards"
+    out().print(f"[bold]{trigger.name}[/]: {trigger.setting.desired_state}, cells of {of}, by {by}")
+    if not trigger.workers and trigger.setting.desired_state != "paused":
+        note("no worker runs it now; start one with 'schemaless trigger run MODULE:NAME'")
+    polled = {server: how for server, how in trigger.finds_by.items() if how != HEARD}
+    if trigger.finds_by and not polled:
+        note("new cells are heard of from the binary log")
+    for server, how in polled.items():
+        note(f"new cells on {server} are found by {how}")
+    for server, advice in trigger.small_caches.items():
+        note(f"{server}: {advice}")
+    shards = sorted(trigger.shards, key=_badness)
+    shown = shards if each_shard or len(shards) <= _SHARDS_SHOWN else shards[:_SHARDS_SHOWN]
+    print_table(
+        None,
+        ["shard", "state", "ids behind", "for", "attempts", "parked", "location"],
+        [_shard_row(status) for status in shown],
+        text_columns=2,
+    )
+    if len(shown) < len(shards):
+        note(f"{len(shards) - len(shown):,} more shards are not shown, none of them worse; --shards shows each")
+    for status in shown:
+        if status.cause is not None:
+            note(f"shard {status.shard} {status.state}: {status.cause}")
+    for worker in trigger.workers:
+        call = worker.reported.get("in_hand")
+        if call is not None and call["for_s"] > _LONG_CALL_S:
+            note(
+                f"worker {worker.worker} has been in one call since {call['since']}: cell "
+                f"({', '.join(call['key'])}) of shard {call['shard']}, added_id {call['added_id']}"
+            )
+        for _, number, reason in worker.reported.get("waits", []):
+            note(f"worker {worker.worker} waits in shard {number}: {reason}")
+
+
+def _counted(workers: int) -> str:
+    return "1 worker" if workers == 1 else f"{workers} workers"
+
+
+def _badness(status: ShardStatus) -> tuple[Any, ...]:
+    return _ORDER.get(status.state, 4), -status.behind_s, -status.ids_behind, status.shard
+
+
+def _shard_row(status: ShardStatus) -> list[str]:
+    row = status.row
+    if row is None:
+        return [str(status.shard), status.state, "?", "?", "?", "?", "?"]
+    return [
+        str(status.shard),
+        status.state,
+        f"{status.ids_behind:,}",
+        duration(status.behind_s) if status.behind_s else "-",
+        str(row.attempts),
+        f"{row.parked:,}",
+        f"{row.location:,}",
+    ]
+
+
+def status_json(trigger: TriggerStatus) -> dict[str, Any]:
+    """Return a status for ``--json``."""
+    return {
+        "name": trigger.name,
+        "wanted": trigger.setting.desired_state,
+        "spec": trigger.setting.spec,
+        "stands": trigger.stands,
+        "ids_behind": sum(status.ids_behind for status in trigger.shards),
+        "behind_s": max((status.behind_s for status in trigger.shards), default=0.0),
+        "parked": sum(status.row.parked for status in trigger.shards if status.row is not None),
+        "finds_by": trigger.finds_by,
+        "small_table_caches": dict(trigger.small_caches),
+        "workers": [worker.as_json() for worker in trigger.workers],
+        "shards": [
+            {
+                **({} if status.row is None else asdict(status.row)),
+                **facts(status, "shard", "state", "ids_behind", "behind_s", "fault"),
+            }
+            for status in sorted(trigger.shards, key=_badness)
+        ],
+    }
+
+
+@trigger.command()
+@click.argument("name")
+@url_option
+@json_option
+def pause(name: str, url: str, as_json: bool) -> None:
+    """Pause a trigger: workers start no more calls until 'trigger resume'.
+
+    Calls that are running end by themselves. Workers learn of the pause within two seconds, and keep their shards.
+
+    \b
+    Examples:
+      schemaless trigger pause bill_rider
+    """
+    with open_store(url) as store:
+        Triggers(store).pause(name)
+    if as_json:
+        print_json({"name": name, "wanted": "paused"})
+    else:
+        out().print(f"{name} is paused; 'schemaless trigger resume {name}' lets it continue", markup=False)
+
+
+@trigger.command()
+@click.argument("name")
+@url_option
+@json_option
+def resume(name: str, url: str, as_json: bool) -> None:
+    """Let a paused trigger continue.
+
+    Shards that have stopped try their cell again, from the first attempt on. A shard stops when too many of its cells
+    are parked: look at them with 'trigger parked', fix the cause, and then 'trigger replay' or 'trigger skip' them.
+    Otherwise the shard stops at the same cell again.
+
+    \b
+    Examples:
+      schemaless trigger resume bill_rider
+    """
+    with open_store(url) as store:
+        restarted = Triggers(store).resume(name)
+    if as_json:
+        print_json({"name": name, "wanted": "running", "restarted_shards": restarted})
+    else:
+        out().print(f"{name} continues; {restarted} shards had stopped", markup=False)
+
+
+@trigger.command()
+@click.argument("name")
+@execute_option
+@url_option
+@json_option
+def remove(name: str, execute: bool, url: str, as_json: bool) -> None:
+    """Forget a trigger, with its progress and parked cells.
+
+    Its workers end by themselves. If the trigger is run again later, it begins where the start= of its decorator says.
+
+    \b
+    Examples:
+      schemaless trigger remove bill_rider
+      schemaless trigger remove bill_rider --execute
+    """
+    with open_store(url) as store:
+        triggers = Triggers(store)
+        trigger = triggers.status(name)
+        parked = sum(shard.row.parked for shard in trigger.shards if shard.row is not None)
+        if execute:
+            triggers.remove(name)
+    if as_json:
+        print_json({"name": name, "removed": execute, "parked": parked})
+        return
+    out().print(
+        f"{name} {'is' if execute else 'would be'} removed, with {parked:,} parked cells",
+        markup=False,
+    )
+    if not execute:
+        note_dry()
+
+
+@trigger.command()
+@click.argument("name")
+@click.option("--from-beginning", is_flag=True, help="Continue from the first cell.")
+@click.option("--location", type=click.IntRange(min=0), help="Continue after this added_id; for one shard only.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="Continue from the cells that were stored at this time, such as 2026-03-01T12:00+00:00.",
+)
+@shards_option
+@execute_option
+@url_option
+@json_option
+def reset(
+    name: str,
+    from_beginning: bool,
+    location: int | None,
+    since: str | None,
+    shards_text: str | None,
+    execute: bool,
+    url: str,
+    as_json: bool,
+) -> None:
+    """Let a trigger continue from another location.
+
+    The trigger is called again for the cells after the location. Use it after the function was fixed, or after a
+    failover that lost cells. Cells after the location that are parked are no longer parked, since the trigger is called
+    for them again anyway. The worker of a shard continues from the new location within a moment.
+
+    With --since, the command reads the shards to find the location, and begins ten minutes earlier, since cells are not
+    stored in the exact order of their times.
+
+    \b
+    Examples:
+      schemaless trigger reset bill_rider --from-beginning
+      schemaless trigger reset bill_rider --since 2026-03-01T12:00+00:00 --execute
+      schemaless trigger reset bill_rider --shards 17 --location 250311 --execute
+    """
+    if sum((from_beginning, location is not None, since is not None)) != 1:
+        raise InvalidInput("name one place: --from-beginning, --location or --since")
+    with open_store(url) as store:
+        triggers = Triggers(store)
+        before = {status.shard: status.row for status in triggers.status(name).shards}
+        shards = shards_of(shards_text, store.shard_count)
+        if location is not None and len(shards) != 1:
+            raise InvalidInput("--location is for one shard: name that shard with --shards")
+        at = None if since is None else _moment(since)
+        places = {
+            shard: triggers.location_since(shard, at) if at is not None else location or 0
+            for shard in shards
+            if before[shard] is not None
+        }
+        if execute:
+            triggers.reset(name, places)
+    changes = [
+        {"shard": shard, "before": row.location, "after": place, "added_ids": row.top - place}
+        for shard, place in places.items()
+        if (row := before[shard]) is not None
+    ]
+    if as_json:
+        print_json({"name": name, "reset": execute, "shards": changes})
+        return
+    total = sum(change["added_ids"] for change in changes)
+    out().print(
+        f"{name} {'continues' if execute else 'would continue'} from there in {len(changes)} shards, with {total:,} "
+        "added_ids of all columns before it",
+        markup=False,
+    )
+    if not execute:
+        note_dry()
+
+
+def _moment(text: str) -> datetime:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput(f"--since takes a time such as 2026-03-01T12:00+00:00, got {text!r}") from None
+    if at.tzinfo is None:
+        raise InvalidInput(f"--since needs a time zone, such as +00:00; got {text!r}")
+    checked = check_created_at(at)
+    assert checked is not None
+    return checked
+
+
+class _Chosen(TypedDict):
+    shards_text: str | None
+    added_id: int | None
+    everything: bool
+    execute: bool
+    url: str
+    as_json: bool
+
+
+def _cell_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    return with_options(
+        command,
+        shards_option,
+        click.option(
+            "--added-id",
+            type=click.IntRange(min=1),
+            help="Only the cell with this added_id; name its shard by --shards.",
+        ),
+        click.option("--all", "everything", is_flag=True, help="All parked cells, or all of --shards."),
+        execute_option,
+        url_option,
+        json_option,
+    )
+
+
+@trigger.command(cls=ReadOnlyCommand)
+@click.argument("name")
+@shards_option
+@url_option
+@json_option
+def parked(name: str, shards_text: str | None, url: str, as_json: bool) -> None:
+    """List the cells that a trigger has parked, and why.
+
+    Each cell has the error of its last attempt; with --json, also the traceback. Fix the cause and use 'trigger
+    replay', or use 'trigger skip'.
+
+    \b
+    Examples:
+      schemaless trigger parked bill_rider
+      schemaless trigger parked bill_rider --shards 17 --json
+    """
+    with open_store(url) as store:
+        cells = Triggers(store).parked(name, shards_of(shards_text, store.shard_count))
+    if as_json:
+        print_json([_parked_json(cell) for cell in cells])
+        return
+    if not cells:
+        out().print(f"{name} has no parked cells", markup=False)
+        return
+    _show_parked(cells)
+
+
+@trigger.command()
+@click.argument("name")
+@_cell_options
+def replay(name: str, **chosen: Unpack[_Chosen]) -> None:
+    """Try parked cells again, once each.
+
+    The workers of their shards call the function for them within a moment, between new cells, so they are not in the
+    order of the shard. A cell whose call succeeds is parked no more; any other stays parked, with its newest error. If
+    the trigger is paused or has no workers, the calls are made once it runs again.
+
+    \b
+    Examples:
+      schemaless trigger replay bill_rider --shards 17 --added-id 250311 --execute
+      schemaless trigger replay bill_rider --all --execute
+    """
+    _treat(Triggers.replay, name, "will be tried again", "would be tried again", **chosen)
+
+
+@trigger.command()
+@click.argument("name")
+@_cell_options
+def skip(name: str, **chosen: Unpack[_Chosen]) -> None:
+    """Forget parked cells: the function is never called for them again.
+
+    The cells themselves are kept. If a shard has stopped, 'trigger resume' lets it continue.
+
+    \b
+    Examples:
+      schemaless trigger skip bill_rider --shards 17 --added-id 250311 --execute
+      schemaless trigger skip bill_rider --all
+    """
+    _treat(Triggers.skip, name, "are skipped", "would be skipped", **chosen)
+
+
+def _treat(
+    treat: Callable[[Triggers, str, list[ParkedCell]], None],
+    name: str,
+    done: str,
+    would: str,
+    **chosen: Unpack[_Chosen],
+) -> None:
+    """Replay or skip the parked cells that the options select, or list them without --execute."""
+    execute = chosen["execute"]
+    with open_store(chosen["url"]) as store:
+        triggers = Triggers(store)
+        shards = shards_of(chosen["shards_text"], store.shard_count)
+        cells = _chosen_cells(triggers, name, shards, chosen["added_id"], chosen["everything"])
+        if execute:
+            treat(triggers, name, cells)
+    if chosen["as_json"]:
+        print_json({"name": name, "executed": execute, "cells": [_parked_json(cell) for cell in cells]})
+        return
+    if cells:
+        _show_parked(cells)
+    out().print(f"{len(cells):,} parked cells of {name} {done if execute else would}", markup=False)
+    if not execute:
+        note_dry()
+
+
+def _chosen_cells(
+    triggers: Triggers, name: str, shards: list[int], added_id: int | None, everything: bool
+) -> list[ParkedCell]:
+    if everything == (added_id is not None):
+        raise InvalidInput("name one parked cell by --shards and --added-id, or take --all")
+    if added_id is not None and len(shards) != 1:
+        raise InvalidInput("--added-id is for one shard: name that shard with --shards")
+    cells = [cell for cell in triggers.parked(name, shards) if everything or cell.added_id == added_id]
+    if not cells and added_id is not None:
+        raise InvalidInput(
+            f"{name} has not parked added_id {added_id} of shard {shards[0]}; 'parked' lists what it has"
+        )
+    return cells
+
+
+def _show_parked(cells: list[ParkedCell]) -> None:
+    print_table(
+        None,
+        ["shard", "cell", "parked at", "error", "added_id", "attempts"],
+        [
+            [
+                str(cell.shard),
+                str(cell.key),
+                cell.parked_at[:19],
+                cell.error.partition("\n")[0],
+                str(cell.added_id),
+                str(cell.attempts),
+            ]
+            for cell in cells
+        ],
+        text_columns=4,
+    )
+    waiting = sum(cell.replay for cell in cells)
+    if waiting:
+        note(f"{waiting:,} of them will be tried again")
+
+
+def _parked_json(cell: ParkedCell) -> dict[str, Any]:
+    return {**asdict(cell), "key": key_json(cell.key)}

@@ -1,1 +1,0 @@
-"""``schemaless trigger``: a file for what each of its commands does."""
