@@ -13,7 +13,7 @@ export PYTHON DATA ROW_KEY
 PY = .venv/bin/python
 
 help:
-	@echo 'make demo    the whole story on 2,219 real documents, on two private MySQL servers'
+	@echo 'make demo    the whole story on 7,134 real documents, on two private MySQL servers'
 	@echo '             (DATA=file.ndjson and ROW_KEY=field: on your own)'
 	@echo 'make test    lint, then all tests with the [fast] extra on MySQL, and without it on MariaDB'
 	@echo '             (CROSS=1: both on both; FAST=1 or FAST=0: one, on both; ARGS=... goes to pytest)'

@@ -96,7 +96,7 @@ def built_in(name: str, *, limit: int | None = None, report: logbooks.Say | None
         SchemalessError: the logbooks are not cached and cannot be fetched.
     """
     if name == "logbooks":
-        wanted = logbooks.DEMO_DOCUMENTS if limit is None else limit
+        wanted = logbooks.SAMPLE_DOCUMENTS if limit is None else limit
         books = list(logbooks.documents(limit=wanted, report=report))
         bodies, rows = [book.body for book in books], [book.tail_number for book in books]
         about = "the demo's logbooks of aircraft, a row for each aircraft"

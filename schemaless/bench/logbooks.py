@@ -34,8 +34,8 @@ from typing import Any, Final
 from schemaless.errors import InvalidInput, SchemalessError
 from schemaless.keys import row_key_for
 
-DEMO_DOCUMENTS: Final = 2_219
-"""Number of documents in the demo: the number of trips that Uber's article measured."""
+SAMPLE_DOCUMENTS: Final = 2_219
+"""Number of documents in the benchmarks' sample: the number of trips that Uber's article measured."""
 
 ALL_DOCUMENTS: Final = 7_134
 """Total number of documents: pairs of tail number and month with at least ``MIN_LEGS`` flights."""

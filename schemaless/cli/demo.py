@@ -32,9 +32,9 @@ from schemaless.demo.story import run
 )
 @codec_option("--to", legacy=False, help_text="The codec to re-encode to.")
 def demo(data: Path | None, row_key: str, ref_key: str, flavour: str, folder: Path, codec: str) -> int:
-    """Run the whole story on 2,219 real documents.
+    """Run the whole story on 7,134 real documents.
 
-    The demo starts two private servers, creates a datastore of 16 shards on them, and loads the logbooks of aircraft
+    The demo starts two private servers, creates a datastore of two shards on them, and loads the logbooks of aircraft
     that left New York in 2013 as legacy JSON text. Then it reads some back, says how long disks would last, re-encodes
     all documents, checks every cell, finds some through an index, has a trigger count flights, and says what was
     gained. The servers keep running afterwards, so that you can look around.

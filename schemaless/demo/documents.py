@@ -8,7 +8,7 @@ from pathlib import Path
 
 from schemaless.admin.fields import ref_key_in, row_key_in
 from schemaless.admin.ndjson import LineSkipped, LoadOutcome, document_reader, load
-from schemaless.bench.logbooks import COLUMN, DEMO_DOCUMENTS, documents
+from schemaless.bench.logbooks import ALL_DOCUMENTS, COLUMN, documents
 from schemaless.cell import CellKey, NewStoredCell
 from schemaless.codec.lines import open_lines
 from schemaless.codec.registry import LEGACY
@@ -22,9 +22,9 @@ from schemaless.terminal.output import note, progress
 
 def load_logbooks(store: Datastore) -> LoadOutcome:
     """Load the built-in logbooks as legacy JSON text, with made-up times."""
-    logbooks = documents(limit=DEMO_DOCUMENTS, report=note)
+    logbooks = documents(report=note)
     keys: dict[int, CellKey] = {}
-    at = times(DEMO_DOCUMENTS)
+    at = times(ALL_DOCUMENTS)
 
     def lines() -> Iterable[bytes]:
         for number, logbook in enumerate(logbooks, start=1):
@@ -35,7 +35,7 @@ def load_logbooks(store: Datastore) -> LoadOutcome:
         key = keys.pop(number)
         return NewStoredCell(key.row_key, key.column_name, key.ref_key, line, at(number))
 
-    with progress("   loading", DEMO_DOCUMENTS, "documents") as shown:
+    with progress("   loading", ALL_DOCUMENTS, "documents") as shown:
         return load(store, lines(), to_cell, source="logbooks", listener=_listener(shown))
 
 

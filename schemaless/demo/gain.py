@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import NamedTuple
 
 from schemaless.capacity.model import GB, TB, Plan, days_until_full
 from schemaless.migrate.tally import MigrateOutcome
@@ -13,7 +14,14 @@ from schemaless.terminal.output import bytes_text, line_break, out, print_table
 _DOCUMENTS_PER_DAY = 1_000_000
 
 
-def show_gain(outcome: MigrateOutcome, before: TableSize, after: TableSize, last: TableSize) -> None:
+class Size(NamedTuple):
+    """Size of all cell tables: their files, and the bytes of the pages in them that are used."""
+
+    files: TableSize
+    used_bytes: int
+
+
+def show_gain(outcome: MigrateOutcome, before: Size, after: Size, last: Size) -> None:
     """Print what was reclaimed; the sizes are before, re-encoded and rebuilt."""
     total = outcome.total()
     share = total.bytes_after / total.bytes_before if total.bytes_before else 1.0
@@ -29,19 +37,26 @@ def show_gain(outcome: MigrateOutcome, before: TableSize, after: TableSize, last
                 f"{share:.1%}",
             ],
             [
-                "allocated on disk",
-                f"{before.allocated_bytes:,}",
-                f"{after.allocated_bytes:,}",
-                f"{last.allocated_bytes:,}",
-                f"{last.allocated_bytes / before.allocated_bytes:.1%}",
+                "pages in use",
+                f"{before.used_bytes:,}",
+                f"{after.used_bytes:,}",
+                f"{last.used_bytes:,}",
+                f"{last.used_bytes / before.used_bytes:.1%}",
+            ],
+            [
+                "files on disk",
+                f"{before.files.allocated_bytes:,}",
+                f"{after.files.allocated_bytes:,}",
+                f"{last.files.allocated_bytes:,}",
+                f"{last.files.allocated_bytes / before.files.allocated_bytes:.1%}",
             ],
         ],
     )
     out().print(f"\n[bold]{bytes_text(total.reclaimed_bytes)} of body bytes reclaimed ({1 - share:.1%}).[/]")
     out().print(
-        "Re-encoding alone does not shrink the files: a tablespace grows while it is rewritten, since new bodies need"
-        f"{line_break()}pages before the old ones are free, and small files like these grow in steps of some MB. What "
-        f"is free then{line_break()}takes the next cells, or is given back to the disk by a rebuild."
+        "Re-encoding alone does not shrink the files: new bodies need pages before the pages of the old ones are free."
+        f"{line_break()}Free pages take the next cells, or a rebuild gives them back to the disk. InnoDB keeps some 6 "
+        f"MiB of each{line_break()}file free, which counts in files as small as these."
     )
     for reason, count in total.kept_as_text.most_common():
         out().print(f"{count:,} bodies kept as JSON text, compressed: {reason}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from schemaless.wire.sql.parts import by_id, id_range, texts
+from schemaless.wire.sql.parts import by_id, cell_table, id_range, texts
 from schemaless.wire.sql.sessions import set_session
 
 
@@ -39,6 +39,16 @@ def select_data_lengths(databases: Iterable[str]) -> bytes:
 def select_table_lengths(databases: Iterable[str]) -> bytes:
     """Select the size on disk of each shard's ``cell`` table from InnoDB's statistics, in bytes."""
     return _of_tables(b"DATA_LENGTH+INDEX_LENGTH+DATA_FREE", databases)
+
+
+def select_page_lengths(databases: Iterable[str]) -> bytes:
+    """Select the bytes of the pages that each shard's ``cell`` table uses, from InnoDB's statistics."""
+    return _of_tables(b"DATA_LENGTH+INDEX_LENGTH", databases)
+
+
+def analyze_cells(databases: Iterable[str]) -> bytes:
+    """Recalculate InnoDB's statistics of the ``cell`` tables of shards on one server."""
+    return b"ANALYZE NO_WRITE_TO_BINLOG TABLE %b" % b",".join(cell_table(database) for database in databases)
 
 
 def estimate_cells(databases: Iterable[str]) -> bytes:

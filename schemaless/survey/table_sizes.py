@@ -16,8 +16,10 @@ from schemaless.survey.sql import (
     SELECT_DATA_FOLDER,
     SELECT_PAGE_LAYOUT,
     SELECT_REBUILD_LOG_BYTES,
+    analyze_cells,
     select_data_lengths,
     select_other_tablespaces,
+    select_page_lengths,
     select_table_lengths,
     select_tablespaces,
 )
@@ -94,6 +96,19 @@ def known_table_sizes(pool: NodePool, databases: Sequence[str]) -> dict[str, Tab
         return cell_table_sizes(pool, databases)
     except AccessDenied:
         return _by_database(pool, databases, _table_lengths)
+
+
+def used_page_bytes(pool: NodePool, databases: Sequence[str]) -> dict[str, int]:
+    """Return the bytes of the pages that each ``cell`` table uses, after recalculating InnoDB's statistics.
+
+    This omits the space that a file keeps free for the next pages. Bodies stored outside their row are included.
+    """
+
+    def ask(connection: Connection, databases: Sequence[str]) -> dict[str, int]:
+        connection.rows(analyze_cells(databases))
+        return {name: int(length or 0) for name, length in _statistics(connection, select_page_lengths(databases))}
+
+    return _by_database(pool, databases, ask)
 
 
 def data_lengths(pool: NodePool, databases: Sequence[str]) -> dict[str, int]:

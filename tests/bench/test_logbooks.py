@@ -72,7 +72,7 @@ def test_documents_are_the_same_bytes_everywhere(everything):
 
 def test_the_demos_sample_is_the_same_everywhere(kept):
     """The seeded 2,219 are always the same documents in the same order."""
-    sample = summarise(logbooks.documents(kept.parent, limit=logbooks.DEMO_DOCUMENTS))
+    sample = summarise(logbooks.documents(kept.parent, limit=logbooks.SAMPLE_DOCUMENTS))
 
     assert len(sample.sizes) == 2_219
     assert sample.digest == "be1252b0a5658255b9cde73bd6b45063b0c6346a2382323dcb615f50a04b902b"

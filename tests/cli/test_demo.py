@@ -58,7 +58,7 @@ def test_demo_on_a_file_of_ones_own(invoke, folder, tmp_path, capsys, monkeypatc
     assert "run a second time: 0 cells to do" in first.out
     assert "clean: 60 cells decoded" in first.out
     assert "clean: 40 cells decoded" in second.out
-    for heading in ("What it gained", "of body bytes reclaimed", "tablespace", "A disk of 1 TB"):
+    for heading in ("What it gained", "of body bytes reclaimed", "pages in use", "A disk of 1 TB"):
         assert heading in second.out
 
     page = Path(second.out.strip().splitlines()[-1].split(": ")[-1].strip())
