@@ -5,8 +5,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
+from schemaless.arrow.reader import Since, record_batches
 from schemaless.cell import Cell, JSONDocument, NewCell, NewStoredCell, Page, Put, RowKey, StoredCell
 from schemaless.cells.writing import EncodedCell, encoded_cell, encoded_stored
 from schemaless.codec.envelope import decode_body, encode_body
@@ -467,6 +468,42 @@ class Datastore:
             raise InvalidInput(f"limit must be an int from 1 to {_MAX_PAGE_CELLS:,}, got {limit!r}")
         if column_name is not None:
             check_column_name(column_name)
+
+    # Analytics
+
+    def arrow(
+        self,
+        column: str | None = None,
+        *,
+        fields: Iterable[str] = (),
+        since: Since = None,
+        shards: Iterable[int] | None = None,
+    ) -> Any:
+        """Stream the history of a column as Arrow record batches, for pandas, polars, DuckDB and others.
+
+            table = polars.from_arrow(store.arrow("BASE", fields=["fare.total:float"]).read_all())
+
+        Each row is one cell: row_key, column_name, ref_key, added_id, shard, created_at, the body as exact JSON text,
+        and the typed columns. A value that a typed column cannot hold exactly is null. Batches are read as the reader
+        advances, shard by shard and in ``added_id`` order within a shard, up to the last settled cell.
+
+        Args:
+            column: the column; None for all columns.
+            fields: typed columns, ``[NAME=]PATH:TYPE`` with the types of index fields: uuid, int, float, bool, time,
+                text(N), and text. If ``column`` is None, the path begins with a column.
+            since: an aware datetime, to return cells that were stored at that time or later, or a mapping of shards to
+                added_ids, to return cells after them. Keep the highest added_id of each shard for the next call.
+            shards: numbers of the shards to read; None for all.
+
+        Returns:
+            A ``pyarrow.RecordBatchReader``.
+
+        Raises:
+            InvalidInput: an argument is invalid, or pyarrow is not installed (extra ``[export]``).
+            InvalidCell: the column name is invalid.
+            LocationLost, FeedRefused, CorruptBody: while reading, as for ``get_cells_for_shard``.
+        """
+        return record_batches(self._internals, column, fields, since, shards)
 
     # Whole shards
 

@@ -6,6 +6,7 @@ Applications use ``Datastore``, which exposes none of this. ``internals_of`` is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
 from schemaless.cell import Page, StoredCell
@@ -18,6 +19,7 @@ from schemaless.cells.sql import select_block_end, select_by_id, select_id_span
 from schemaless.cells.writing import Cells
 from schemaless.codec.envelope import Limits
 from schemaless.feed.reader import Changes, Tail
+from schemaless.feed.sql import select_first_since
 from schemaless.followers.access import DatastoreAccess, StoredFeed
 from schemaless.indexes.registry import Registry
 from schemaless.indexes.row_fetch import RowReader
@@ -30,6 +32,10 @@ from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.urls import ServerURL
 
 _ROWS_PER_BLOCK: Final = 10_000
+_SINCE_MARGIN: Final = timedelta(minutes=10)
+"""Margin for times, since ``created_at`` is not in commit order."""
+
+_END_TIMEOUT_S: Final = 30.0
 _SETTINGS_CONNECT_TIMEOUT_S: Final = 2.0
 _SETTINGS_REPLY_TIMEOUT_S: Final = 5.0
 
@@ -204,6 +210,16 @@ class Internals:
                 return
             yield after, int(last), int(count)
             after = int(last)
+
+    def location_since(self, shard: int, since: datetime) -> int:
+        """Return a location before every cell of a shard that was stored at or after a time, less 10 minutes."""
+        at = (since.astimezone(UTC) - _SINCE_MARGIN).replace(tzinfo=None).isoformat(" ")
+        database = self.shards.database(shard)
+        for after, up_to, _ in self.id_blocks(shard, _ROWS_PER_BLOCK):
+            rows = self.shards.rows(shard, select_first_since(database, after, up_to, at))
+            if rows:
+                return int(rows[0][0]) - 1
+        return self.changes.end(shard, _END_TIMEOUT_S)
 
 
 class Opened(Protocol):

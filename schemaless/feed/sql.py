@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from schemaless.wire.sql.parts import CREATED_AT, by_id, cell_table, id_range
+from schemaless.wire.sql.parts import CREATED_AT, by_id, cell_table, id_range, text
 
 _READING: Final = b"'SHARED','SHARED_HIGH_PRIO','SHARED_READ','SHARED_READ_ONLY','SHARED_UPGRADABLE','SHARED_NO_WRITE'"
 """Lock types that no INSERT holds: those of readers, and of ALTER TABLE, which may hold one for hours."""
@@ -63,3 +63,9 @@ def select_tails(
 def select_ids(database: str, after: int, up_to: int) -> bytes:
     """Select the added_ids with ``after < added_id <= up_to``, in order."""
     return b"SELECT added_id FROM %b WHERE %b ORDER BY added_id" % (by_id(database), id_range(after, up_to))
+
+
+def select_first_since(database: str, after: int, up_to: int, since: str) -> bytes:
+    """Select the first cell in a range of added_ids that was stored at or after a time."""
+    run = (by_id(database), id_range(after, up_to), text(since))
+    return b"SELECT added_id FROM %b WHERE %b AND created_at>=%b ORDER BY added_id LIMIT 1" % run

@@ -214,6 +214,26 @@ def stop(database: str, name: str, epoch: int, location: int, message: str) -> b
     return _update(database, name, epoch, changes)
 
 
+def restart(database: str, name: str, killer: str) -> bytes:
+    """Resume a stopped follower with the first attempt at its cell.
+
+    If the message begins with ``killer``, the cell killed its workers, and the follower continues in quarantine.
+    """
+    state = b"IF(LEFT(COALESCE(message, ''), %d)=%b, 'quarantined', 'running')" % (len(killer), text(killer))
+    return update(table(database, b"follower"), {**UNTRIED, "state": state}, name=name)
+
+
+def reset(database: str, name: str, location: int) -> bytes:
+    """Set a follower's location, and revoke its owner's lease."""
+    lost: dict[str, Term] = {"location": location, "worker": None, "epoch": b"epoch+1", "moved_at": NOW}
+    return update(table(database, b"follower"), {**lost, **UNTRIED}, name=name)
+
+
+def ask_to_replay(database: str, name: str, added_id: int | None) -> bytes:
+    """Request a replay of one parked cell, or of all of a shard."""
+    return update(table(database, b"parked"), {"replay": 1}, name=name, added_id=added_id)
+
+
 def delete_follower(database: str, name: str) -> bytes:
     """Delete a follower's row."""
     return delete(table(database, b"follower"), name=name)

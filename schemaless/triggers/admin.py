@@ -5,13 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Final
+from datetime import datetime
 
 from schemaless.cell import CellKey
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
-from schemaless.followers import sql as followers_sql
+from schemaless.followers import sql
 from schemaless.followers.rows import FollowerRows
 from schemaless.followers.settings import Setting, Settings
 from schemaless.followers.states import DIED, PAUSED, RUNNING, STOPPED
@@ -19,14 +18,8 @@ from schemaless.followers.status import ShardStatus, WorkerStatus, shard_statuse
 from schemaless.followers.table_cache import small_table_caches
 from schemaless.internals import internals_of
 from schemaless.topology.model import check_shard
-from schemaless.triggers import sql
 from schemaless.triggers.declaration import follower_name, is_trigger, trigger_name
 from schemaless.wire.connection import Connection
-
-_SINCE_MARGIN: Final = timedelta(minutes=10)
-"""Margin for times, since ``created_at`` is not in commit order."""
-
-_SCANNED_ROWS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +130,7 @@ class Triggers:
         self._settings.get(follower)
         cells = []
         for shard in shards:
-            rows = self._shards.rows(shard, followers_sql.select_parked(self._shards.database(shard), follower))
+            rows = self._shards.rows(shard, sql.select_parked(self._shards.database(shard), follower))
             for added_id, row_key, column_name, ref_key, attempts, error, parked_at, replay in rows:
                 key = CellKey(uuid.UUID(bytes=row_key), str(column_name), int(ref_key))
                 at = str(parked_at).replace(" ", "T")
@@ -154,7 +147,7 @@ class Triggers:
         """Delete parked cells: the trigger is never called for them again."""
         for cell in cells:
             database = self._shards.database(cell.shard)
-            self._shards.execute(cell.shard, followers_sql.delete_parked(database, follower_name(name), cell.added_id))
+            self._shards.execute(cell.shard, sql.delete_parked(database, follower_name(name), cell.added_id))
 
     def reset(self, name: str, locations: Mapping[int, int]) -> None:
         """Set the locations of a trigger. Cells parked after them are called for again and no longer parked.
@@ -173,17 +166,11 @@ class Triggers:
             def operation(connection: Connection, database: str = database, location: int = location) -> None:
                 with connection.transaction():
                     connection.execute(sql.reset(database, follower, location))
-                    connection.execute(followers_sql.delete_parked(database, follower, after=location))
+                    connection.execute(sql.delete_parked(database, follower, after=location))
 
             # Safe to repeat: another increment of the epoch does no harm.
             self._shards.run(shard, operation, writes=True)
 
     def location_since(self, shard: int, since: datetime) -> int:
         """Return a location before every cell of a shard that was stored at or after a time, less 10 minutes."""
-        at = (since - _SINCE_MARGIN).replace(tzinfo=None).isoformat(" ")
-        database = self._shards.database(shard)
-        for after, up_to, _ in self._internals.id_blocks(shard, _SCANNED_ROWS):
-            rows = self._shards.rows(shard, sql.select_first_since(database, after, up_to, at))
-            if rows:
-                return int(rows[0][0]) - 1
-        return self._store.end_of_shard(shard)
+        return self._internals.location_since(shard, since)
