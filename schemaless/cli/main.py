@@ -181,7 +181,7 @@ def _ended_by(problem: BaseException, arguments: list[str]) -> int:
     settle_exit_status()
     try:
         changes_nothing = _changes_nothing(arguments)
-    except Exception:  # noqa: BLE001 - the noun's module may be half imported: that was what was interrupted
+    except (Exception, KeyboardInterrupt):  # noqa: BLE001 - a module may be half imported, or Ctrl-C pressed again
         changes_nothing = False
     kept = "nothing that is stored was changed" if changes_nothing else "what was written is kept"
     error(f"stopped; {kept}, and the same command can be run again")
