@@ -81,6 +81,7 @@ if TYPE_CHECKING:
         UnreadableLegacy,
         VerificationFailed,
         WorkersDied,
+        WrongEventLoop,
         WrongReply,
     )
     from schemaless.indexes.query import Index, IndexPage, IndexRow
@@ -160,6 +161,7 @@ __all__ = [
     "UnreadableLegacy",
     "VerificationFailed",
     "WorkersDied",
+    "WrongEventLoop",
     "WrongReply",
     "connect",
     "create",

@@ -51,6 +51,7 @@
     |-- IndexNotReady               the secondary index is being filled or dropped
     |-- WorkersDied                 a job's worker processes kept dying
     |-- InvalidInput                an argument, option or input file cannot be used
+    |-- WrongEventLoop              an asyncio datastore was used outside of its event loop
     `-- LocalServerError            a private server could not be installed, started or stopped
 
 Exceptions of the drivers and of SQLAlchemy never leave ``schemaless.wire``. A read raises nothing for a cell that is
@@ -524,6 +525,10 @@ class WorkersDied(SchemalessError):
 
 class InvalidInput(SchemalessError):
     """Raised if an argument, option or input file cannot be used; the message says which one, and where."""
+
+
+class WrongEventLoop(SchemalessError):
+    """Raised if an asyncio datastore is used in another event loop than the one that opened it; nothing was sent."""
 
 
 class LocalServerError(SchemalessError):

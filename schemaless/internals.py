@@ -70,7 +70,7 @@ class Internals:
         self.url = url
         self.limits = limits
         self.shards = shards
-        self.dictionaries = StoredDictionaries(lambda: self.dictionary_replicas)
+        self.dictionaries = StoredDictionaries(lambda: self.dictionary_replicas, shards.runtime)
         self.columns = ColumnCodecs(self._read_settings, self.dictionaries, columns)
         self.reader = Reader(shards, limits, self.dictionaries)
         self.rows = RowReader(shards, self.reader, Reader(shards, limits, self.dictionaries.in_memory))

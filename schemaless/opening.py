@@ -18,6 +18,7 @@ from schemaless.topology.shards import Shards
 from schemaless.wire.node import Node
 from schemaless.wire.pool import PoolOptions
 from schemaless.wire.pools import Pools
+from schemaless.wire.runtime import THREADS, Runtime
 from schemaless.wire.secret import Secret
 from schemaless.wire.urls import ServerURL
 
@@ -61,18 +62,30 @@ def connect(
     """
     address = Secret(url)
     del url  # keeps the password out of tracebacks, which may show local variables
-    given = {
-        "connect_timeout_s": connect_timeout_s,
-        "read_timeout_s": read_timeout_s,
-        "write_timeout_s": write_timeout_s,
-        "pool_size": pool_size,
-    }
+    return opening_at(
+        address,
+        limits,
+        connect_timeout_s=connect_timeout_s,
+        read_timeout_s=read_timeout_s,
+        write_timeout_s=write_timeout_s,
+        pool_size=pool_size,
+    ).open()
+
+
+def opening_at(address: Secret, limits: Limits, **given: float | None) -> Opening:
+    """Return what is needed to open the datastore at a URL or configured name; raises as ``connect`` does.
+
+    Args:
+        address: the URL, or a name from the configuration file.
+        limits: limits of a decoded document.
+        **given: the fields of ``PoolOptions``; None for the configured or default value.
+    """
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if (configuration := configured(address)) is not None:
         address = configuration.url
         options = {**configuration.settings, **options}
     parsed, _ = datastore_url(address)
-    return Opening(parsed, PoolOptions(**options), limits).open()
+    return Opening(parsed, PoolOptions(**options), limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +104,16 @@ class Opening:
     limits: Limits
     topology: Topology | None = None
 
-    def open(self) -> Datastore:
+    def open(self, runtime: Runtime = THREADS) -> Datastore:
         """Open the datastore.
+
+        Args:
+            runtime: how calls wait.
 
         Raises:
             DatastoreNotFound, TopologyError, ServerError: as for ``connect``.
         """
-        pools = Pools(self.url.credentials, self.options)
+        pools = Pools(self.url.credentials, self.options, runtime)
         name = self.url.database
         assert name is not None
         if self.topology is not None:

@@ -19,6 +19,7 @@ from typing import Any
 import click
 
 import schemaless
+import schemaless.aio
 from schemaless import errors
 from schemaless.cli.main import cli
 
@@ -32,6 +33,8 @@ GROUPS = {
     "Cells": ("NewCell", "Cell", "CellKey", "Put", "Page", "NewStoredCell", "StoredCell", "RowKey", "JSONDocument"),
     "Triggers": ("trigger", "Trigger", "Call"),
 }
+OPENED = ("Datastore", "AsyncDatastore", "AsyncIndex")
+"""Classes whose instances are returned by a call."""
 
 
 def markdown(text: str) -> str:
@@ -99,7 +102,9 @@ def signature(name: str, value: Callable[..., Any]) -> str:
         inside, _, returned = text[len(name) + 1 :].rpartition(")")
         split = re.split(r", (?![^\[(]*[\])])", inside)
         text = f"{name}(\n" + "".join(f"    {part},\n" for part in split) + f"){returned}"
-    return f"```py\n{text}\n```\n"
+    # Without ``def``, which is left out everywhere.
+    before = "async " if inspect.iscoroutinefunction(value) else ""
+    return f"```py\n{before}{text}\n```\n"
 
 
 def members(owner: type) -> Iterator[str]:
@@ -121,15 +126,15 @@ def alias(name: str) -> str:
     return f"```py\n{name} = {found[1]}\n```\n" + (f"\n{markdown(found[2])}\n" if found[2] else "")
 
 
-def name_of(name: str) -> Iterator[str]:
+def name_of(name: str, module: Any = schemaless) -> Iterator[str]:
     """Yield a public name that is no exception."""
-    value = getattr(schemaless, name)
+    value = getattr(module, name)
     yield f"### {name}\n"
     if inspect.isfunction(value):
         yield signature(name, value)
         yield from described(value.__doc__ or "")
     elif inspect.isclass(value):
-        if name != "Datastore":
+        if name not in OPENED:
             yield signature(name, value)
         yield from described(value.__doc__ or "")
         yield from members(value)
@@ -170,6 +175,19 @@ def api() -> str:
             for name in names:
                 lines += name_of(name)
     lines += ["## Exceptions\n", *exceptions()]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def aio() -> str:
+    """Return the page about the asyncio client."""
+    lines = [
+        "# asyncio API reference\n",
+        GENERATED.format("the docstrings of the package"),
+        "`import schemaless.aio` has these names; [the guide](../asyncio.md) shows how to use them. The method of the",
+        "same name in the [API reference](api.md) describes arguments and exceptions.\n",
+    ]
+    for name in ("connect", "AsyncDatastore", "AsyncIndex"):
+        lines += name_of(name, schemaless.aio)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -260,7 +278,7 @@ def pages() -> dict[Path, str]:
     """Return each page of the reference by its file."""
     os.environ.pop("SCHEMALESS_URL", None)  # the help of an option shows what the environment says
     top = click.Context(cli, info_name="schemaless", **cli.context_settings)
-    found = {FOLDER / "api.md": api()}
+    found = {FOLDER / "api.md": api(), FOLDER / "aio.md": aio()}
     overview = ["# CLI reference\n", GENERATED.format("the commands' own help")]
     overview += [*command_page(cli, top, 2), "| command | what it does |\n|---|---|"]
     lines: list[str] = []

@@ -25,6 +25,21 @@ def record_batches(
     internals: Internals, column: str | None, fields: Iterable[str], since: Since, shards: Iterable[int] | None
 ) -> Any:
     """Return a ``pyarrow.RecordBatchReader``; see ``Datastore.arrow``."""
+    schema, batches = _schema_and_batches(internals, column, fields, since, shards)
+    return load().RecordBatchReader.from_batches(schema, batches)
+
+
+def each_batch(
+    internals: Internals, column: str | None, fields: Iterable[str], since: Since, shards: Iterable[int] | None
+) -> Iterator[Any]:
+    """Yield the batches of ``record_batches``, without a reader, whose C++ code would call the iterator."""
+    _, batches = _schema_and_batches(internals, column, fields, since, shards)
+    yield from batches
+
+
+def _schema_and_batches(
+    internals: Internals, column: str | None, fields: Iterable[str], since: Since, shards: Iterable[int] | None
+) -> tuple[Any, Iterator[Any]]:
     if column is not None:
         check_column_name(column)
     columns = typed_columns(fields, None if column is None else [column])
@@ -41,7 +56,7 @@ def record_batches(
                 if rows:
                     yield batches.batch(rows, shard).batch
 
-    return load().RecordBatchReader.from_batches(batches.schema, read())
+    return batches.schema, read()
 
 
 def _starts(internals: Internals, shards: Sequence[int], since: Since) -> dict[int, int]:

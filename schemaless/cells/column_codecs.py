@@ -183,7 +183,12 @@ class ColumnCodecs:
     def codec_for(self, column_name: str) -> Codec:
         """Return the codec for new bodies of a column."""
         if time.monotonic() >= self._stale_at_s:
-            self._refresh()
+            try:
+                self._refresh()
+            except BaseException:
+                # The caller was interrupted or cancelled, so the next write reads the settings.
+                self._stale_at_s = 0.0
+                raise
         return self._codecs.get(column_name, DEFAULT)
 
     def _refresh(self) -> None:

@@ -9,8 +9,8 @@ import base64
 import json
 import logging
 import os
-import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -38,6 +38,7 @@ from schemaless.errors import (
 from schemaless.topology.sql import catalog as catalog_sql
 from schemaless.wire.connection import Connection
 from schemaless.wire.pool import NodePool
+from schemaless.wire.runtime import THREADS, Runtime
 
 _log = logging.getLogger("schemaless")
 
@@ -73,11 +74,12 @@ class StoredDictionaries:
     Thread-safe and fork-safe.
     """
 
-    def __init__(self, dictionary_replicas: Callable[[], DictionaryReplicas]) -> None:
+    def __init__(self, dictionary_replicas: Callable[[], DictionaryReplicas], runtime: Runtime = THREADS) -> None:
         self._replicas = dictionary_replicas
+        self._runtime = runtime
         self._cache: dict[int, Dictionary] = {}
         # By process, because a forked child would never get a lock that another thread held during the fork.
-        self._locks: dict[int, threading.Lock] = {}
+        self._locks: dict[int, AbstractContextManager[Any]] = {}
 
     def get(self, dictionary_id: int) -> Dictionary:
         """Return a dictionary from the cache, the catalog or, if the catalog has no intact copy, from any cluster.
@@ -90,7 +92,7 @@ class StoredDictionaries:
         """
         dictionary = self._cache.get(dictionary_id)
         if dictionary is None:
-            with self._locks.setdefault(os.getpid(), threading.Lock()):
+            with self._locks.setdefault(os.getpid(), self._runtime.lock()):
                 dictionary = self._cache.get(dictionary_id)
                 if dictionary is None:
                     dictionary = self._cache[dictionary_id] = self._fetch(dictionary_id)

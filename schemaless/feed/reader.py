@@ -197,7 +197,7 @@ class Changes:
             page = self.page(shard, location, limit, column_name, read_from)
             yield page
             if page.next_location == location:
-                time.sleep(min(poll_s, _HELD_POLL_S) if page.held else poll_s)
+                self.shards.runtime.sleep(min(poll_s, _HELD_POLL_S) if page.held else poll_s)
             location = page.next_location
 
     def end(self, shard: int, timeout_s: float) -> int:
@@ -217,7 +217,7 @@ class Changes:
                         node=str(spot.primary),
                         shard=shard,
                     )
-                time.sleep(_HELD_POLL_S)
+                self.shards.runtime.sleep(_HELD_POLL_S)
 
         return self._follow(shard, "primary", end)
 

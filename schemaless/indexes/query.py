@@ -221,7 +221,7 @@ class Index:
         while not self._is_current(self._registry.ready(self._name), row):
             if time.monotonic() >= deadline_s:
                 return False
-            time.sleep(min(pause_s, max(0.0, deadline_s - time.monotonic())))
+            self._shards.runtime.sleep(min(pause_s, max(0.0, deadline_s - time.monotonic())))
             pause_s = min(_MAX_POLL_S, pause_s * 1.5)
         return True
 

@@ -8,7 +8,6 @@ import math
 import os
 import random
 import re
-import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -36,6 +35,7 @@ from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.pools import Pools
 from schemaless.wire.route import outcome_unknown
+from schemaless.wire.runtime import Runtime
 
 log = logging.getLogger("schemaless")
 
@@ -102,13 +102,18 @@ class Shards:
         self._read_at_s = self._read_end_s = -math.inf
         self._unreadable = False
         self._awaited_at_s = -math.inf
-        # One lock per process, because a fork may leave it locked; reentrant, because a signal handler may make calls.
+        # One lock per process, because a fork may leave it locked.
         self._refresh_locks: dict[int, AbstractContextManager[Any]] = {}
 
     @property
     def topology(self) -> Topology:
         """The topology, as far as known."""
         return self.routing.topology
+
+    @property
+    def runtime(self) -> Runtime:
+        """How calls wait."""
+        return self.pools.runtime
 
     def database(self, shard: int) -> str:
         """Return the name of a shard's database."""
@@ -299,8 +304,13 @@ class Shards:
             return
         # Set this first, so that concurrent calls do not refresh as well.
         self.look_at_s = self._next_refresh_s()
-        with self._refresh_lock():
-            self._read(thorough=False)
+        try:
+            with self._refresh_lock():
+                self._read(thorough=False)
+        except BaseException:
+            # The caller was interrupted or cancelled, so the next call refreshes.
+            self.look_at_s = -math.inf
+            raise
 
     def again(self, used: Routing) -> Routing:
         """Refresh the routing from the catalog and return it; concurrent callers share one read.
@@ -320,7 +330,7 @@ class Shards:
         return self.routing
 
     def _refresh_lock(self) -> AbstractContextManager[Any]:
-        return self._refresh_locks.setdefault(os.getpid(), threading.RLock())
+        return self._refresh_locks.setdefault(os.getpid(), self.runtime.lock())
 
     def _next_refresh_s(self) -> float:
         if self._catalog is None:
@@ -434,7 +444,7 @@ class Shards:
         self._awaited_at_s = time.monotonic()
         waited_s = self.move_wait_s - (give_up_s - self._awaited_at_s)
         poll_s = _MOVE_POLL_S if waited_s < _SLOWER_AFTER_S else _SLOW_POLL_S
-        time.sleep(random.uniform(*poll_s))  # noqa: S311 - jitter
+        self.runtime.sleep(random.uniform(*poll_s))  # noqa: S311 - jitter
 
     def _moving(self, moved: Elsewhere, doubt: ServerError | None, problem: str) -> ServerError:
         if doubt is not None:

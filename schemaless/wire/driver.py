@@ -7,11 +7,10 @@ and a row is decoded in one loop (``replies``). The values are the same, includi
 
 from __future__ import annotations
 
-import io
 import socket
-import ssl
 import struct
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import pymysql
@@ -32,6 +31,7 @@ from schemaless.wire.replies import (
     is_end,
     row_of,
 )
+from schemaless.wire.runtime import THREADS, Runtime
 
 _END_OF_ROWS: Final = struct.Struct("<BHH")
 
@@ -137,9 +137,11 @@ class DriverConnection(pymysql.connections.Connection):
 
     Attributes:
         parser: implementation that parses replies.
+        runtime: how the connection waits.
     """
 
     parser: Parser = PARSER
+    runtime: Runtime = THREADS
     ctx: Any
     _rfile: Any
     _sock: Any
@@ -157,7 +159,7 @@ class DriverConnection(pymysql.connections.Connection):
         """Connect a socket, unless one is given, and log in."""
         self._secure = bool(self.unix_socket)
         if self.ssl:
-            self.ctx.sslsocket_class = _TLSWire
+            self.ctx.sslsocket_class = self.runtime.tls_wire
         super().connect(_connected_socket(self) if sock is None else sock)
 
     def receive(self) -> Reply:
@@ -257,32 +259,7 @@ class DriverConnection(pymysql.connections.Connection):
         return int(result.affected_rows)
 
 
-# Buffered socket reader without Python finalizers; it is closed by ``_force_close``, or collected with its socket.
-_Raw: Any = type("_Raw", (socket.SocketIO,), {"__del__": int})
-_Reader: Any = type("_Reader", (io.BufferedReader,), {"__del__": int})
-
-
-def _makefile(wire: Any, mode: str) -> Any:
-    """Replacement for ``socket.makefile("rb")``."""
-    raw = _Raw(wire, mode[0])
-    wire._io_refs += 1  # noqa: SLF001 - as socket.makefile does
-    return _Reader(raw)
-
-
-class Wire(socket.socket):
-    """Socket that is closed when collected, without a warning and without a Python frame."""
-
-    __del__ = vars(socket.SocketType)["close"]
-    makefile = _makefile  # type: ignore[assignment]
-
-
-class _TLSWire(ssl.SSLSocket):
-    """TLS socket with the same reader."""
-
-    makefile = _makefile  # type: ignore[assignment]
-
-
-def _connected_socket(raw: Any) -> socket.socket:
+def _connected_socket(raw: DriverConnection) -> socket.socket:
     """Return a socket connected to one of a host's addresses.
 
     ``socket.create_connection`` is not used: it mistakes an OSError that a signal handler raises, such as TimeoutError,
@@ -292,9 +269,10 @@ def _connected_socket(raw: Any) -> socket.socket:
     try:
         addresses: Any = [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", raw.unix_socket)]
         if not raw.unix_socket:
-            addresses = socket.getaddrinfo(raw.host, raw.port, 0, socket.SOCK_STREAM)
+            lookup = partial(socket.getaddrinfo, raw.host, raw.port, 0, socket.SOCK_STREAM)
+            addresses = raw.runtime.blocking(lookup)
         for family, kind, protocol, _, address in addresses:
-            wire = Wire(family, kind, protocol)
+            wire = raw.runtime.wire(family, kind, protocol)
             try:
                 wire.settimeout(raw.connect_timeout)
                 if raw.bind_address is not None and not raw.unix_socket:

@@ -32,10 +32,11 @@ from schemaless.events import Event, Listener
 from schemaless.wire.breaker import PROBE_S, Breaker
 from schemaless.wire.claims import Claim
 from schemaless.wire.connection import Connection
-from schemaless.wire.connection_slots import ConnectionSlots, LiveObjects, Slot
+from schemaless.wire.connection_slots import LiveObjects, Slot
 from schemaless.wire.errors import NO_CLAIMS, ConnectionLost, Deadlock, ReplyTimedOut, interruption, translated
 from schemaless.wire.node import Node
 from schemaless.wire.route import Route, answered, outcome_unknown, raise_if_moved
+from schemaless.wire.runtime import THREADS, Runtime
 from schemaless.wire.session import Facts, close, open_connection
 from schemaless.wire.sql.sessions import NO_CLAIM
 from schemaless.wire.urls import Credentials
@@ -160,6 +161,7 @@ class NodePool:
         breaker: the server's circuit breaker.
         options: timeouts and limits.
         credentials: the account.
+        runtime: how calls wait.
         listener: receives ``Retried`` and ``SlotAwaited``, or None; not called as long as all is well.
         engine: slot for the SQLAlchemy engine of ``schema.engine``, which sets and reads it; None until then.
         idle: idle connections.
@@ -177,12 +179,14 @@ class NodePool:
         options: PoolOptions,
         breaker: Breaker | None = None,
         claims: Mapping[Node, Claim] | None = None,
+        runtime: Runtime = THREADS,
     ) -> None:
         self.node = node
         self.breaker = breaker or Breaker()
         self._claims = {} if claims is None else claims
         self.options = options
         self.credentials = credentials
+        self.runtime = runtime
         self.listener: Listener | None = None
         self._lost_at_s = 0.0
         self._closed_at_s = 0.0
@@ -193,7 +197,7 @@ class NodePool:
         self.engine: object | None = None
         self.idle: deque[Connection] = deque()
         self.opened = LiveObjects[Any]()
-        self.slots = ConnectionSlots(self.options.pool_size)
+        self.slots = self.runtime.slots(self.options.pool_size)
 
     def __repr__(self) -> str:
         return f"NodePool({self.node})"
@@ -218,6 +222,7 @@ class NodePool:
             database=database,
             autocommit=autocommit,
             claim=NO_CLAIM if claim is None else claim.sql,
+            runtime=self.runtime,
         )
 
     def is_fresh(self, connection: Connection) -> bool:
@@ -270,7 +275,8 @@ class NodePool:
         timeouts = (PROBE_S, PROBE_S, PROBE_S)
         raised: BaseException | None = None
         try:
-            raw, _ = open_connection(self.node, self.credentials.without_timeouts(), timeouts, self.opened.add)
+            account = self.credentials.without_timeouts()
+            raw, _ = open_connection(self.node, account, timeouts, self.opened.add, runtime=self.runtime)
             close(raw, idle=True)
         except SchemalessError:
             # The server answered, with a refusal.
@@ -374,7 +380,7 @@ class NodePool:
                     limited = attempt > 1 or doubt is not None
                     if limited and isinstance(lost, ConnectionLost) and time.monotonic() + pause_s > lost.retry_until_s:
                         break
-                time.sleep(pause_s)
+                self.runtime.sleep(pause_s)
                 if self.listener is not None:
                     self.listener(Retried(type(last).__name__))
             try:

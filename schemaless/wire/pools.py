@@ -10,6 +10,7 @@ from schemaless.wire.breaker import Breaker
 from schemaless.wire.claims import NEVER, Claim
 from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool, PoolOptions
+from schemaless.wire.runtime import THREADS, Runtime
 from schemaless.wire.urls import Credentials
 
 
@@ -18,11 +19,13 @@ class Pools:
 
     Attributes:
         options: timeouts and limits of the pools.
+        runtime: how calls wait.
     """
 
-    def __init__(self, credentials: Credentials, options: PoolOptions) -> None:
+    def __init__(self, credentials: Credentials, options: PoolOptions, runtime: Runtime = THREADS) -> None:
         self._credentials = credentials
         self.options = options
+        self.runtime = runtime
         self._pools: dict[Node, NodePool] = {}
         self._breakers: dict[Node, Breaker] = {}
         self._claims: dict[Node, Claim] = {}
@@ -34,9 +37,10 @@ class Pools:
         if pool is None:
             address = node.having("primary")
             # setdefault instead of a lock, which a fork could leave locked. A surplus pool opens no connection.
-            pool = self._pools.setdefault(
-                address, NodePool(address, self._credentials, self.options, self._breaker_for(node), self._claims)
+            new = NodePool(
+                address, self._credentials, self.options, self._breaker_for(node), self._claims, self.runtime
             )
+            pool = self._pools.setdefault(address, new)
             pool.listener = self._listener
             self._pools[node] = pool
         return pool
@@ -76,7 +80,8 @@ class Pools:
             unclaimed: use the server whatever claim it holds.
         """
         claims = None if unclaimed else self._claims
-        return NodePool(node, self._credentials.without_timeouts(), options, self._breaker_for(node), claims)
+        account = self._credentials.without_timeouts()
+        return NodePool(node, account, options, self._breaker_for(node), claims, self.runtime)
 
     def breakers(self) -> dict[Node, Breaker]:
         """Return the breakers of all servers used so far, by address."""

@@ -29,6 +29,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import pymysql
@@ -39,6 +40,7 @@ from schemaless.errors import InvalidInput, ServerRefused
 from schemaless.wire.driver import DriverConnection
 from schemaless.wire.errors import interruption, is_drivers
 from schemaless.wire.node import Node
+from schemaless.wire.runtime import THREADS, Runtime
 from schemaless.wire.secret import Secret, clear_locals
 from schemaless.wire.sql.sessions import NO_CLAIM, select_session, set_session
 from schemaless.wire.urls import Credentials, driver_arguments
@@ -101,6 +103,7 @@ def open_connection(
     database: str | None = None,
     autocommit: bool = True,
     claim: bytes = NO_CLAIM,
+    runtime: Runtime = THREADS,
 ) -> tuple[Any, Facts]:
     """Open a driver connection, and set up and verify its session.
 
@@ -112,6 +115,7 @@ def open_connection(
         database: default database, if any.
         autocommit: False to open transactions explicitly.
         claim: SQL expression for the server's claim; see ``sql.sessions.own_claim``.
+        runtime: how the connection waits.
 
     Returns:
         The connection and the properties of its server.
@@ -123,7 +127,7 @@ def open_connection(
     """
     raw = None
     try:
-        raw = _log_in(node, credentials, timeouts, database, register)
+        raw = _log_in(node, credentials, timeouts, database, register, runtime)
         return raw, _set_up(raw, str(node), autocommit, claim)
     except BaseException as error:
         clear_locals(error)
@@ -182,11 +186,12 @@ def _log_in(
     timeouts: tuple[float, float, float],
     database: str | None,
     register: Callable[[Any], object],
+    runtime: Runtime,
 ) -> Any:
     driver = import_driver(credentials)
-    arguments = _checked_call(
-        _arguments, {"node": node, "credentials": credentials, "timeouts": timeouts, "database": database}
-    )
+    given = {"node": node, "credentials": credentials, "timeouts": timeouts, "database": database}
+    # Reads certificates.
+    arguments = runtime.blocking(partial(_checked_call, _arguments, given))
     password: Secret | None = arguments.pop("password", None)
     if driver is not pymysql:
         login = {} if password is None else {"password": password.reveal()}
@@ -196,7 +201,9 @@ def _log_in(
             login.clear()
         register(raw)
         return raw
-    raw = _checked_call(DriverConnection, arguments | {"defer_connect": True})
+    # Without a TLS context of its own, PyMySQL loads the system's certificates here.
+    raw = runtime.blocking(partial(_checked_call, DriverConnection, arguments | {"defer_connect": True}))
+    raw.runtime = runtime
     register(raw)
     # PyMySQL would wait for the server's greeting as long as for a reply to a statement.
     read_timeout_s = raw._read_timeout  # noqa: SLF001 - PyMySQL has no public name for it

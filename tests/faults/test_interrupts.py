@@ -16,9 +16,9 @@ import pytest
 import schemaless
 from schemaless.datastore import Datastore
 from schemaless.internals import internals_of
-from schemaless.wire import driver
 from schemaless.wire.connection import Connection
 from schemaless.wire.pool import NodePool, PoolOptions, _CheckedOut
+from schemaless.wire.runtime import Threads
 from schemaless.wire.urls import parse_url
 from tests.accounts import Accounts
 from tests.faults.interrupts import (
@@ -260,7 +260,7 @@ def test_a_handlers_error_while_one_address_is_tried_does_not_go_on_to_the_next(
     error = TimeoutError(errno.ETIMEDOUT, "mine")
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)) for port in (1, 2)]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
-    monkeypatch.setattr(driver, "Wire", Wire)
+    monkeypatch.setattr(Threads, "wire", Wire)
     with pytest.raises(TimeoutError) as caught:
         schemaless.connect("mysql://root@db-1/trips")
 

@@ -21,6 +21,7 @@ from schemaless.testing.servers import private_servers
 from schemaless.wire import breaker, pool
 from schemaless.wire.breaker import FAILURES, FIRST_PAUSE_S, MAX_PAUSE_S, Breaker
 from schemaless.wire.errors import ConnectionLost, Deadlock
+from schemaless.wire.runtime import Threads
 from schemaless.wire.urls import parse_url
 from tests.freezing import freeze, thaw
 
@@ -106,8 +107,8 @@ def test_retry_after_survives_pickling(kind):
     assert (copy.retry_after_s, copy.node, copy.shard) == (0.5, "db-1:3306", 3)
 
 
-class _FakeClock:
-    """Clock for ``pool`` that advances with each pause, and by a fixed time with each attempt."""
+class _FakeClock(Threads):
+    """Clock and runtime of a pool that advances with each pause, and by a fixed time with each attempt."""
 
     def __init__(self, attempt_s: float) -> None:
         self.now_s = 100.0
@@ -134,7 +135,7 @@ def test_a_call_to_a_dead_server_fails_within_a_second(attempt_s, attempts, monk
     monkeypatch.setattr(pool, "time", fake_clock)
     monkeypatch.setattr(pool.random, "uniform", lambda low, high: high)
     parsed = parse_url(f"mysql://root@/trips?unix_socket={tmp_path}/none.sock")
-    dead = pool.NodePool(parsed.node, parsed.credentials, pool.PoolOptions(), Breaker())
+    dead = pool.NodePool(parsed.node, parsed.credentials, pool.PoolOptions(), Breaker(), runtime=fake_clock)
     monkeypatch.setattr(
         dead, "connect", lambda shard: fake_clock.attempt(ServerUnavailable("refused", node="db-1:3306"))
     )
@@ -174,7 +175,7 @@ def test_a_deadlock_is_retried_however_long_it_takes(monkeypatch, tmp_path):
     fake_clock = _FakeClock(10)
     monkeypatch.setattr(pool, "time", fake_clock)
     parsed = parse_url(f"mysql://root@/trips?unix_socket={tmp_path}/none.sock")
-    busy = pool.NodePool(parsed.node, parsed.credentials, pool.PoolOptions(), Breaker())
+    busy = pool.NodePool(parsed.node, parsed.credentials, pool.PoolOptions(), Breaker(), runtime=fake_clock)
     monkeypatch.setattr(busy, "connect", lambda shard: fake_clock.attempt(Deadlock("deadlock", node="db-1:3306")))
 
     with pytest.raises(Deadlock):

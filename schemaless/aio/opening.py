@@ -1,0 +1,52 @@
+"""``connect()`` of the asyncio client."""
+
+from __future__ import annotations
+
+from schemaless.aio.datastore import AsyncDatastore
+from schemaless.aio.runtime import EventLoop
+from schemaless.codec.envelope import DEFAULT_LIMITS, Limits
+from schemaless.errors import InvalidInput
+from schemaless.opening import opening_at
+from schemaless.wire.secret import Secret
+
+
+async def connect(
+    url: str,
+    *,
+    connect_timeout_s: float | None = None,
+    read_timeout_s: float | None = None,
+    write_timeout_s: float | None = None,
+    pool_size: int | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+) -> AsyncDatastore:
+    """Open a datastore.
+
+        store = await schemaless.aio.connect("mysql://app@db-1:3306/mezzanine")
+
+    The datastore belongs to the event loop that opens it. Arguments and errors are those of ``schemaless.connect``; the
+    URL must select PyMySQL, the default driver.
+
+    Returns:
+        An open datastore: an asynchronous context manager.
+
+    Raises:
+        InvalidInput: the URL selects another driver, or as for ``schemaless.connect``.
+    """
+    address = Secret(url)
+    del url  # keeps the password out of tracebacks, which may show local variables
+    opening = opening_at(
+        address,
+        limits,
+        connect_timeout_s=connect_timeout_s,
+        read_timeout_s=read_timeout_s,
+        write_timeout_s=write_timeout_s,
+        pool_size=pool_size,
+    )
+    driver = opening.url.credentials.drivername
+    if driver != "mysql+pymysql":
+        raise InvalidInput(
+            f"schemaless.aio needs PyMySQL, and the URL selects {driver}, which waits for replies in C and would block "
+            "the event loop; use mysql://"
+        )
+    runtime = EventLoop()
+    return AsyncDatastore(runtime, await runtime.run(opening.open, runtime))

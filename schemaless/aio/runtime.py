@@ -1,0 +1,105 @@
+"""Runtime of the asyncio client: suspends tasks, and belongs to one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from schemaless.aio import bridge
+from schemaless.aio.slots import AsyncSlots
+from schemaless.aio.sockets import AsyncTLSWire, AsyncWire
+from schemaless.errors import WrongEventLoop
+from schemaless.wire.connection_slots import LiveObjects
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class EventLoop:
+    """Runtime of one datastore; implements ``wire.runtime.Runtime``."""
+
+    wire = AsyncWire
+    tls_wire = AsyncTLSWire
+    slots = AsyncSlots
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        _runtimes.add(self)
+
+    async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a function of the synchronous client.
+
+        Raises:
+            WrongEventLoop: the datastore belongs to another event loop.
+        """
+        if asyncio.get_running_loop() is not self._loop:
+            self._bind(asyncio.get_running_loop())
+        return await bridge.run(function, *args, **kwargs)
+
+    def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is not None:
+            raise WrongEventLoop(
+                "this datastore belongs to another event loop, because its connections are registered there; call "
+                "schemaless.aio.connect() in each loop. Nothing was sent"
+            )
+        self._loop = loop
+
+    def forget_after_fork(self) -> None:
+        """Let a forked child use the datastore in an event loop of its own."""
+        self._loop = None
+
+    def sleep(self, seconds: float) -> None:
+        """Suspend the task."""
+        bridge.wait(asyncio.sleep(seconds))
+
+    def lock(self) -> AbstractContextManager[Any]:
+        """Return a lock between tasks; a thread's lock does not exclude two greenlets of one thread."""
+        return _Lock()
+
+    def blocking(self, function: Callable[[], T]) -> T:
+        """Call a function in a worker thread; it is not interrupted if the task is cancelled."""
+        result, error = bridge.wait(_in_thread(function))
+        if error is not None:
+            # Raised here, so that the traceback has no frames of the executor.
+            raise error
+        return result  # type: ignore[return-value]
+
+
+_runtimes = LiveObjects[EventLoop]()
+
+
+def _after_fork_in_child() -> None:
+    for runtime in _runtimes:
+        runtime.forget_after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class _Lock:
+    """``asyncio.Lock`` as a context manager of synchronous code."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    def __enter__(self) -> None:
+        bridge.wait(self._lock.acquire())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+
+def _in_thread(function: Callable[[], T]) -> Awaitable[tuple[T | None, BaseException | None]]:
+    def outcome() -> tuple[T | None, BaseException | None]:
+        try:
+            return function(), None
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's greenlet
+            return None, error.with_traceback(None)
+
+    return asyncio.get_running_loop().run_in_executor(None, outcome)

@@ -1,0 +1,66 @@
+"""Connection slots for tasks: a waiting task is suspended, and a returned slot goes to the longest waiter."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from queue import Empty
+
+from schemaless.aio.bridge import wait
+from schemaless.events import Listener
+from schemaless.wire.connection_slots import ConnectionSlots, Slot, SlotAwaited
+
+
+class AsyncSlots(ConnectionSlots):
+    """Semaphore over a fixed number of slots, for the tasks of one event loop."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self._waiters: deque[asyncio.Future[Slot | None]] = deque()
+
+    def take(self, held: list[Slot], timeout_s: float, listener: Listener | None = None) -> bool:
+        """Wait for a slot and append it to ``held``; return False on a timeout."""
+        try:
+            held.append(self._free.get_nowait())
+        except Empty:
+            pass
+        else:
+            return True
+        began_s = time.monotonic()
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[Slot | None] = loop.create_future()
+        self._waiters.append(waiter)
+        timer = loop.call_later(timeout_s, _give_up, waiter)
+        try:
+            slot = wait(waiter)
+        except BaseException:
+            if waiter.done() and not waiter.cancelled() and (slot := waiter.result()) is not None:
+                # The task was cancelled after it had been given the slot.
+                self.give_back([slot])
+            raise
+        finally:
+            timer.cancel()
+        if slot is None:
+            return False
+        held.append(slot)
+        if listener is not None:
+            listener(SlotAwaited(time.monotonic() - began_s))
+        return True
+
+    def give_back(self, held: list[Slot]) -> None:
+        """Return the slot in ``held``, if it has one."""
+        while held:
+            slot = held.pop()
+            while self._waiters:
+                waiter = self._waiters.popleft()
+                if not waiter.done():
+                    waiter.set_result(slot)
+                    break
+            else:
+                self._free.put(slot)
+
+
+def _give_up(waiter: asyncio.Future[Slot | None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,68 @@
+"""The asyncio classes have the methods, signatures and summaries of the synchronous ones."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import schemaless
+import schemaless.aio
+from schemaless.aio import AsyncDatastore, AsyncIndex
+from schemaless.datastore import Datastore
+from schemaless.indexes.query import Index
+
+pytestmark = pytest.mark.once
+
+PAIRS = [(Datastore, AsyncDatastore), (Index, AsyncIndex)]
+
+
+def public(kind: type) -> dict[str, Any]:
+    return {name: value for name, value in vars(kind).items() if not name.startswith("_")}
+
+
+METHODS = [
+    pytest.param(value, public(other)[name], id=f"{kind.__name__}.{name}")
+    for kind, other in PAIRS
+    for name, value in public(kind).items()
+]
+
+
+def summary(value: object) -> str:
+    return (inspect.getdoc(value) or "").partition("\n")[0]
+
+
+@pytest.mark.parametrize(("kind", "other"), PAIRS)
+def test_every_public_name_has_its_counterpart_and_no_other(kind, other):
+    """In the same order; a method added to one class fails here until the other has it."""
+    assert list(public(other)) == list(public(kind))
+
+
+@pytest.mark.parametrize(("blocking", "counterpart"), METHODS)
+def test_signatures_and_summaries_are_in_step(blocking: Callable[..., Any], counterpart: Callable[..., Any]):
+    """Calls are coroutines, iterators are asynchronous, and the first line of the docstring is the same."""
+    assert summary(counterpart) == summary(blocking)
+    if isinstance(blocking, property):
+        assert isinstance(counterpart, property)
+        blocking, counterpart = blocking.fget, counterpart.fget
+    ours, theirs = inspect.signature(counterpart), inspect.signature(blocking)
+    assert ours.parameters == theirs.parameters
+    returned = str(theirs.return_annotation)
+    if blocking.__name__ == "arrow":
+        # pyarrow's reader calls Python from C++, which cannot be suspended.
+        returned = "Iterator[Any]"
+    lazy = returned.startswith("Iterator[")
+    expected = f"Async{returned}" if lazy or returned == "Index" else returned
+    assert ours.return_annotation == expected
+    is_property = blocking.__name__ in ("name", "shard_count", "definition")
+    assert inspect.iscoroutinefunction(counterpart) == (not lazy and not is_property)
+
+
+def test_connect_has_the_signature_of_the_synchronous_one():
+    """So an application changes by adding await."""
+    ours, theirs = inspect.signature(schemaless.aio.connect), inspect.signature(schemaless.connect)
+
+    assert ours.parameters == theirs.parameters
+    assert inspect.iscoroutinefunction(schemaless.aio.connect)
