@@ -124,9 +124,11 @@ def codecs(
     \b
     Examples:
       schemaless bench codecs trips.ndjson.gz --out codecs
-      schemaless bench codecs trips.ndjson.gz --row-key uuid5:trip.vehicle --limit 500
+      schemaless bench codecs trips.ndjson.gz --row-key uuid5:trip.vehicle \\
+          --limit 500
       schemaless bench codecs --corpus logbooks
-      schemaless bench codecs --corpus small --corpus medium --serializer json --compressor zlib
+      schemaless bench codecs --corpus small --corpus medium --serializer json \\
+          --compressor zlib
       schemaless bench codecs --corpus extremes --compressor none --json
 
     Ctrl-C stops the measurement; after the first round, the complete rounds are still shown and written.

@@ -376,10 +376,12 @@ def report(
     \b
     Examples:
       schemaless capacity report
-      schemaless capacity report --thresholds 70%,85% --lead-time 45 --price-per-tb 90
+      schemaless capacity report --thresholds 70%,85% --lead-time 45 \\
+          --price-per-tb 90
       schemaless capacity report --fail-below 60 --html report.html
       schemaless capacity report --html report.html --png report.png
-      schemaless capacity report --disk cluster-1=4TB:1.5TB --to msgpack+zstd --json
+      schemaless capacity report --disk cluster-1=4TB:1.5TB --to msgpack+zstd \\
+          --json
     """
     options = Asked(
         codec=codec,

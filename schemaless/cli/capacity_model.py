@@ -179,7 +179,8 @@ def model_command(
     """Calculate how long disks last from figures that you supply.
 
     \b
-      days = hosts x disk x (1 - overhead) / (documents a day x bytes a document x copies)
+      days = hosts x disk x (1 - overhead)
+             / (documents a day x bytes a document x copies)
 
     This formula applies if the same amount is written every day and the disks are empty at the start; --growth,
     --weekdays, --stored and --retention change that. KB, MB, GB and TB are powers of 1,000; KiB, MiB, GiB and TiB are

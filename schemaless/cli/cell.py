@@ -58,7 +58,8 @@ def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str
 
     \b
     Examples:
-      schemaless cell put 71f0c4d2-2918-44cc-a2df-000000000001 BASE 1 '{"fare": {"total": 12.5}}'
+      schemaless cell put 71f0c4d2-2918-44cc-a2df-000000000001 BASE 1 \\
+          '{"fare": {"total": 12.5}}'
       schemaless cell put uuid5:N14228 LOG 13 - < log.json
     """
     given = sys.stdin.buffer.read(MAX_LINE_BYTES + 1) if body == "-" else body.encode("utf-8", "surrogateescape")

@@ -78,7 +78,8 @@ def tail(
     \b
     Examples:
       schemaless cell tail --follow --from-end
-      schemaless cell tail --follow --offsets trips.offsets --column BASE | consumer
+      schemaless cell tail --follow --offsets trips.offsets --column BASE \\
+          | consumer
       schemaless cell tail --shards 17 --location 250311 --limit 10
     """
     with open_store(url) as store:

@@ -38,8 +38,8 @@ def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_
     - Bodies: each body decodes and is in canonical form.
     - Placement: each row is in the shard of its row_key.
     - Identity: each shard is the one that the catalog lists.
-    - Triggers and indexes: each shard has their locations, the index tables of their definitions, and the cells that
-      are parked.
+    - Triggers and indexes: each shard has their locations, the index tables
+      of their definitions, and the cells that are parked.
 
     Each fault is one line that names the cell or the table. The page docs/troubleshooting.md says how to fix it. To
     check that the entries of an index agree with their rows, use 'schemaless index check'.

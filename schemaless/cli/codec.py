@@ -45,11 +45,14 @@ def codec() -> None:
 
     \b
     Workflow:
-      schemaless codec advise                                           says which codec to use, and why
-      schemaless codec train --column LOG                               makes a dictionary, such as 32768
-      schemaless codec set --column LOG msgpack+zstd --dictionary 32768 sets the codec of new cells
-      schemaless migrate run --execute --column LOG --to msgpack+zstd --dictionary 32768
-      schemaless codec export --output dictionaries.ndjson              backs the dictionaries up
+      schemaless codec advise               recommends codecs, and says why
+      schemaless codec train --column LOG   makes a dictionary, such as 32768
+      schemaless codec set --column LOG msgpack+zstd --dictionary 32768
+                                            sets the codec of new cells
+      schemaless migrate run --execute --column LOG --to msgpack+zstd \\
+          --dictionary 32768                re-encodes the stored ones
+      schemaless codec export --output dictionaries.ndjson
+                                            backs the dictionaries up
 
     Readers need no setting: each body says which codec and which dictionary it was written with.
     """
@@ -324,7 +327,8 @@ def import_(url: str, file: str, as_json: bool) -> None:
     \b
     Examples:
       schemaless codec import dictionaries.ndjson
-      schemaless codec import /backup/originals/mezzanine/dictionary-32768-1f0c2a9d5b7e4c31.ndjson
+      schemaless codec import \\
+          /backup/originals/mezzanine/dictionary-32768-1f0c2a9d5b7e4c31.ndjson
     """
     taken: list[dict[str, Any]] = []
     with open_store(url) as store, ExitStack() as stack:

@@ -35,8 +35,10 @@ def create(name: str, shards: int, clusters: tuple[str, ...], as_json: bool) -> 
 
     \b
     Examples:
-      schemaless create trips --shards 16 --cluster mysql://root@db-1/ --cluster mysql://root@db-2/
-      schemaless create trips --shards 4 --cluster 'mysql://root@/?unix_socket=/run/mysqld/mysqld.sock'
+      schemaless create trips --shards 16 \\
+          --cluster mysql://root@db-1/ --cluster mysql://root@db-2/
+      schemaless create trips --shards 4 \\
+          --cluster 'mysql://root@/?unix_socket=/run/mysqld/mysqld.sock'
     """
     with progress("creating shards", shards, "shards") as listener:
         url = create_datastore(name, shards, clusters, on_shard=lambda shard: listener(Advanced()))

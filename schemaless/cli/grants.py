@@ -93,7 +93,8 @@ def grants(
 
     \b
     Examples:
-      schemaless grants --role admin --name trips --shards 16 --cluster mysql://db-1/ --cluster mysql://db-2/
+      schemaless grants --role admin --name trips --shards 16 \\
+          --cluster mysql://db-1/ --cluster mysql://db-2/
       schemaless grants --role app --account app@'10.0.%' --create-user
       schemaless grants --role app --server db-1:3306 | mysql -h db-1 -u root -p
     """

@@ -47,14 +47,17 @@ def index() -> None:
 
     \b
     Workflow:
-      schemaless index create client_trips --shard-field BASE.client:uuid --field BASE.at:time
+      schemaless index create client_trips --shard-field BASE.client:uuid \\
+          --field BASE.at:time
       schemaless index run --workers 4
       schemaless index status
 
     In Python:
 
     \b
-      store.index("client_trips").query(client=x, where=[("at", ">=", "2026-03-01")], order_by="-at")
+      store.index("client_trips").query(
+          client=x, where=[("at", ">=", "2026-03-01")], order_by="-at"
+      )
     """
 
 
@@ -97,8 +100,8 @@ def create(name: str, shard_field: str, fields: tuple[str, ...], url: str, as_js
 
     \b
     Examples:
-      schemaless index create client_trips --shard-field BASE.client:uuid --field BASE.at:time \\
-          --field status=STATUS.s:text(64)
+      schemaless index create client_trips --shard-field BASE.client:uuid \\
+          --field BASE.at:time --field status=STATUS.s:text(64)
     """
     definition = define(name, shard_field, fields)
     with open_store(url) as store, progress("making tables", None, "shards") as listener:
@@ -304,8 +307,10 @@ def check(name: str, repair: bool, shards_text: str | None, execute: bool, url: 
 
     \b
       missing   a row without the entry that it makes
-      stale     an entry that says something else than the row, or is in a shard that the row has left
-      ahead     an entry made of versions that the row does not have, after a failover that lost cells
+      stale     an entry that says something else than the row, or is in a
+                shard that the row has left
+      ahead     an entry made of versions that the row does not have, after a
+                failover that lost cells
       orphan    an entry of a row that has no cell
 
     The check runs while applications write and workers run. It looks at each difference again, and counts as lagging

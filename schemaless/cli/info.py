@@ -24,14 +24,18 @@ _BLOCK_ROWS = 10_000
 @click.option(
     "--count", is_flag=True, help="Count cells exactly; by default, InnoDB's estimate is shown, which may be far off."
 )
+@click.option("--all", "internals", is_flag=True, help="Also show the placement rule, and the sizes of other tables.")
 @json_option
-def info(url: str, count: bool, as_json: bool) -> None:
+def info(url: str, count: bool, internals: bool, as_json: bool) -> None:
     """Show a datastore's topology and cell counts.
+
+    With --json, everything is shown.
 
     \b
     Examples:
       schemaless info
-      schemaless info --count --json
+      schemaless info --count --all
+      schemaless info --json
     """
     with open_store(url) as store:
         clusters = [_cluster_facts(store, cluster.name, count) for cluster in internals_of(store).topology.clusters]
@@ -44,7 +48,8 @@ def info(url: str, count: bool, as_json: bool) -> None:
     if as_json:
         print_json(facts)
         return
-    out().print(f"datastore {facts['name']}: {facts['shards']} shards, placed by {facts['placement']}")
+    placed = f", placed by {facts['placement']}" if internals else ""
+    out().print(f"datastore {facts['name']}: {facts['shards']} shards{placed}")
     print_table(
         None,
         ["cluster", "primary", "server", "shards", "cells" if count else "cells (estimate)", "table files"],
@@ -62,12 +67,12 @@ def info(url: str, count: bool, as_json: bool) -> None:
         text_columns=3,
     )
     known = [cluster["other_tables"] for cluster in clusters if cluster["other_tables"] is not None]
-    if known:
+    if known and internals:
         totals: Counter[str] = Counter()
         for tables in known:
             totals.update({table: sizes["file_bytes"] for table, sizes in tables.items()})
         listed = ", ".join(f"{table} {bytes_text(total)}" for table, total in sorted(totals.items()))
-        out().print(f"beside the cells: {listed}", soft_wrap=True, highlight=False)
+        out().print(f"other tables: {listed}")
 
 
 def _cluster_facts(store: Datastore, name: str, count: bool) -> dict[str, Any]:

@@ -82,9 +82,12 @@ def load(
 
     \b
     Examples:
-      schemaless load trips.ndjson.gz --column BASE --row-key trip.uuid --ref-key version
-      schemaless load old.ndjson --column BASE --row-key trip.uuid --created-at trip.requested_at
-      schemaless load logs.ndjson --column LOG --row-key uuid5:tail_number --ref-key month --as legacy
+      schemaless load trips.ndjson.gz --column BASE --row-key trip.uuid \\
+          --ref-key version
+      schemaless load old.ndjson --column BASE --row-key trip.uuid \\
+          --created-at trip.requested_at
+      schemaless load logs.ndjson --column LOG --row-key uuid5:tail_number \\
+          --ref-key month --as legacy
       schemaless load cells.ndjson --from-dump --created-at created_at
       zcat old.gz | schemaless load - --column BASE --row-key @line
       schemaless dump | schemaless load - --from-dump --url mysql://root@db-9/copy

@@ -35,11 +35,11 @@ def local() -> None:
 
     \b
     Examples:
-      schemaless local up                      # two MySQL servers in .schemaless/local
+      schemaless local up              # two MySQL servers in .schemaless/local
       schemaless local up --flavour mariadb --folder /tmp/maria
       schemaless local status
-      schemaless local down                    # stop them; their data stays
-      schemaless local down --delete           # stop them and remove their data
+      schemaless local down            # stop them; their data stays
+      schemaless local down --delete   # stop them and remove their data
     """
 
 
@@ -161,22 +161,28 @@ def up(
     for server in running:
         for started in (server, *server.replicas):
             click.echo(shown(f"{started.name}  {started.flavour} {started.version}  {started.url}"))
-    clusters = " ".join(f"--cluster {shlex.quote(server.url)}" for server in running)
     note("next, create a datastore on them:")
-    click.echo(shown(f"schemaless create {_NAME} --shards 16 {clusters}"))
+    _echo_command(
+        f"schemaless create {_NAME} --shards 16", *(f"--cluster {shlex.quote(server.url)}" for server in running)
+    )
     if not any(server.replicas for server in running):
         return
     note("and write the replicas into its catalog:")
     url = shlex.quote(running[0].url.replace("/?", f"/{_NAME}?", 1))
     for server in running:
         for replica in server.replicas:
-            add = f"schemaless topology add-replica --url {url} --cluster cluster-{server.number}"
-            click.echo(shown(f"{add} {shlex.quote(replica.url)}"))
+            add = f"schemaless topology add-replica --cluster cluster-{server.number}"
+            _echo_command(add, f"--url {url}", shlex.quote(replica.url))
     if is_member(running[0]):
         note("and have programs follow what the group decides; this URL leads to the catalog on whichever is left:")
         sockets = ",".join(str(member.socket) for member in (running[0], *running[0].replicas))
         several = url.replace(str(running[0].socket), sockets)
-        click.echo(shown(f"schemaless topology watch --url {several}"))
+        _echo_command("schemaless topology watch", f"--url {several}")
+
+
+def _echo_command(*parts: str) -> None:
+    """Print a command for a shell, one part a line."""
+    click.echo(shown(" \\\n    ".join(parts)))
 
 
 @local.command(cls=ReadOnlyCommand)
@@ -194,7 +200,8 @@ def status(folder: Path, number: int | None, as_json: bool) -> int:
     Examples:
       schemaless local status
       schemaless local status --json
-      schemaless create trips --shards 4 --cluster "$(schemaless local status --url 1)"
+      schemaless create trips --shards 4 \\
+          --cluster "$(schemaless local status --url 1)"
 
     Exit status: 0 if there are servers, all of them run, and all replicas and members are in order, else 1.
     """

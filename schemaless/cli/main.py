@@ -23,31 +23,42 @@ from schemaless.interrupts import is_interrupt, settle_exit_status
 from schemaless.terminal.output import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, ReadOnlyCommand, error, redacted
 from schemaless.terminal.shown import shown
 
-_NOUNS: dict[str, tuple[str, str]] = {
-    # name: (module with a command of that name, one line for the overview; held against its own help by a test)
-    "config": ("schemaless.cli.config", "Name datastores, and show which setting is used."),
-    "local": ("schemaless.cli.local", "Run private MySQL servers on this machine, without root or Docker."),
-    "create": ("schemaless.cli.create", "Create a datastore."),
-    "grants": ("schemaless.cli.grants", "Print the SQL that gives an account a role."),
-    "info": ("schemaless.cli.info", "Show a datastore's topology and cell counts."),
-    "topology": ("schemaless.cli.topology", "Show and change the servers of a datastore."),
-    "shards": ("schemaless.cli.shards", "Move shards to another cluster."),
-    "schema": ("schemaless.cli.schema", "Upgrade tables, or show their versions."),
-    "cell": ("schemaless.cli.cell", "Write and read single cells, or follow them all."),
-    "load": ("schemaless.cli.load", "Load documents from an NDJSON file."),
-    "dump": ("schemaless.cli.dump", "Write cells as NDJSON."),
-    "check": ("schemaless.cli.check", "Check every cell and the tables of every shard. Read-only."),
-    "trigger": ("schemaless.cli.trigger", "Call a function for each new cell."),
-    "index": ("schemaless.cli.index", "Find rows by the contents of their documents."),
-    "migrate": ("schemaless.cli.migrate", "Re-encode bodies in place."),
-    "codec": ("schemaless.cli.codec", "Choose the codec of each column, and manage zstd dictionaries."),
-    "rebuild": ("schemaless.cli.rebuild", "Rebuild tables to give free space back to the disk."),
-    "capacity": ("schemaless.cli.capacity", "Measure a datastore, and say how long its disks last."),
-    "metrics": ("schemaless.cli.metrics", "Serve metrics for Prometheus, until Ctrl-C."),
-    "bench": ("schemaless.cli.bench", "Compare codecs on your own documents."),
-    "man": ("schemaless.cli.man", "Print the manual page."),
-    "demo": ("schemaless.cli.demo", "Run the whole story on 7,134 real documents."),
+_SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    # heading: {name: (module with a command of that name, one line for the overview; a test compares it with its help)}
+    "Getting started": {
+        "demo": ("schemaless.cli.demo", "Run the whole story on 7,134 real documents."),
+        "local": ("schemaless.cli.local", "Run private MySQL servers on this machine, without root or Docker."),
+        "create": ("schemaless.cli.create", "Create a datastore."),
+        "config": ("schemaless.cli.config", "Name datastores, and show which setting is used."),
+        "man": ("schemaless.cli.man", "Print the manual page."),
+    },
+    "Documents": {
+        "cell": ("schemaless.cli.cell", "Write and read single cells, or follow them all."),
+        "load": ("schemaless.cli.load", "Load documents from an NDJSON file."),
+        "dump": ("schemaless.cli.dump", "Write cells as NDJSON."),
+        "index": ("schemaless.cli.index", "Find rows by the contents of their documents."),
+        "trigger": ("schemaless.cli.trigger", "Call a function for each new cell."),
+    },
+    "Space": {
+        "capacity": ("schemaless.cli.capacity", "Measure a datastore, and say how long its disks last."),
+        "codec": ("schemaless.cli.codec", "Choose the codec of each column, and manage zstd dictionaries."),
+        "migrate": ("schemaless.cli.migrate", "Re-encode bodies in place."),
+        "rebuild": ("schemaless.cli.rebuild", "Rebuild tables to give free space back to the disk."),
+        "bench": ("schemaless.cli.bench", "Compare codecs on your own documents."),
+    },
+    "Servers and tables": {
+        "topology": ("schemaless.cli.topology", "Show and change the servers of a datastore."),
+        "shards": ("schemaless.cli.shards", "Move shards to another cluster."),
+        "schema": ("schemaless.cli.schema", "Upgrade tables, or show their versions."),
+        "grants": ("schemaless.cli.grants", "Print the SQL that gives an account a role."),
+    },
+    "Watching": {
+        "info": ("schemaless.cli.info", "Show a datastore's topology and cell counts."),
+        "check": ("schemaless.cli.check", "Check every cell and the tables of every shard. Read-only."),
+        "metrics": ("schemaless.cli.metrics", "Serve metrics for Prometheus, until Ctrl-C."),
+    },
 }
+_NOUNS = {name: noun for nouns in _SECTIONS.values() for name, noun in nouns.items()}
 
 
 class _Nouns(click.Group):
@@ -64,8 +75,10 @@ class _Nouns(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in _NOUNS.items()])
+        longest = max(map(len, _NOUNS))  # so that all sections have the same columns
+        for heading, nouns in _SECTIONS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(longest), line) for name, (_, line) in nouns.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return shell completions without loading every noun for its help line."""
@@ -94,7 +107,7 @@ def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
 
 
 @click.group(
-    cls=_Nouns, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
+    cls=_Nouns, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80, "show_default": True}
 )
 @click.version_option(package_name="schemaless-store", prog_name="schemaless")
 @click.option(

@@ -32,13 +32,14 @@ def migrate() -> None:
 
     \b
     Typical order:
-      schemaless migrate plan                 predicts what a run would change and cost
+      schemaless migrate plan       predicts what a run would change and cost
       schemaless migrate run --execute --archive DIR
-      schemaless migrate status               shows the progress; pause, resume, abort and throttle control the job
-      schemaless migrate verify               checks the result on primaries, on replicas and against the archive
-      schemaless migrate finalise             lists the archive files that may be deleted
-      schemaless rebuild                      gives the freed space back to the disk
-      schemaless migrate report               shows the space saved, optionally as an HTML page
+      schemaless migrate status     shows the progress; pause, resume, abort and
+                                    throttle control the job
+      schemaless migrate verify     checks primaries, replicas and the archive
+      schemaless migrate finalise   lists archive files that may be deleted
+      schemaless rebuild            gives the freed space back to the disk
+      schemaless migrate report     shows the space saved, also as an HTML page
     """
 
 

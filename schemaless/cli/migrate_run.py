@@ -96,8 +96,10 @@ def run(
       schemaless migrate run --execute --archive /backup/originals
       schemaless migrate run --execute --workers 4 --max-mb-per-s 50
       schemaless migrate run --execute --to legacy            # back to JSON text
-      schemaless migrate run --execute --from legacy --column BASE --to msgpack+zstd --shards 0-255
-      schemaless migrate run --execute --column LOG --to msgpack+zstd --dictionary 32768
+      schemaless migrate run --execute --from legacy --column BASE \\
+          --to msgpack+zstd --shards 0-255
+      schemaless migrate run --execute --column LOG --to msgpack+zstd \\
+          --dictionary 32768
       schemaless migrate run --execute --dask tcp://scheduler:8786
 
     Exit status: 0 done, 1 some bodies were left as they are, 3 stopped; the same command continues.

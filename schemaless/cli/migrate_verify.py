@@ -154,11 +154,13 @@ def verify(
     The command reads all cells, or a sample, and checks:
 
     \b
-    - Cells: each cell decodes, is in canonical form, and is in the target codec of the job. Cells that the job left as
-      they are and recorded are counted separately.
-    - Replicas: each replica in the topology holds the same bytes, keys and times. A replica that lags is given time to
-      catch up.
-    - Archive: each original still has its cell, with the same key, added_id, created_at and document.
+    - Cells: each cell decodes, is in canonical form, and is in the target
+      codec of the job. Cells that the job left as they are and recorded are
+      counted separately.
+    - Replicas: each replica in the topology holds the same bytes, keys and
+      times. A replica that lags is given time to catch up.
+    - Archive: each original still has its cell, with the same key, added_id,
+      created_at and document.
 
     Each fault is one line that names the cell. Applications may read and write at the same time. When there are no
     faults, finish the migration with 'schemaless migrate finalise'.
@@ -168,7 +170,8 @@ def verify(
       schemaless migrate verify
       schemaless migrate verify --sample 1% --workers 4
       schemaless migrate verify --sample 1% --seed 3141592653 --no-replicas --json
-      schemaless migrate verify --job 3 --archive /mnt/db-1/originals --archive /mnt/db-2/originals
+      schemaless migrate verify --job 3 --archive /mnt/db-1/originals \\
+          --archive /mnt/db-2/originals
 
     Exit status: 0 sound, 1 faults found.
     """
@@ -299,7 +302,8 @@ def restore(
     Examples:
       schemaless migrate restore --archive /backup/originals
       schemaless migrate restore --archive /backup/originals --execute --workers 4
-      schemaless migrate restore --archive /backup/originals --job 3 --shards 0-255 --execute
+      schemaless migrate restore --archive /backup/originals --job 3 \\
+          --shards 0-255 --execute
 
     Exit status: 0 done, 1 some cells were left as they are or originals are missing, 3 stopped; the same command
     continues.

@@ -98,7 +98,14 @@ def codec_option(
 ) -> Callable[[Any], Any]:
     """Return an option that takes a codec's name."""
     names = [name for name in codec_names() if legacy or name != "legacy"]
-    return click.option(flag, "codec", type=click.Choice(names), default=default, help=help_text)
+    return click.option(
+        flag,
+        "codec",
+        type=click.Choice(names),
+        default=default,
+        metavar="CODEC",
+        help=f"{help_text} CODEC is one of {', '.join(names)}.",
+    )
 
 
 codec_details = (
@@ -166,6 +173,7 @@ def rewrite_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "sources",
             type=click.Choice(codec_names()),
             multiple=True,
+            metavar="CODEC",
             help="Only bodies that are stored in this codec; may be repeated.  [default: all that are not in --to]",
         ),
         click.option(

@@ -52,9 +52,10 @@ def shards() -> None:
     Workflow:
       schemaless shards plan 0-255 --to cluster-3
       schemaless shards move 0-255 --to cluster-3 --execute
-      schemaless shards status                works from any terminal; so do pause, resume, throttle, abort
-      schemaless shards verify                compares once more, while there is still something to compare with
-      schemaless shards drop-moved            drops the old tables, once they were compared
+      schemaless shards status       works from any terminal; so do pause,
+                                     resume, throttle and abort
+      schemaless shards verify       compares both copies once more
+      schemaless shards drop-moved   drops the old tables, once compared
     """
 
 

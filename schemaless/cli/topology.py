@@ -125,8 +125,10 @@ def add_cluster(
 
     \b
     Examples:
-      schemaless topology add-cluster mysql://db-3:3306/ --replica mysql://db-3b:3306/
-      schemaless topology add-cluster --name archive 'mysql:///?unix_socket=/run/mysqld/archive.sock' --json
+      schemaless topology add-cluster mysql://db-3:3306/ \\
+          --replica mysql://db-3b:3306/
+      schemaless topology add-cluster --name archive \\
+          'mysql:///?unix_socket=/run/mysqld/archive.sock' --json
     """
     change = add(url, primary, name=name, replicas=replicas, timeout_s=timeout_s)
     if as_json:
@@ -162,7 +164,8 @@ def add_replica(replica: str, cluster: str, timeout_s: float, url: str, as_json:
     \b
     Examples:
       schemaless topology add-replica --cluster cluster-1 mysql://db-1b:3306/
-      schemaless topology add-replica --cluster cluster-1 'mysql:///?unix_socket=/run/mysqld/replica.sock'
+      schemaless topology add-replica --cluster cluster-1 \\
+          'mysql:///?unix_socket=/run/mysqld/replica.sock'
     """
     change = nodes.add_replica(url, cluster, replica, timeout_s=timeout_s)
     if as_json:
@@ -228,7 +231,8 @@ def set_primary(
     \b
     Examples:
       schemaless topology set-primary --cluster cluster-2 mysql://db-2b:3306/
-      schemaless topology set-primary --cluster cluster-1 --url mysql://app@db-1b:3306/mezzanine mysql://db-1b:3306/
+      schemaless topology set-primary --cluster cluster-1 \\
+          --url mysql://app@db-1b:3306/mezzanine mysql://db-1b:3306/
     """
     change = nodes.set_primary(
         url, cluster, primary, keep_old=keep_old, drop_replicas=drop_replicas, timeout_s=timeout_s

@@ -146,7 +146,8 @@ def adopt(primary: str, cluster: str, accept_loss: bool, timeout_s: float, url: 
     \b
     Examples:
       schemaless topology adopt --cluster cluster-2 mysql://db-2b:3306/
-      schemaless topology adopt --cluster cluster-1 --url mysql://app@db-1b:3306/mezzanine mysql://db-1b:3306/
+      schemaless topology adopt --cluster cluster-1 \\
+          --url mysql://app@db-1b:3306/mezzanine mysql://db-1b:3306/
     """
     done = failover.adopt(url, cluster, primary, accept_loss=accept_loss, timeout_s=timeout_s)
     if as_json:
@@ -196,7 +197,7 @@ def watch(once: bool, interval_s: float, url: str, as_json: bool) -> int:
     Examples:
       schemaless topology watch
       schemaless topology watch --once --json
-      schemaless local up --servers 1 --group-replication   # a group to try it with
+      schemaless local up --servers 1 --group-replication  # to try it
     """
     with closing(Watch(url)) as watching:
         findings = watching.look()

@@ -64,6 +64,7 @@ def test_info_shows_topology_and_counts_exactly_when_asked(invoke, fresh_url, fr
     counted = invoke("info", "--count", "--json", url=fresh_url)
     estimated = invoke("info", "--json", url=fresh_url)
     shown = invoke("info", "--count", url=fresh_url)
+    internals = invoke("info", "--all", url=fresh_url)
 
     assert counted.code == estimated.code == shown.code == 0
     assert counted.json["name"] == fresh_store.name
@@ -72,7 +73,8 @@ def test_info_shows_topology_and_counts_exactly_when_asked(invoke, fresh_url, fr
     assert [cluster["shards"] for cluster in counted.json["clusters"]] == [2, 2]
     assert all(cluster["cells_exact"] for cluster in counted.json["clusters"])
     assert not any(cluster["cells_exact"] for cluster in estimated.json["clusters"])
-    assert shown.out.splitlines()[0] == f"datastore {fresh_store.name}: 4 shards, placed by crc32"
+    assert shown.out.splitlines()[0] == f"datastore {fresh_store.name}: 4 shards"
+    assert internals.out.splitlines()[0] == f"datastore {fresh_store.name}: 4 shards, placed by crc32"
 
 
 def test_info_shows_sizes_to_those_who_may_see_them(invoke, accounts, server_urls, fresh_url, fresh_store):

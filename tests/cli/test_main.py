@@ -10,7 +10,7 @@ import click
 import pytest
 
 from schemaless.cli import main
-from schemaless.cli.main import _NOUNS, cli
+from schemaless.cli.main import _NOUNS, _SECTIONS, cli
 from schemaless.terminal.output import ReadOnlyCommand
 
 NOWHERE = "mysql://u:secret@nowhere.invalid:3306/trips"
@@ -44,6 +44,38 @@ def test_every_command_has_help_and_an_example_of_itself(invoke, path):
     assert result.out.startswith(f"Usage: schemaless {' '.join(path)}")
     for example in re.findall(r"^ +schemaless (\S+(?: \S+)?)", result.out.partition("Examples:")[2], re.MULTILINE):
         assert example.split()[0] in _NOUNS
+
+
+def test_every_help_fits_into_80_columns(monkeypatch):
+    """Of the root, every group and every command: text, examples, and the names of choices."""
+    monkeypatch.setenv("COLUMNS", "80")
+    root = click.Context(cli, info_name="schemaless", **cli.context_settings)
+    contexts = [root]
+    for context in contexts:  # grows while it is read
+        if isinstance(group := context.command, click.Group):
+            below = [(name, group.get_command(context, name)) for name in group.list_commands(context)]
+            contexts += [click.Context(command, parent=context, info_name=name) for name, command in below if command]
+    wide = [
+        f"{context.command_path}: {line}"
+        for context in contexts
+        for line in context.get_help().splitlines()
+        if len(line) > 80
+    ]
+
+    assert len(contexts) > len(commands(cli)) > len(_NOUNS)
+    assert wide == []
+
+
+def test_overview_groups_all_commands():
+    """Every command is in one section, and all descriptions start in the same column."""
+    shown = cli.get_help(click.Context(cli, info_name="schemaless"))
+    starts = {
+        line.index(text) for line in shown.splitlines() for _, text in _NOUNS.values() if line.endswith(f"  {text}")
+    }
+
+    assert len(_NOUNS) == sum(map(len, _SECTIONS.values()))
+    assert [heading for heading in _SECTIONS if f"\n{heading}:\n" not in shown] == []
+    assert len(starts) == 1
 
 
 def test_read_only_commands_have_no_execute_option():

@@ -179,13 +179,15 @@ def test_the_example_bills_each_trip_once_with_a_crash_in_the_middle(accounts, f
 def test_info_shows_what_tables_beside_the_cells_take(fresh_store, accounts, fresh_url, invoke):  # noqa: F811
     """Followers' tables and whatever else is in a shard; who may not see files is told so."""
     whole = invoke("info", "--json", url=accounts.root(fresh_url)).json["clusters"]
-    text = invoke("info", url=accounts.root(fresh_url)).out
+    text = invoke("info", "--all", url=accounts.root(fresh_url)).out
+    short = invoke("info", url=accounts.root(fresh_url)).out
     unseen = invoke("info", "--json", url=fresh_url).json["clusters"]
 
     for cluster in whole:
         assert cluster["other_tables"].keys() >= {"follower", "parked", "shard_identity"}
         assert "cell" not in cluster["other_tables"]
         assert cluster["other_tables"]["parked"]["file_bytes"] > 0
-    assert "beside the cells: " in text
+    assert "other tables: " in text
     assert "parked " in text
+    assert "parked" not in short
     assert [cluster["other_tables"] for cluster in unseen] == [None] * len(whole)
