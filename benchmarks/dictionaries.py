@@ -4,13 +4,13 @@
     python benchmarks/dictionaries.py advice [--flavour mysql mariadb] [--seeds 3]
     python benchmarks/dictionaries.py calls [--rounds 30]
 
-``codec``: the logbooks' aircraft are split by seed, a dictionary is trained on three quarters of them, and the logbooks
-of the others are encoded and decoded with and without it; bytes, and microseconds of the processor for one logbook, the
-least of five rounds that take turns, without Python's garbage collector. ``advice``: a live datastore of 4 shards with
-all logbooks as JSON text (LOG), their summaries (SUMMARY) and lists of short decimals (FIX) gets 'codec advise'; what
-it prints is done by the commands' own functions, and the bytes that bodies take then are held against those that were
-promised. ``calls``: put_cell and get_cell_latest on a private server, for a column without and one with a dictionary,
-taking turns.
+``codec``: the logbooks' aircraft are split by seed, a dictionary is trained on three quarters with their values, and
+the logbooks of the others are encoded and decoded with and without it; bytes, and microseconds of the processor for one
+logbook, the least of five rounds that take turns, without Python's garbage collector. ``advice``: a live datastore of 4
+shards with all logbooks as JSON text (LOG), their summaries (SUMMARY) and lists of short decimals (FIX) gets 'codec
+advise'; what it prints is done by the commands' own functions, and the bytes that bodies take then are held against
+those that were promised. ``calls``: put_cell and get_cell_latest on a private server, for a column without and one with
+a dictionary, taking turns.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ def unseen_aircraft(logbooks: Logbooks, seed: int) -> None:
     training = train(
         ((uuid.uuid5(uuid.NAMESPACE_OID, name).bytes, encode_body(body)) for name, _, body in logbooks if name in seen),
         zstd,
+        values="real",
     )
     unseen = [body for name, _, body in logbooks if name not in seen]
     print(
@@ -212,6 +213,7 @@ def calls(server: LocalServer, logbooks: Logbooks, rounds: int) -> None:
         training = train(
             ((uuid.uuid5(uuid.NAMESPACE_OID, name).bytes, encode_body(body)) for name, _, body in logbooks[:2000]),
             codec_named("msgpack+zstd"),
+            values="real",
         )
         kept = keep(internals_of(store).dictionary_replicas, training.dictionary, {})
         set_column(internals_of(store).dictionary_replicas, ColumnSetting("WITH", "msgpack+zstd", None, kept.id))

@@ -93,7 +93,7 @@ def ways(logbooks: Sequence[tuple[str, int, JSONDocument]], level: int) -> list[
         halves: tuple[list[tuple[bytes, bytes]], ...] = ([], [])
         for tail_number, _, document in logbooks:
             halves[_half(tail_number)].append((_row(tail_number).bytes, encode_body(document)))
-        codecs = [train(halves[1 - half], codec).codec for half in (0, 1)]
+        codecs = [train(halves[1 - half], codec, values="real").codec for half in (0, 1)]
         dictionaries = [
             each.own_dictionaries.get(FIRST_ID).renumbered(FIRST_ID + half) for half, each in enumerate(codecs)
         ]

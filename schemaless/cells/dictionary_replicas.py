@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -60,6 +60,20 @@ class Stored(NamedTuple):
     def dictionary(self) -> Dictionary | None:
         """The dictionary; None if it was removed or is damaged."""
         return None if self.content is None or self.fault is not None else Dictionary(self.content)
+
+
+class DictionaryMatch(NamedTuple):
+    """A dictionary that contains a byte string.
+
+    Attributes:
+        dictionary_id: number of the dictionary.
+        place: "the catalog", or the name of the cluster that has this copy.
+        needle: the byte string that was found.
+    """
+
+    dictionary_id: int
+    place: str
+    needle: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +207,23 @@ def fault_of(dictionary_id: int, content: bytes, digest: bytes) -> str | None:
 
 
 # ---- operations on all copies
+
+
+def search_dictionaries(replicas: DictionaryReplicas, needles: Collection[bytes]) -> list[DictionaryMatch]:
+    """Search every copy of every dictionary, damaged ones included, for byte strings.
+
+    Text is stored in a dictionary as the column's serializer writes it: UTF-8, or JSON with escapes.
+
+    Raises:
+        ServerError: a server is unreachable or refuses.
+    """
+    return [
+        DictionaryMatch(row.id, str(replica), needle)
+        for replica in (replicas.catalog, *replicas.copies)
+        for row in replica.rows().values()
+        for needle in needles
+        if row.content is not None and needle in row.content
+    ]
 
 
 def copy_to_clusters(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, source: str) -> None:

@@ -2,6 +2,9 @@
 
 Cells of one row resemble each other, so the split is by row: 60% to train on, 20% to choose the size, and 20% to
 evaluate the choice. The split uses a hash of the row_key, so a row lands in the same part in every sample.
+
+The documents to train on are masked unless told otherwise, because a dictionary outlives them; those to choose and to
+evaluate with are not, because nothing of them is kept.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ import zstandard
 
 from schemaless.codec.dictionaries import FIRST_ID, NO_DICTIONARIES, Dictionaries, Dictionary
 from schemaless.codec.engine import ENGINE
-from schemaless.codec.envelope import DEFAULT_LIMITS, unseal
+from schemaless.codec.envelope import DEFAULT_LIMITS, decode_body, encode_body, unseal
+from schemaless.codec.masking import Mask, Values
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import NONE, Codec
 from schemaless.codec.trial import Trial, try_codec
@@ -105,6 +109,7 @@ def train(
     *,
     sizes: Sequence[int] = SIZES,
     dictionaries: Dictionaries = NO_DICTIONARIES,
+    values: Values = "masked",
 ) -> Training:
     """Train dictionaries of several sizes on sampled cells, and choose one.
 
@@ -113,19 +118,27 @@ def train(
         codec: the zstd codec and level to train for; its own dictionary is ignored.
         sizes: dictionary sizes to try, in bytes, smallest first.
         dictionaries: source of the dictionaries that the cells name.
+        values: which values of the documents the dictionary may hold.
 
     Raises:
         InvalidInput: the codec does not use zstd, there are too few cells or rows, or zstd finds no repetition.
     """
     codec.check_takes_dictionary()
     codec = replace(codec, dictionary=None)
-    parts: dict[Part, list[bytes]] = {"train": [], "choose": [], "judge": []}
+    sampled: list[SampledBody] = []
+    parts: dict[Part, list[bytes]] = {"choose": [], "judge": []}
     rows: dict[Part, set[bytes]] = {"train": set(), "choose": set(), "judge": set()}
     for row_key, body in cells:
         part = part_of(row_key)
-        parts[part].append(body)
         rows[part].add(row_key)
-    payloads = list(_payloads(parts["train"], codec, dictionaries))
+        if part == "train":
+            sampled.append((row_key, body))
+        else:
+            parts[part].append(body)
+    if values == "real":
+        payloads = [payload for _, payload in _payloads(sampled, codec, dictionaries)]
+    else:
+        payloads = _masked(sampled, Mask(len(rows["train"]), keep_common=values == "common"), codec, dictionaries)
     if len(payloads) < _FEWEST_CELLS or not parts["choose"] or not parts["judge"]:
         raise InvalidInput(
             f"{len(payloads)} cells of {len(rows['train'])} rows are too few to train on, with {len(rows['choose'])} "
@@ -155,21 +168,39 @@ def train(
     )
 
 
-def _payloads(bodies: Iterable[bytes], codec: Codec, dictionaries: Dictionaries) -> Iterable[bytes]:
-    """Yield uncompressed payloads, skipping bodies that cannot be re-encoded or that the codec keeps as text."""
+def _payloads(
+    cells: Iterable[SampledBody], codec: Codec, dictionaries: Dictionaries
+) -> Iterable[tuple[SampledBody, bytes]]:
+    """Yield cells with their uncompressed payloads, except those that cannot be re-encoded or are kept as text."""
     plain = Codec(codec.serializer, NONE)
     size = 0
-    for body in bodies:
+    for row_key, body in cells:
         try:
             new = recode(body, plain, dictionaries=dictionaries).body
             serializer, payload = unseal(new, DEFAULT_LIMITS, ENGINE)
         except (CorruptBody, BodyTooLarge, VerificationFailed):
             continue
         if serializer.id == codec.serializer.id and len(payload) >= codec.compress_min_bytes:
-            yield bytes(payload)
+            yield (row_key, new), bytes(payload)
             size += len(payload)
             if size >= _MOST_PAYLOAD_BYTES:
                 return
+
+
+def _masked(cells: Iterable[SampledBody], mask: Mask, codec: Codec, dictionaries: Dictionaries) -> list[bytes]:
+    """Return the payloads of the cells' documents, masked."""
+    plain = Codec(codec.serializer, NONE)
+    kept = [cell for cell, _ in _payloads(cells, codec, dictionaries)]
+    for row_key, body in kept:
+        mask.see(row_key, decode_body(body))
+    payloads = []
+    for _, body in kept:
+        masked = mask.mask(decode_body(body))
+        if masked is not None:
+            serializer, payload = unseal(encode_body(masked, plain), DEFAULT_LIMITS, ENGINE)
+            if serializer.id == codec.serializer.id:
+                payloads.append(bytes(payload))
+    return payloads
 
 
 def _trained(payloads: list[bytes], size: int, codec: Codec) -> Dictionary | None:

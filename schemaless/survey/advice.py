@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from schemaless.codec.envelope import describe_body
+from schemaless.codec.masking import Values
 from schemaless.codec.registry import DEFAULT, JSON, NONE, PACKED, SERIALIZERS, ZLIB, ZSTD, Codec, codec_names
 from schemaless.codec.serializers import Serializer
 from schemaless.codec.training import Training, part_of, train
@@ -107,18 +108,34 @@ class ColumnAdvice:
 
 
 def train_column(
-    store: Datastore, column_name: str, codec: Codec, *, seed: int | None = None, listener: Listener = ignore_events
+    store: Datastore,
+    column_name: str,
+    codec: Codec,
+    *,
+    seed: int | None = None,
+    values: Values = "masked",
+    listener: Listener = ignore_events,
 ) -> tuple[Training, dict[str, Any]]:
     """Train a dictionary on sampled cells of a column; return it with the source description for the catalog.
+
+    Args:
+        store: the datastore.
+        column_name: name of the column.
+        codec: the codec to train for.
+        seed: seed of the sample; by default derived from the clock.
+        values: which values of the documents the dictionary may hold.
+        listener: receives the total and each advance, in windows.
 
     Raises:
         InvalidInput: the codec does not use dictionaries, or there are too few cells or rows.
         ServerError: a server cannot be reached.
     """
     cells = sample_cells(store, columns=[column_name], seed=seed, bounds=_BOUNDS, listener=listener)
-    training = _trained(cells, column_name, codec)
+    listener(Step(f"training a dictionary for {column_name}"))
+    training = _trained(cells, column_name, codec, values)
     source = {
         "column": column_name,
+        "values": values,
         "codec": codec.name,
         "level": codec.level,
         "rows": training.rows,
@@ -131,9 +148,12 @@ def train_column(
     return training, source
 
 
-def _trained(cells: CellSample, column_name: str, codec: Codec) -> Training:
+def _trained(cells: CellSample, column_name: str, codec: Codec, values: Values = "masked") -> Training:
     return train(
-        ((cell.row_key, cell.body) for cell in cells.of_column(column_name)), codec, dictionaries=cells.dictionaries
+        ((cell.row_key, cell.body) for cell in cells.of_column(column_name)),
+        codec,
+        dictionaries=cells.dictionaries,
+        values=values,
     )
 
 

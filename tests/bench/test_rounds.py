@@ -275,7 +275,7 @@ def test_a_dictionary_is_judged_on_rows_that_it_has_not_seen(monkeypatch):
     seen: list[set[bytes]] = []
     real = dictionaries.train
 
-    def train(cells, codec):
+    def train(cells, codec, *, values):
         cells = list(cells)
         seen.append({row_key for row_key, _ in cells})
         return real(cells, codec)
