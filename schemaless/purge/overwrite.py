@@ -1,0 +1,275 @@
+"""Makes servers overwrite or delete what their files still hold of rows that were replaced.
+
+An UPDATE leaves the old row in free space of its page, in the undo log, the redo log, the doublewrite buffer and the
+binary log. Servers reuse that space in time. Here each is made to do so now: tables are rebuilt, undo tablespaces
+truncated, redo logs replaced by smaller ones and filled, doublewrite buffers filled, and binary logs deleted.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import string
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from schemaless.errors import ServerTimeout
+from schemaless.events import Listener, Step, ignore_events
+from schemaless.purge import sql
+from schemaless.survey.page_model import PAGE_BYTES
+from schemaless.topology.replica_position import gtid_position, wait_for_gtid
+from schemaless.wire.connection import Connection
+from schemaless.wire.pool import NodePool
+from schemaless.wire.sql.sessions import SHOW_BINARY_LOGS, set_session
+
+WAIT_S: Final = 120.0
+"""Timeout of each step, in seconds."""
+
+SMALL_REDO_BYTES: Final = 8 << 20
+"""Size of the redo log while it is filled. MySQL's minimum; MariaDB's is the size of its log buffer."""
+
+_FILLED: Final = 3
+"""The redo log is filled this many times."""
+
+_SINGLE_PAGES: Final = 600
+"""Pages that overwrite MySQL's 512 doublewrite slots for pages written one by one."""
+
+_DEEP_SCAN: Final = 1 << 20
+_FEW_PAGES: Final = 100
+_POLL_S: Final = 0.05
+_ROWS: Final = 300
+_SPARE_UNDO: Final = "schemaless_undo"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table that held the rows."""
+
+    database: str
+    name: str
+
+
+def purge_files(
+    primary: NodePool,
+    tables: Sequence[Table],
+    replicas: Sequence[NodePool] = (),
+    *,
+    listener: Listener = ignore_events,
+) -> None:
+    """Make a primary and its replicas overwrite what their files hold of replaced rows.
+
+    All binary logs but the current one are deleted, so a replica that is down will not be able to catch up. Deleted
+    files and trimmed ones belong to the file system afterwards, which may keep their blocks.
+
+    Args:
+        primary: connections as an administrator, such as root of a local server.
+        tables: tables that held the rows, all on this primary.
+        replicas: connections to its replicas as an administrator.
+        listener: receives a ``Step`` for each step.
+
+    Raises:
+        ServerTimeout: a step did not end within ``WAIT_S``: an open transaction keeps undo logs, or a replica lags.
+        ServerError: a server is unreachable, or refuses since the account is no administrator's.
+    """
+    servers = [primary, *replicas]
+
+    def on_each(words: str, operation: Callable[[Connection], None]) -> None:
+        for server in servers:
+            listener(Step(f"{words} on {server.node}"))
+            server.run(operation)
+
+    def catch_up() -> None:
+        position = primary.run(gtid_position) if replicas else ""
+        for replica in replicas:
+            if not replica.run(lambda connection: wait_for_gtid(connection, position, WAIT_S)):
+                raise ServerTimeout(f"the replica did not catch up within {WAIT_S:.0f} s", node=str(replica.node))
+
+    catch_up()
+    on_each("purging undo logs", _purge_undo)
+    for table in tables:
+        listener(Step(f"rebuilding {table.database}.{table.name}"))
+        statement = sql.rebuild(table.database, table.name)
+        primary.run(partial(_execute, statement))
+    catch_up()
+    on_each("truncating undo tablespaces", _truncate_undo)
+    with _small_redo(servers) as redo_bytes:
+        listener(Step(f"overwriting {redo_bytes / 1e6:.0f} MB of redo log"))
+        primary.run(partial(_overwrite_redo, redo_bytes * _FILLED))
+        catch_up()
+        on_each("purging undo logs", _purge_undo)
+        on_each("writing pages", _flush)
+    # Each way of writing pages has slots of its own in the doublewrite buffer.
+    primary.run(partial(_make_filler, max(server.run(_doublewrite_bytes) for server in servers)))
+    for words, write in (("singly", _flush_singly), ("by LRU batches", _flush_by_lru), ("by age", _flush)):
+        catch_up()
+        on_each(f"writing filler pages {words}", write)
+        primary.run(partial(_execute, sql.UPDATE_FILLER))
+    primary.run(partial(_execute, sql.DROP_FILLER))
+    catch_up()
+    on_each("deleting binary logs", _delete_binary_logs)
+
+
+def _execute(statement: bytes, connection: Connection) -> None:
+    connection.execute(statement)
+
+
+def _until(connection: Connection, done: Callable[[], bool], waited_for: str) -> None:
+    until_s = time.monotonic() + WAIT_S
+    while not done():
+        if time.monotonic() > until_s:
+            raise ServerTimeout(
+                f"{connection.node}: {waited_for} did not end within {WAIT_S:.0f} s", node=connection.node
+            )
+        time.sleep(_POLL_S)
+
+
+@contextmanager
+def _globals(connection: Connection, values: dict[str, float]) -> Iterator[None]:
+    """Set global variables, and restore them."""
+    before = connection.rows(sql.select_globals(tuple(values)))[0]
+    connection.execute(sql.set_globals(values))
+    try:
+        yield
+    finally:
+        connection.execute(sql.set_globals(dict(zip(values, before, strict=True))))
+
+
+def _purge_undo(connection: Connection) -> None:
+    with _globals(connection, {"innodb_purge_rseg_truncate_frequency": 1}):
+        _until(
+            connection,
+            lambda: int(connection.rows(sql.SELECT_HISTORY)[0][0]) == 0,
+            "purging undo logs, which an open transaction prevents,",
+        )
+
+
+def _truncate_undo(connection: Connection) -> None:
+    """Truncate MySQL's undo tablespaces. MariaDB's pages are filled instead."""
+    if connection.is_mariadb:
+        return
+
+    def states() -> dict[str, str]:
+        return {str(name): str(state) for name, state in connection.rows(sql.SELECT_UNDO_TABLESPACES)}
+
+    def empty(name: str) -> None:
+        connection.execute(sql.alter_undo_tablespace(name, active=False))
+        _until(connection, lambda: states()[name] == "empty", f"truncating undo tablespace {name}")
+
+    names = [name for name, state in states().items() if name != _SPARE_UNDO and state == "active"]
+    # Undo tablespaces are a server's own: replicas have to allow the statements, and must not log them.
+    with _globals(connection, {"super_read_only": 0}), _unlogged(connection):
+        # Two must stay active while one is truncated.
+        if _SPARE_UNDO not in states():
+            connection.execute(sql.create_undo_tablespace(_SPARE_UNDO))
+        try:
+            for name in names:
+                empty(name)
+                connection.execute(sql.alter_undo_tablespace(name, active=True))
+        finally:
+            empty(_SPARE_UNDO)
+            connection.execute(sql.drop_undo_tablespace(_SPARE_UNDO))
+
+
+@contextmanager
+def _unlogged(connection: Connection) -> Iterator[None]:
+    """Keep statements out of the binary log."""
+    connection.execute(set_session({"sql_log_bin": 0}))
+    try:
+        yield
+    finally:
+        connection.execute(set_session({"sql_log_bin": 1}))
+
+
+@contextmanager
+def _small_redo(servers: Sequence[NodePool]) -> Iterator[int]:
+    """Shrink the redo logs, which discards what they held before the last checkpoint; restore them at the end."""
+    before: list[tuple[NodePool, int]] = []
+    try:
+        smallest = 0
+        for server in servers:
+            small, size = server.run(_resize_redo)
+            smallest = max(smallest, small)
+            before.append((server, size))
+        yield smallest
+    finally:
+        for server, size in before:
+            server.run(partial(_set_redo, size))
+
+
+def _resize_redo(connection: Connection) -> tuple[int, int]:
+    size = int(connection.rows(sql.select_globals((_redo_variable(connection),)))[0][0])
+    small = SMALL_REDO_BYTES
+    if connection.is_mariadb:
+        small = max(small, int(connection.rows(sql.select_globals(("innodb_log_buffer_size",)))[0][0]))
+    if small == size:
+        small *= 2  # it has to change, because the log is replaced by one of another size
+    _flush(connection)
+    _set_redo(small, connection)
+    return small, size
+
+
+def _redo_variable(connection: Connection) -> str:
+    return "innodb_log_file_size" if connection.is_mariadb else "innodb_redo_log_capacity"
+
+
+def _set_redo(size: int, connection: Connection) -> None:
+    connection.execute(sql.set_globals({_redo_variable(connection): size}))
+    if not connection.is_mariadb:
+        _until(connection, lambda: connection.rows(sql.SHOW_REDO_RESIZE)[0][1] == "OK", "resizing the redo log")
+
+
+def _overwrite_redo(redo_bytes: int, connection: Connection) -> None:
+    """Write rows, change them and delete them, which reuses redo logs and the pages of undo logs."""
+    # A row is logged when it is inserted, and twice when it is updated: the new row, and the old one in the undo log.
+    _make_filler(_ROWS * sql.FILLER_ROW_BYTES, connection)
+    for _ in range(math.ceil(redo_bytes / (_ROWS * sql.FILLER_ROW_BYTES * 2))):
+        connection.execute(sql.UPDATE_FILLER)
+
+
+def _make_filler(size: int, connection: Connection) -> None:
+    """Create the filler table with rows of this total size."""
+    drawn = random.Random(0)  # noqa: S311 - nothing secret
+    for statement in sql.CREATE_FILLER:
+        connection.execute(statement)
+    for _ in range(math.ceil(size / (_ROWS * sql.FILLER_ROW_BYTES))):
+        connection.execute(sql.insert_filler(_ROWS, "".join(drawn.choices(string.ascii_letters, k=60))))
+
+
+def _doublewrite_bytes(connection: Connection) -> int:
+    """Return the size of the doublewrite buffer, rounded up."""
+    files = pages = 2
+    if not connection.is_mariadb:
+        files, pages = connection.rows(sql.select_globals(("innodb_doublewrite_files", "innodb_doublewrite_pages")))[0]
+    return int(files) * int(pages) * 2 * PAGE_BYTES + _SINGLE_PAGES * PAGE_BYTES
+
+
+def _flush_singly(connection: Connection) -> None:
+    with connection.whole():
+        connection.execute(sql.EXPORT_FILLER)
+        connection.execute(sql.UNLOCK)
+
+
+def _flush_by_lru(connection: Connection) -> None:
+    """Have the page cleaner write pages to make room in the buffer pool, although there is room."""
+    if connection.is_mariadb:
+        return  # its doublewrite buffer makes no difference
+    with _globals(connection, {"innodb_lru_scan_depth": _DEEP_SCAN}):
+        _until(connection, lambda: int(connection.rows(sql.SHOW_DIRTY_PAGES)[0][1]) < _FEW_PAGES, "writing LRU batches")
+
+
+def _flush(connection: Connection) -> None:
+    """Write all changed pages to the data files."""
+    settings: dict[str, float] = {"innodb_max_dirty_pages_pct_lwm": 0, "innodb_max_dirty_pages_pct": 0}
+    with _globals(connection, settings):
+        _until(connection, lambda: int(connection.rows(sql.SHOW_DIRTY_PAGES)[0][1]) == 0, "writing changed pages")
+
+
+def _delete_binary_logs(connection: Connection) -> None:
+    connection.execute(sql.FLUSH_BINARY_LOGS)
+    connection.execute(sql.FLUSH_RELAY_LOGS)
+    names = [str(row[0]) for row in connection.rows(SHOW_BINARY_LOGS)]
+    connection.execute(sql.purge_binary_logs(names[-1]))
