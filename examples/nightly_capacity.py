@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("datastore", help="its URL, or its name in the configuration")
     parser.add_argument("folder", type=Path, help="where the pages go")
     parser.add_argument("--at-least", type=float, default=90, metavar="DAYS")
-    parser.add_argument("--disk", action="append", default=[], metavar="CLUSTER=SIZE[:FREE]")
+    parser.add_argument("--disk", action="append", default=[], metavar="CLUSTER=TOTAL[:FREE]")
     arguments = parser.parse_args()
     disks = [part for disk in arguments.disk for part in ("--disk", disk)]
     arguments.folder.mkdir(parents=True, exist_ok=True)

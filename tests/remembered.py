@@ -9,16 +9,20 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from schemaless.capacity import reporting
-from schemaless.capacity.forecast import Forecast, NoForecast, forecast
+from schemaless.capacity.forecast import Forecast, History, NoForecast, forecast
 
 
 @functools.lru_cache(maxsize=12)  # each keeps its futures, of 14 MB at most
-def _forecast(history: tuple[tuple[datetime.date, float], ...], seed: int) -> Forecast | NoForecast:
-    return forecast(history, seed=seed)
+def _forecast(
+    history: tuple[tuple[datetime.date, float], ...],
+    seed: int,
+    parts: tuple[tuple[tuple[datetime.date, float], ...], ...],
+) -> Forecast | NoForecast:
+    return forecast(history, seed=seed, parts=parts)
 
 
-def _remembered(history: Sequence[tuple[datetime.date, float]], *, seed: int = 1) -> Forecast | NoForecast:
-    return _forecast(tuple(history), seed)
+def _remembered(history: History, *, seed: int = 1, parts: Sequence[History] = ()) -> Forecast | NoForecast:
+    return _forecast(tuple(history), seed, tuple(map(tuple, parts)))
 
 
 @pytest.fixture(autouse=True, scope="session")

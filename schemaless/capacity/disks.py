@@ -34,6 +34,7 @@ class Disk:
         file_bytes: Length of this datastore's files, or None if unknown.
         copies: Number of servers that hold each cell.
         problem: Why the clusters could not be measured, or None.
+        label: Name that the user gave to the disk, or None.
     """
 
     clusters: tuple[str, ...]
@@ -43,11 +44,12 @@ class Disk:
     file_bytes: int | None
     copies: int
     problem: str | None = None
+    label: str | None = None
 
     @property
     def name(self) -> str:
-        """The names of its clusters, joined."""
-        return " and ".join(self.clusters)
+        """The name that the user gave to the disk, or the names of its clusters, joined."""
+        return self.label or " and ".join(self.clusters)
 
 
 def with_disks(
@@ -86,19 +88,27 @@ def _size_text(size: int, free: int | None) -> str:
     return f"{size / unit:,.4g} {name}" + ("" if free is None else f" with {free / unit:,.4g} {name} free")
 
 
-def disks_of(measurement: Measurement) -> list[Disk]:
-    """Return the disks; disks that servers report with the same size and free space are taken to be one."""
+def disks_of(measurement: Measurement, labels: Mapping[str, str] | None = None) -> list[Disk]:
+    """Return the disks; disks that servers report with the same size and free space are taken to be one.
+
+    Args:
+        measurement: The newest measurement.
+        labels: Name of the disk by cluster; clusters with the same name share a disk, whatever their servers report.
+    """
+    named = labels or {}
     groups: list[list[ClusterFiles]] = []
     for space in measurement.clusters:
-        same = next((group for group in groups if _one_disk(group[0], space)), None)
+        same = next((group for group in groups if _one_disk(group[0], space, named)), None)
         if same is None:
             groups.append([space])
         else:
             same.append(space)
-    return [_disk(group) for group in groups]
+    return [replace(_disk(group), label=named.get(group[0].cluster)) for group in groups]
 
 
-def _one_disk(one: ClusterFiles, other: ClusterFiles) -> bool:
+def _one_disk(one: ClusterFiles, other: ClusterFiles, labels: Mapping[str, str]) -> bool:
+    if one.cluster in labels or other.cluster in labels:
+        return labels.get(one.cluster) == labels.get(other.cluster)
     if one.disk_from != "server" or other.disk_from != "server" or one.disk_bytes != other.disk_bytes:
         return False
     free = (one.free_bytes or 0, other.free_bytes or 0)

@@ -29,16 +29,20 @@ if TYPE_CHECKING:
 
     Floats = NDArray[numpy.float64]
 
-__all__ = ["FEWEST_DAYS", "BackTest", "Band", "Forecast", "NoForecast", "forecast"]
+History = Sequence[tuple[datetime.date, float]]
+
+__all__ = ["FEWEST_DAYS", "HISTORY_TIMES", "MOST_DAYS", "BackTest", "Band", "Forecast", "NoForecast", "forecast"]
 
 FEWEST_DAYS: Final = 14
 """Minimum number of measured days for a forecast."""
 
 _FEWEST_DAYS_FOR_WEEKS: Final = 21
-_HISTORY_TIMES: Final = 5
+HISTORY_TIMES: Final = 5
 """Default horizon, as a multiple of the length of the history."""
 
-_MOST_DAYS: Final = 1_826
+MOST_DAYS: Final = 1_826
+"""Longest forecast, in days: five years."""
+
 _PATHS: Final = 1_000
 _MOST_HELD_DAYS: Final = 60
 _BURN_IN_DAYS: Final = 9
@@ -210,48 +214,61 @@ class Forecast:
 
 
 def forecast(
-    history: Sequence[tuple[datetime.date, float]], *, horizon_days: int | None = None, seed: int = 1
+    history: History, *, horizon_days: int | None = None, seed: int = 1, parts: Sequence[History] = ()
 ) -> Forecast | NoForecast:
     """Forecast the days after the last one of ``history``.
+
+    The start of one more series would look like a step in the sum. Series that start at different times, such as those
+    of several datastores, are therefore forecast one by one, and their simulated futures are added up.
 
     Args:
         history: Whole days in order, with the growth of each, 0 or more, in any unit. A missing day was not measured,
             which differs from a day without growth.
         horizon_days: Number of days to forecast; by default five times the history, at most five years.
         seed: Seed of the simulated futures; the same seed gives the same figures.
+        parts: Series that add up to ``history`` and end with it; the shortest one determines the default horizon.
 
     Raises:
         InvalidInput: The days are out of order, a value is negative or not finite, or [report] is not installed.
     """
     _check(history, horizon_days)
-    if len(history) < FEWEST_DAYS:
-        days = "1 day was" if len(history) == 1 else f"{len(history)} days were" if history else "no day was"
-        return NoForecast(f"{days} measured, but a forecast needs at least {FEWEST_DAYS}", len(history))
-    if not any(value for _, value in history):
-        return NoForecast(f"nothing was written on the {len(history)} measured days", len(history))
-    span = (history[-1][0] - history[0][0]).days + 1
-    if len(history) < span / 2:
-        return NoForecast(f"only {len(history)} of {span} days were measured", len(history))
-    horizon = horizon_days or min(_HISTORY_TIMES * len(history), _MOST_DAYS)
+    grown = [part for part in parts if any(value for _, value in part)] or [history]
+    shortest = min(grown, key=len)
+    for part in (shortest, *grown):
+        reason = _reason(part)
+        if reason is not None:
+            return NoForecast(reason, len(part))
+    horizon = horizon_days or min(HISTORY_TIMES * len(shortest), MOST_DAYS)
     first_day = history[-1][0] + datetime.timedelta(1)
-    futures = _futures(_dense(history), horizon, seed)
+    futures = _sum_of_futures(grown, horizon, seed)
     weekly = futures.weekly_share > 0.5
     totals = futures.paths.cumsum(axis=1)
     return Forecast(
         first_day=first_day,
-        history_days=len(history),
+        history_days=len(shortest),
         daily=_bands(futures.paths),
         cumulative=_bands(totals),
         growth_share_per_year=_bands(futures.growth[:, None])[0],
         weekdays=_weekdays(futures.weekday_effects, first_day) if weekly else None,
         weekly_share=futures.weekly_share,
         compound_share=futures.compound_share,
-        back_test=_back_test(history, seed),
+        back_test=_back_test(history, grown, seed),
         _totals=totals,
     )
 
 
-def _check(history: Sequence[tuple[datetime.date, float]], horizon_days: int | None) -> None:
+def _reason(history: History) -> str | None:
+    """Return why no forecast can be made, or None."""
+    if len(history) < FEWEST_DAYS:
+        days = "1 day was" if len(history) == 1 else f"{len(history)} days were" if history else "no day was"
+        return f"{days} measured, but a forecast needs at least {FEWEST_DAYS}"
+    if not any(value for _, value in history):
+        return f"nothing was written on the {len(history)} measured days"
+    span = (history[-1][0] - history[0][0]).days + 1
+    return f"only {len(history)} of {span} days were measured" if len(history) < span / 2 else None
+
+
+def _check(history: History, horizon_days: int | None) -> None:
     for day, value in history:
         check_number(f"growth on {day}", value)
         if value < 0:
@@ -259,11 +276,11 @@ def _check(history: Sequence[tuple[datetime.date, float]], horizon_days: int | N
     for (day, _), (following, _) in pairwise(history):
         if following <= day:
             raise InvalidInput(f"the days of a history must be in order, each once; got {following} after {day}")
-    if horizon_days is not None and not 1 <= horizon_days <= _MOST_DAYS:
-        raise InvalidInput(f"horizon_days must be 1 to {_MOST_DAYS:,}, got {horizon_days}")
+    if horizon_days is not None and not 1 <= horizon_days <= MOST_DAYS:
+        raise InvalidInput(f"horizon_days must be 1 to {MOST_DAYS:,}, got {horizon_days}")
 
 
-def _dense(history: Sequence[tuple[datetime.date, float]]) -> list[float]:
+def _dense(history: History) -> list[float]:
     """Return a value for every day, with NaN for days that were not measured."""
     values = dict(history)
     days = (history[-1][0] - history[0][0]).days + 1
@@ -313,6 +330,31 @@ class _Candidate(NamedTuple):
     days: int
     variance: float
     errors: Floats
+
+
+def _sum_of_futures(parts: Sequence[History], horizon_days: int, seed: int) -> _Futures:
+    """Simulate each part by itself, and add up their futures."""
+    import numpy
+
+    if len(parts) == 1:
+        return _futures(_dense(parts[0]), horizon_days, seed)
+    rng = numpy.random.default_rng(seed)
+    paths: Any = 0.0
+    growth: Any = 0.0
+    effects: Any = 0.0
+    weekly = compound = 0.0
+    levels = [sum(value for _, value in part[-7:]) for part in parts]
+    for place, (part, level) in enumerate(zip(parts, levels, strict=True)):
+        futures = _futures(_dense(part), horizon_days, seed + place)
+        share = level / sum(levels) if sum(levels) else 1 / len(parts)
+        # Futures are sorted by model; shuffled, so that the models of different parts are not paired.
+        order = rng.permutation(len(futures.paths))
+        paths = paths + futures.paths[order]
+        growth = growth + share * futures.growth[order]
+        effects = effects + share * futures.weekday_effects
+        weekly += share * futures.weekly_share
+        compound += share * futures.compound_share
+    return _Futures(paths, growth, effects, weekly, compound)
 
 
 def _futures(values: list[float], horizon_days: int, seed: int) -> _Futures:
@@ -467,23 +509,23 @@ def _bands(paths: Floats) -> tuple[Band, ...]:
     return tuple(Band(*(float(value) for value in column)) for column in columns)
 
 
-def _back_test(history: Sequence[tuple[datetime.date, float]], seed: int) -> BackTest | None:
+def _back_test(history: History, parts: Sequence[History], seed: int) -> BackTest | None:
     import numpy
 
-    held = min(max(7, len(history) // 4), _MOST_HELD_DAYS)
-    fitted = history[:-held]
+    held = min(max(7, min(map(len, parts)) // 4), _MOST_HELD_DAYS)
+    fitted = [part[:-held] for part in parts]
     held_total = float(sum(value for _, value in history[-held:]))
-    if len(fitted) < FEWEST_DAYS or not held_total or not any(value for _, value in fitted):
+    if not held_total or any(len(part) < FEWEST_DAYS or not any(value for _, value in part) for part in fitted):
         return None
-    last = fitted[-1][0]
+    last = history[-held - 1][0]
     days = [(day - last).days - 1 for day, _ in history[-held:]]
     actual = numpy.array([value for _, value in history[-held:]])
-    futures = _futures(_dense(fitted), days[-1] + 1, seed)
+    futures = _sum_of_futures(fitted, days[-1] + 1, seed)
     paths = futures.paths[:, days]
     low_95, low_80, mid, high_80, high_95 = numpy.percentile(paths, _LEVELS, axis=0)
     total = _bands(paths.sum(axis=1)[:, None])[0]
     return BackTest(
-        fitted_days=len(fitted),
+        fitted_days=min(map(len, fitted)),
         held_days=held,
         daily_error_share=float(numpy.abs(actual - mid).sum()) / held_total,
         total_error_share=total.mid / held_total - 1,

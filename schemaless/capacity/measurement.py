@@ -25,6 +25,9 @@ created_at does not follow added_id, from the created_at of the sampled cells.""
 # Stored with each measurement; increment when older measurements can no longer be read unchanged.
 JSON_FORMAT: Final = 1
 
+_SEPARATOR: Final = "/"
+"""Between the datastore and the name of a cluster or column, in a measurement of several datastores. No name has it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -157,6 +160,16 @@ class Measurement:
         return sorted({group.column_name for group in self.groups} | {new.column_name for new in self.growth})
 
     @property
+    def datastores(self) -> list[str]:
+        """Names of the datastores, sorted; several for the result of ``combined.combine``."""
+        names = {space.cluster.partition(_SEPARATOR)[0] for space in self.clusters if _SEPARATOR in space.cluster}
+        return sorted(names) or [self.datastore]
+
+    def datastore_of(self, name: str) -> str:
+        """Return the datastore of a cluster or column."""
+        return name.partition(_SEPARATOR)[0] if _SEPARATOR in name else self.datastore
+
+    @property
     def problems(self) -> list[ClusterFiles]:
         """The clusters that could not be measured."""
         return [space for space in self.clusters if space.problem is not None]
@@ -209,6 +222,11 @@ class Measurement:
         parts = {"taken_at": taken_at, "groups": groups, "growth": growth, "clusters": clusters}
         own = {part.name: data[part.name] for part in fields(cls) if part.name in data}
         return cls(**{**own, **parts, "notes": tuple(data["notes"])})
+
+
+def qualified(datastore: str, name: str) -> str:
+    """Return the name of a cluster or column in a measurement of several datastores."""
+    return f"{datastore}{_SEPARATOR}{name}"
 
 
 def _plain(value: Any) -> Any:

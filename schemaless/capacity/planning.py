@@ -10,7 +10,8 @@ import datetime
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 from schemaless.capacity.disk_forecast import DiskForecast
 from schemaless.capacity.forecast import Band, Forecast
@@ -24,10 +25,11 @@ __all__ = [
     "THRESHOLDS",
     "Cost",
     "Level",
+    "Month",
     "Planning",
     "PlanningOptions",
     "Verdict",
-    "costs",
+    "cost",
     "levels",
     "verdict",
 ]
@@ -117,21 +119,39 @@ class Level:
         return None if self.first_day is None or self.days is None else self.days.dates(self.first_day, earlier_days)
 
 
+class Month(NamedTuple):
+    """Growth of a calendar month, or of the part of it that is in the period.
+
+    Attributes:
+        first_day: First day.
+        days: Number of days.
+        size_bytes: Growth of the median total in these days, so that the months add up to the period.
+        price: Price of that disk space, or None if no price is known.
+    """
+
+    first_day: datetime.date
+    days: int
+    size_bytes: float
+    price: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Disk space and price of the growth of a period, all copies counted.
 
     Attributes:
-        name: ``now``, or the name of a codec.
+        name: Name of the scenario.
         days: Length of the period.
         size_bytes: Growth in the period.
-        price: Price of that disk space, in the currency of ``price_per_tb``.
+        price: Price of that disk space, in the currency of ``price_per_tb``, or None if no price is known.
+        months: The period month by month.
     """
 
     name: str
     days: int
     size_bytes: Band
-    price: Band
+    price: Band | None
+    months: tuple[Month, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +177,7 @@ class Planning:
         options: The inputs.
         now: Each disk at each threshold and at full; the disk that is full first comes first.
         after: The same after re-encoding, with the disks in the same order; empty without a codec to re-encode to.
-        costs: Empty if no price is known or there is no forecast.
+        costs: Of the current way of storing and of re-encoding; empty if no price is known or there is no forecast.
         verdict: None if ``fail_below_days`` was not given.
     """
 
@@ -201,29 +221,36 @@ def _level(outlook: DiskOutlook, disk: DiskForecast, share: float, lead_days: fl
     return Level(outlook.disk, share, days, at_rate, outlook.first_day, outlook.horizon_days, None, lead_days)
 
 
-def costs(forecast: Forecast, after: tuple[str, Interval] | None, options: PlanningOptions) -> tuple[Cost, ...]:
-    """Return the cost of a year's growth, or of the horizon if that is shorter, now and after re-encoding.
+def cost(name: str, growth: Forecast, times: Interval, price_per_tb: float | None) -> Cost:
+    """Return the cost of a year's growth, or of the horizon if that is shorter.
 
     Args:
-        forecast: Growth of all disks together, all copies counted.
-        after: The codec, and the growth in it as a share of the growth now.
-        options: Price of a TB.
+        name: Name of the scenario.
+        growth: Growth of all disks together as it is now, all copies counted.
+        times: Growth in the scenario as a multiple of that.
+        price_per_tb: Price of a TB of disk.
     """
-    if options.price_per_tb is None:
-        return ()
-    days = min(_COST_DAYS, forecast.horizon_days)
-    growth = forecast.cumulative[days - 1]
-    prices = [_cost("now", days, growth, options.price_per_tb)]
-    if after is not None:
-        name, times = after
-        ends = (times.low, times.low, times.mid, times.high, times.high)
-        sizes = Band(*(size * end for size, end in zip(growth, ends, strict=True)))
-        prices.append(_cost(name, days, sizes, options.price_per_tb))
-    return tuple(prices)
+    days = min(_COST_DAYS, growth.horizon_days)
+    ends = (times.low, times.low, times.mid, times.high, times.high)
+    sizes = Band(*(size * end for size, end in zip(growth.cumulative[days - 1], ends, strict=True)))
+    months = []
+    for start, stop in _months(growth.first_day, days):
+        before = growth.cumulative[start - 1].mid if start else 0.0
+        size = (growth.cumulative[stop - 1].mid - before) * times.mid
+        first_day = growth.first_day + datetime.timedelta(start)
+        months.append(Month(first_day, stop - start, size, _price(size, price_per_tb)))
+    price = None if price_per_tb is None else Band(*(size / TB * price_per_tb for size in sizes))
+    return Cost(name, days, sizes, price, tuple(months))
 
 
-def _cost(name: str, days: int, sizes: Band, price_per_tb: float) -> Cost:
-    return Cost(name, days, sizes, Band(*(size / TB * price_per_tb for size in sizes)))
+def _price(size: float, price_per_tb: float | None) -> float | None:
+    return None if price_per_tb is None else size / TB * price_per_tb
+
+
+def _months(first_day: datetime.date, days: int) -> list[tuple[int, int]]:
+    """Return the first day of each calendar month of a period and the day after its last, counted from its start."""
+    starts = [day for day in range(days) if day == 0 or (first_day + datetime.timedelta(day)).day == 1]
+    return list(pairwise([*starts, days]))
 
 
 def verdict(now: Scenario, options: PlanningOptions) -> Verdict | None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from schemaless.capacity.comparison import Comparison
 from schemaless.capacity.disk_forecast import DiskForecast
 from schemaless.capacity.forecast import Forecast, NoForecast
 from schemaless.capacity.measurement import Measurement
@@ -17,7 +18,7 @@ from schemaless.capacity.planning import Planning
 from schemaless.capacity.rebuilt import Unit
 from schemaless.capacity.series import Series
 from schemaless.capacity.skew import ShardSize, Skew
-from schemaless.capacity.whatif import CodecEffect, Scenario
+from schemaless.capacity.whatif import CodecEffect, DiskOutlook, Scenario
 from schemaless.numbers import Interval, added
 from schemaless.survey.column_trials import ColumnTrial
 from schemaless.survey.page_model import MYSQL, Layout
@@ -75,6 +76,7 @@ class CapacityReport:
         codec: The codec to re-encode to: the requested or the recommended one, or None.
         scenarios: What-if scenarios, starting with ``now``.
         planning: Fill thresholds, order dates and costs.
+        comparisons: ``now`` and the scenarios of the user; without these, ``now`` and re-encoding to ``codec``.
         skew: Distribution of bytes over shards and clusters.
         warnings: Reasons not to rely on the headline figure.
         notes: Caveats to read before using a figure.
@@ -95,6 +97,7 @@ class CapacityReport:
     codec: str | None
     scenarios: tuple[Scenario, ...]
     planning: Planning
+    comparisons: tuple[Comparison, ...]
     skew: Skew
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
@@ -111,6 +114,11 @@ class CapacityReport:
         return next(
             (scenario for scenario in self.scenarios if self.codec is not None and scenario.name == self.codec), None
         )
+
+    @property
+    def compares(self) -> bool:
+        """True if the user gave scenarios to compare."""
+        return any(comparison.change.name not in ("now", self.codec) for comparison in self.comparisons)
 
     @property
     def shard_sizes(self) -> tuple[ShardSize, ...]:
@@ -144,3 +152,58 @@ def stored(measurement: Measurement) -> list[CodecTotal]:
         ]
         totals.append(CodecTotal(column, codec, *sizes))
     return totals
+
+
+class DatastoreTotal(NamedTuple):
+    """Sizes of one datastore, or of all together. They add up exactly.
+
+    Attributes:
+        name: Name of the datastore, or None for all.
+        cells: Number of cells.
+        body_bytes: Length of their bodies.
+        file_bytes: Length of the files of one copy, or None if unknown.
+        copies_bytes: Length of the files of all copies, or None if unknown.
+        bytes_per_day: Growth of the files of one copy a day, averaged over the last weeks.
+        first: The disk of the datastore that is full first, or None if unknown.
+    """
+
+    name: str | None
+    cells: Interval
+    body_bytes: Interval
+    file_bytes: int | None
+    copies_bytes: int | None
+    bytes_per_day: float
+    first: DiskOutlook | None
+
+
+def datastore_totals(report: CapacityReport) -> list[DatastoreTotal]:
+    """Return the sizes of each datastore, and their total if there are several."""
+    names = report.measurement.datastores
+    return [_total_of(report, name) for name in names] + ([_total_of(report, None)] if len(names) > 1 else [])
+
+
+def _total_of(report: CapacityReport, name: str | None) -> DatastoreTotal:
+    measurement = report.measurement
+
+    def belongs(cluster: str) -> bool:
+        return name is None or measurement.datastore_of(cluster) == name
+
+    spaces = [space for space in measurement.clusters if belongs(space.cluster)]
+    groups = [group for group in measurement.groups if belongs(group.cluster)]
+    known = all(space.file_bytes is not None for space in spaces)
+    disks = {growth.disk.name for growth in report.disks if any(map(belongs, growth.disk.clusters))}
+    return DatastoreTotal(
+        name=name,
+        cells=added(group.cells for group in groups),
+        body_bytes=added(group.body_bytes for group in groups),
+        file_bytes=sum(space.file_bytes or 0 for space in spaces) if known else None,
+        copies_bytes=sum((space.file_bytes or 0) * space.copies for space in spaces) if known else None,
+        bytes_per_day=sum(
+            series.bytes_per_day * report.weights.get((series.cluster, series.column_name), 0.0)
+            for series in report.series
+            if belongs(series.cluster)
+        ),
+        first=next(
+            (outlook for outlook in report.now.worst_first if outlook.disk in disks and outlook.days is not None), None
+        ),
+    )

@@ -79,10 +79,10 @@ def notes_of(report: CapacityReport) -> list[str]:
             notes.append(
                 f"{disk.name}: the free space is unknown; the report assumes that only this datastore uses the disk"
             )
-        if len(disk.clusters) > 1:
+        if len(disk.clusters) > 1 and disk.label is None:
             notes.append(f"{disk.name} report the same disk; the report assumes that they share it")
         if disk.disk_bytes is None and disk.problem is None:
-            notes.append(f"{disk.name}: its servers do not report their disk; give it with --disk CLUSTER=SIZE:FREE")
+            notes.append(f"{disk.name}: its servers do not report their disk; give it with --disk CLUSTER=TOTAL:FREE")
         if isinstance(forecast, NoForecast) and disk.problem is None:
             notes.append(f"{disk.name}: no forecast, because {forecast.reason}")
         elif isinstance(forecast, Forecast) and forecast.back_test is None:

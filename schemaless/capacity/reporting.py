@@ -1,37 +1,47 @@
 """Build a capacity report.
 
-``make`` reads the saved measurements from the catalog and samples cells to try codecs on; ``assemble_report`` is the
-pure part.
+``collect`` reads the saved measurements of a datastore from the catalog and samples cells to try codecs on;
+``assemble_report`` is the pure part. ``make`` does both for one datastore, ``make_of_several`` for several.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from schemaless.capacity import history
+from schemaless.capacity.combined import Collected, combine, predicted
+from schemaless.capacity.comparison import GrowthOfAll, compare
 from schemaless.capacity.disk_forecast import DiskForecast, disk_usage
 from schemaless.capacity.disks import Disk, GivenDisk, disks_of, with_disks
-from schemaless.capacity.forecast import Forecast, forecast
+from schemaless.capacity.forecast import Forecast, NoForecast, forecast
 from schemaless.capacity.measure import check_disks, measure
 from schemaless.capacity.measurement import Measurement
-from schemaless.capacity.planning import Cost, Level, Planning, PlanningOptions, costs, levels, verdict
-from schemaless.capacity.rebuilt import Unit, disk_per_body, is_small, predicted_files, unit_of, whole_files
+from schemaless.capacity.planning import Cost, Level, Planning, PlanningOptions, levels, verdict
+from schemaless.capacity.rebuilt import Unit, disk_per_body, is_small, unit_of, whole_files
 from schemaless.capacity.report import NO_CODEC_TRIALS, CapacityReport, CodecTrials, ColumnForecast
 from schemaless.capacity.report_notes import how_obtained, note_on_other_tables, notes_of, warnings_of
 from schemaless.capacity.series import Series, daily, errors, weighted
 from schemaless.capacity.skew import skew_of
 from schemaless.capacity.steps import rate, steps
-from schemaless.capacity.whatif import CodecEffect, Scenario, best_codec, codec_effects, growth_weights, mean, scenarios
+from schemaless.capacity.whatif import (
+    NOTHING,
+    CodecEffect,
+    Scenario,
+    WhatIf,
+    best_codec,
+    codec_effects,
+    growth_weights,
+    scenarios,
+)
 from schemaless.codec.registry import DEFAULT, NONE, PACKED, Codec, codec_named, codec_names
 from schemaless.codec.trial import NOT_TRIED, worth_trying
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput, ServerError
-from schemaless.events import Listener, Step, ignore_events
+from schemaless.events import Event, Listener, Step, ignore_events
 from schemaless.internals import internals_of
-from schemaless.numbers import Interval
 from schemaless.survey.column_trials import CellSample, ColumnTrial, sample_cells, try_codec
 from schemaless.survey.recommendation import LEAST_GAIN, MOST_CPU, Choice
 from schemaless.survey.sampling import Bounds
@@ -48,18 +58,23 @@ class Asked:
 
     Attributes:
         codec: The codec to re-encode to; by default the recommended one, if any.
-        disks: Disks by cluster that override the measured ones.
+        disks: Disks by cluster that override the measured ones. In a report of several datastores, clusters are called
+            ``datastore/cluster``.
+        disk_names: Name of the disk by cluster; clusters with the same name share a disk.
         least_gain: Share of the pages that a rewrite must save to be recommended, 0 to 1.
         most_cpu: Largest CPU time of a recommended codec, as a multiple of the default codec's.
         planning: Thresholds, lead time, price, and how long the disks must last.
+        what_ifs: Scenarios to compare.
         seed: Seed of the samples and simulated futures.
     """
 
     codec: str | None = None
     disks: Mapping[str, GivenDisk] = field(default_factory=dict)
+    disk_names: Mapping[str, str] = field(default_factory=dict)
     least_gain: float = LEAST_GAIN
     most_cpu: float = MOST_CPU
     planning: PlanningOptions = field(default_factory=PlanningOptions)
+    what_ifs: tuple[WhatIf, ...] = ()
     seed: int = 1
 
     def choice(self, trials: Sequence[CodecEffect], measurement: Measurement) -> Choice | None:
@@ -86,6 +101,57 @@ def make(
         InvalidInput: ``disks`` names an unknown cluster, or [report] is not installed.
         ServerError: The catalog's server cannot be reached. Problems of other servers are part of the report.
     """
+    collected = collect(store, options, fresh=fresh, listener=listener)
+    listener(Step("forecasting"))
+    return _assembled(collected, options)
+
+
+def make_of_several(
+    stores: Mapping[str, Datastore],
+    options: Asked = DEFAULT_OPTIONS,
+    *,
+    fresh: bool = False,
+    listener: Listener = ignore_events,
+) -> CapacityReport:
+    """Build one report of several datastores, given by name. Writes nothing.
+
+    Args:
+        stores: The datastores. Their clusters and columns are called ``name/cluster`` and ``name/column``.
+        options: Options of the report.
+        fresh: Take new measurements; without a saved one this happens anyway.
+        listener: Receives each step.
+
+    Raises:
+        UnknownCodec: There is no codec of the given name.
+        InvalidInput: ``disks`` names an unknown cluster, a datastore is given twice, or [report] is not installed.
+        ServerError: A catalog's server cannot be reached. Problems of other servers are part of the report.
+    """
+    parts = {}
+    for name, store in stores.items():
+        own = {
+            cluster: disk
+            for given, disk in options.disks.items()
+            for datastore, slash, cluster in [given.partition("/")]
+            if datastore == name and slash
+        }
+
+        def listen(event: Event, name: str = name) -> None:
+            listener(Step(f"{name}: {event.what}") if isinstance(event, Step) else event)
+
+        parts[name] = collect(store, replace(options, disks=own), fresh=fresh, listener=listen)
+    listener(Step("forecasting"))
+    return _assembled(combine(parts), options)
+
+
+def _assembled(collected: Collected, options: Asked) -> CapacityReport:
+    now = datetime.datetime.now(datetime.UTC)
+    return assemble_report(collected.measurements, collected.trials, now, options, notes=collected.notes)
+
+
+def collect(
+    store: Datastore, options: Asked = DEFAULT_OPTIONS, *, fresh: bool = False, listener: Listener = ignore_events
+) -> Collected:
+    """Read the measurements of a datastore, and try codecs on a sample of its cells; see ``make``."""
     if options.codec is not None:
         codec_named(options.codec)
     check_disks(store, options.disks)
@@ -114,8 +180,7 @@ def make(
                 notes.append(NOT_TRIED)
     except (ServerError, InvalidInput) as error:
         notes.append(f"no codec could be tried: {error}")
-    listener(Step("forecasting"))
-    return assemble_report(measurements, trials, datetime.datetime.now(datetime.UTC), options, notes=notes)
+    return Collected(tuple(measurements), trials, tuple(notes))
 
 
 def _chosen(choice: Choice | None) -> str | None:
@@ -142,6 +207,10 @@ def assemble_report(
     Raises:
         InvalidInput: The extra [report] is not installed.
     """
+    known = {space.cluster for space in measurements[-1].clusters}
+    for cluster in (*options.disks, *options.disk_names):
+        if cluster not in known:
+            raise InvalidInput(f"no cluster {cluster!r} for its disk; the report has {', '.join(sorted(known))}")
     spaces, differences = with_disks(measurements[-1].clusters, options.disks)
     newest = replace(measurements[-1], clusters=spaces)
     series = daily([*measurements[:-1], newest])
@@ -152,19 +221,23 @@ def assemble_report(
         codec = None
     weights = growth_weights(newest, trials.disk_per_body)
     disks = []
-    for disk in disks_of(newest):
+    for disk in disks_of(newest, options.disk_names):
         disk_series = [column for column in series if column.cluster in disk.clusters]
-        disk_forecast = _disk_forecast(disk, disk_series, weights, options.seed)
+        disk_forecast = _disk_forecast(disk, disk_series, weights, newest.datastore_of, options.seed)
         used = disk_usage(disk, disk_forecast.history, [*measurements[:-1], newest])
         disks.append(replace(disk_forecast, used=used))
-    outlooks = scenarios(newest, disks, series, effects, _files(newest, trials), weights, codec)
+    _check_codecs(options, effects)
+    files = predicted(newest, trials)
+    outlooks = scenarios(newest, disks, series, effects, files, weights, codec, options.what_ifs)
+    total = _total(disks, series, weights, newest.datastore_of, options.seed)
+    growth = _growth_of_all(disks, total, series, weights, outlooks[0], newest.datastore_of, options)
     report = CapacityReport(
         made_at=made_at,
         measurement=newest,
         measured_at=tuple(measurement.taken_at for measurement in measurements),
         series=tuple(series),
         disks=tuple(disks),
-        total=_total(disks, series, weights, options.seed),
+        total=total,
         too_few=tuple(sorted({trial.column_name for trial in trials.columns if not trial.carried})),
         columns=tuple(_column_forecasts(series, options.seed)),
         trials=tuple(effects),
@@ -173,20 +246,41 @@ def assemble_report(
         codec=codec,
         scenarios=tuple(outlooks),
         planning=Planning(options.planning),
+        comparisons=compare(_compared(outlooks, codec, options), disks, growth, outlooks[0], options.planning),
         skew=skew_of(newest),
         warnings=(),
         notes=(),
         how=how_obtained(newest, codec),
     )
-    report = replace(report, planning=_planning(report, options.seed))
+    other_tables = note_on_other_tables(measurements) if len(newest.datastores) == 1 else []  # See ``combine``.
+    report = replace(report, planning=_planning(report, growth))
     return replace(
         report,
         warnings=tuple(warnings_of(report)),
-        notes=(*notes, *differences, *newest.notes, *notes_of(report), *note_on_other_tables(measurements)),
+        notes=(*notes, *differences, *newest.notes, *notes_of(report), *other_tables),
     )
 
 
-def _planning(report: CapacityReport, seed: int) -> Planning:
+def _check_codecs(options: Asked, effects: Sequence[CodecEffect]) -> None:
+    tried = {effect.codec for effect in effects}
+    for change in options.what_ifs:
+        if change.codec is not None and tried and change.codec not in tried:
+            raise InvalidInput(
+                f"scenario {change.name!r}: codec {change.codec} was not tried on this machine; "
+                f"use one of {', '.join(sorted(tried))}"
+            )
+
+
+def _compared(scenarios: Sequence[Scenario], codec: str | None, options: Asked) -> list[tuple[WhatIf, Scenario]]:
+    """Return the scenarios to compare: ``now`` and those of the user, or else ``now`` and re-encoding."""
+    changes = list(options.what_ifs)
+    if not changes and codec is not None:
+        changes.append(WhatIf(name=codec, codec=codec))
+    by_name = {scenario.name: scenario for scenario in scenarios}
+    return [(change, by_name[change.name]) for change in (NOTHING, *changes) if change.name in by_name]
+
+
+def _planning(report: CapacityReport, growth: GrowthOfAll) -> Planning:
     now, after, options = report.now, report.after, report.planning.options
     by_name = {disk_forecast.disk.name: disk_forecast for disk_forecast in report.disks}
     worst_first = [by_name[outlook.disk] for outlook in now.worst_first]
@@ -194,26 +288,11 @@ def _planning(report: CapacityReport, seed: int) -> Planning:
     def of(scenario: Scenario | None) -> tuple[Level, ...]:
         return () if scenario is None else levels(scenario, worst_first, options)
 
-    return Planning(options, of(now), of(after), _costs(report, seed), verdict(now, options))
-
-
-def _costs(report: CapacityReport, seed: int) -> tuple[Cost, ...]:
-    """Calculate costs from one forecast over all copies, since the bands of separate disks cannot be added up."""
-    codec, after, options = report.codec, report.after, report.planning.options
-    if options.price_per_tb is None:
-        return ()
-    disks = [disk_forecast.disk for disk_forecast in report.disks]
-    copies_by_cluster = {name: disk.copies for disk in disks for name in disk.clusters}
-    weights = {key: weight * copies_by_cluster.get(key[0], 1) for key, weight in report.weights.items()}
-    growth = forecast(weighted(report.series, weights), seed=seed)
-    if not isinstance(growth, Forecast):
-        return ()
-    if codec is None or after is None:
-        return costs(growth, None, options)
-    copies = {disk.name: disk.copies for disk in disks}
-    days = {outlook.disk: (outlook.bytes_per_day or 0.0) * copies[outlook.disk] for outlook in report.now.disks}
-    times = mean({outlook.disk: outlook.times for outlook in after.disks if outlook.times is not None}, days)
-    return costs(growth, (codec, times), options)
+    costs: list[Cost | None] = []
+    if options.price_per_tb is not None:
+        costs = [growth.cost(scenario, options.price_per_tb) for scenario in (now, after) if scenario is not None]
+    found = tuple(cost for cost in costs if cost is not None)
+    return Planning(options, of(now), of(after), found, verdict(now, options))
 
 
 def try_all(cells: CellSample, listener: Listener = ignore_events) -> CodecTrials:
@@ -238,17 +317,6 @@ def try_all(cells: CellSample, listener: Listener = ignore_events) -> CodecTrial
     return CodecTrials(tuple(columns), units, known, layout)
 
 
-def _files(measurement: Measurement, trials: CodecTrials) -> dict[tuple[str, str], Interval]:
-    """Return file lengths after a migration and a rebuild, by cluster and codec."""
-    predicted = {}
-    for space in measurement.clusters:
-        for name, units in trials.units.items():
-            size = predicted_files(measurement, space, units, trials.layout)
-            if size is not None:
-                predicted[space.cluster, name] = size
-    return predicted | dict(trials.files)
-
-
 def _cells(store: Datastore, newest: Measurement, seed: int) -> CellSample | None:
     reachable = {space.cluster for space in newest.clusters if space.problem is None}
     shards = [shard for name in sorted(reachable) for shard in internals_of(store).topology.shards_of(name)]
@@ -259,7 +327,11 @@ def _cells(store: Datastore, newest: Measurement, seed: int) -> CellSample | Non
 
 
 def _total(
-    forecasts: Sequence[DiskForecast], series: Sequence[Series], weights: Mapping[tuple[str, str], float], seed: int
+    forecasts: Sequence[DiskForecast],
+    series: Sequence[Series],
+    weights: Mapping[tuple[str, str], float],
+    datastore_of: Callable[[str], str],
+    seed: int,
 ) -> DiskForecast | None:
     if len(forecasts) == 1:
         return forecasts[0]
@@ -280,16 +352,55 @@ def _total(
         copies=min(disk.copies for disk in disks),
         problem="; ".join(disk.problem for disk in disks if disk.problem) or None,
     )
-    return _disk_forecast(everything, series, weights, seed)
+    return _disk_forecast(everything, series, weights, datastore_of, seed)
+
+
+def _growth_of_all(
+    forecasts: Sequence[DiskForecast],
+    total: DiskForecast | None,
+    series: Sequence[Series],
+    weights: Mapping[tuple[str, str], float],
+    now: Scenario,
+    datastore_of: Callable[[str], str],
+    options: Asked,
+) -> GrowthOfAll:
+    """Forecast the growth of all disks, every copy counted, if it is needed."""
+    copies = {entry.disk.name: entry.disk.copies for entry in forecasts}
+    per_day = {outlook.disk: (outlook.bytes_per_day or 0.0) * copies[outlook.disk] for outlook in now.disks}
+    if total is None or (options.planning.price_per_tb is None and not options.what_ifs):
+        return GrowthOfAll(NoForecast("neither a price nor scenarios were given", 0), 1.0, copies, per_day)
+    if len(set(copies.values())) == 1:  # The usual case: a multiple of the total, which has a forecast already.
+        return GrowthOfAll(total.forecast, float(total.disk.copies), copies, per_day)
+    copies_by_cluster = {name: entry.disk.copies for entry in forecasts for name in entry.disk.clusters}
+    of_all = {key: weight * copies_by_cluster.get(key[0], 1) for key, weight in weights.items()}
+    parts = _by_datastore(series, of_all, datastore_of)
+    return GrowthOfAll(forecast(weighted(series, of_all), seed=options.seed, parts=parts), 1.0, copies, per_day)
 
 
 def _disk_forecast(
-    disk: Disk, series: Sequence[Series], weights: Mapping[tuple[str, str], float], seed: int
+    disk: Disk,
+    series: Sequence[Series],
+    weights: Mapping[tuple[str, str], float],
+    datastore_of: Callable[[str], str],
+    seed: int,
 ) -> DiskForecast:
     days = weighted(series, weights)
-    growth = forecast(days, seed=seed)
-    changes = steps(days) if isinstance(growth, Forecast) else ()
+    parts = _by_datastore(series, weights, datastore_of)
+    growth = forecast(days, seed=seed, parts=parts)
+    # The first day of a datastore that is younger than another is not a step.
+    start = max((part[0][0] for part in parts if part), default=datetime.date.min)
+    changes = steps([(day, value) for day, value in days if day >= start]) if isinstance(growth, Forecast) else ()
     return DiskForecast(disk, tuple(days), growth, changes, rate(days, changes), tuple(errors(series, weights)))
+
+
+def _by_datastore(
+    series: Sequence[Series], weights: Mapping[tuple[str, str], float], datastore_of: Callable[[str], str]
+) -> list[list[tuple[datetime.date, float]]]:
+    """Return the daily growth of each datastore, or an empty list if there is only one."""
+    names = sorted({datastore_of(one.cluster) for one in series})
+    if len(names) < 2:
+        return []
+    return [weighted([one for one in series if datastore_of(one.cluster) == name], weights) for name in names]
 
 
 def _column_forecasts(series: Sequence[Series], seed: int) -> list[ColumnForecast]:

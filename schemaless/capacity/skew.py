@@ -6,7 +6,7 @@ The fair share of a cluster is proportional to its disk if all disks are known, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from schemaless.capacity.measurement import Measurement
@@ -162,7 +162,30 @@ def skew(
 
 
 def skew_of(measurement: Measurement) -> Skew:
-    """Calculate the skew of a measured datastore; clusters that could not be measured are left out."""
+    """Calculate the skew within each measured datastore; clusters that could not be measured are left out."""
+    parts = [_skew_of(part) for part in _by_datastore(measurement)]
+    return Skew(
+        tuple(size for part in parts for size in part.shards),
+        tuple(fill for part in parts for fill in part.clusters),
+        tuple(move for part in parts for move in part.moves),
+        all(part.by_disk for part in parts),
+        sum(part.shard_count for part in parts),
+    )
+
+
+def _by_datastore(measurement: Measurement) -> list[Measurement]:
+    """Split a measurement, because shards cannot move between datastores."""
+    return [
+        replace(
+            measurement,
+            clusters=tuple(space for space in measurement.clusters if measurement.datastore_of(space.cluster) == name),
+            groups=tuple(group for group in measurement.groups if measurement.datastore_of(group.cluster) == name),
+        )
+        for name in measurement.datastores
+    ]
+
+
+def _skew_of(measurement: Measurement) -> Skew:
     measured = [space for space in measurement.clusters if space.problem is None]
     sizes: dict[tuple[str, int], float] = {}
     clusters = {space.cluster: 0.0 for space in measured}

@@ -1,7 +1,8 @@
 """What-if scenarios for the disks: another codec, a rebuild, more growth, a lost host. Pure.
 
-A scenario changes two figures of a disk: its free space, and the growth as a multiple of the forecast. The days until
-full then follow from the disk's forecast. If these figures are intervals, the bad end of the days combines their bad
+``scenarios`` evaluates one list of ``WhatIf`` values, the built-in ones and those of a scenario file. Each changes two
+figures of a disk: its free space, and the growth as a multiple of the forecast. The days until full then follow from
+the disk's forecast. If these figures are intervals, the bad end of the days combines their bad
 ends, and the good end the good ones, which is slightly wider than necessary.
 
 Growth of a disk is the body bytes of a day times each column's bytes of a large file per body byte, by the page model.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from schemaless.capacity.disk_forecast import DiskForecast
@@ -21,8 +22,9 @@ from schemaless.capacity.disks import Disk
 from schemaless.capacity.forecast import Band, Forecast, NoForecast
 from schemaless.capacity.measurement import Group, Measurement
 from schemaless.capacity.series import Series
-from schemaless.codec.registry import LEGACY
-from schemaless.numbers import Interval, added, summed
+from schemaless.codec.registry import LEGACY, codec_names
+from schemaless.errors import InvalidInput
+from schemaless.numbers import Interval, added, check_number, summed
 from schemaless.survey.column_trials import ColumnTrial
 from schemaless.survey.recommendation import Choice, Option, choose
 
@@ -30,6 +32,7 @@ __all__ = [
     "CodecEffect",
     "DiskOutlook",
     "Scenario",
+    "WhatIf",
     "best_codec",
     "codec_effects",
     "days_at_rate",
@@ -84,6 +87,87 @@ class CodecEffect:
         return self.decode_s * self.cells_per_day
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """A named transformation of the forecast; fields that are not given keep things as they are.
+
+    Attributes:
+        name: Name of the scenario, unique in a report.
+        text: Description for people; by default one is made from the other fields.
+        codec: Codec to re-encode all cells to, and to write new cells in.
+        rebuilt: True if tables are rebuilt where that shortens their files; by default, if cells are re-encoded.
+        growth: Multiple of the forecast growth, for all datastores, or by name of the datastore.
+        copies: Number of servers that hold each cell. Each has a disk of its own, so this changes costs, not days.
+        price_per_tb: Price of a TB (1,000 GB) of disk, instead of the report's.
+        lead_days: Days from ordering a disk until it can be used, instead of the report's.
+    """
+
+    name: str
+    text: str | None = None
+    codec: str | None = None
+    rebuilt: bool | None = None
+    growth: float | Mapping[str, float] = 1.0
+    copies: int | None = None
+    price_per_tb: float | None = None
+    lead_days: float | None = None
+
+    def __post_init__(self) -> None:
+        where = f"scenario {self.name!r}"
+        if not self.name.strip():
+            raise InvalidInput("a scenario needs a name")
+        if self.codec is not None and self.codec not in codec_names():
+            raise InvalidInput(f"{where}: no codec is called {self.codec!r}; use one of {', '.join(codec_names())}")
+        for name, factor in self.growth_by_datastore.items():
+            check_number(f"{where}: growth" + (f" of {name}" if name else ""), factor)
+            if factor <= 0:
+                raise InvalidInput(f"{where}: growth must be above 0, got {factor:g}; 2 means twice the forecast")
+        if self.copies is not None and (isinstance(self.copies, bool) or self.copies < 1):
+            raise InvalidInput(f"{where}: copies must be a whole number of 1 or more, got {self.copies}")
+        for field_name in ("price_per_tb", "lead_days"):
+            value = getattr(self, field_name)
+            if value is not None:
+                check_number(f"{where}: {field_name}", value)
+                if value < 0:
+                    raise InvalidInput(f"{where}: {field_name} must be 0 or more, got {value:g}")
+
+    @property
+    def growth_by_datastore(self) -> Mapping[str, float]:
+        """Multiples of the growth by datastore; one with an empty name applies to all."""
+        return self.growth if isinstance(self.growth, Mapping) else {"": self.growth}
+
+    def growth_of(self, datastore: str) -> float:
+        """Return the multiple of the growth of a datastore."""
+        return self.growth_by_datastore.get("", self.growth_by_datastore.get(datastore, 1.0))
+
+    @property
+    def rebuilds(self) -> bool:
+        """True if tables are rebuilt where that shortens their files."""
+        return self.codec is not None if self.rebuilt is None else self.rebuilt
+
+    @property
+    def changes(self) -> dict[str, str]:
+        """What changes and how, in words; empty if nothing does."""
+        growth = ", ".join(
+            f"{name} x{factor:g}" if name else f"x{factor:g}"
+            for name, factor in self.growth_by_datastore.items()
+            if factor != 1
+        )
+        changes = {
+            "growth": growth,
+            "codec": self.codec or "",
+            "rebuilt": "" if self.rebuilds == (self.codec is not None) else "yes" if self.rebuilds else "no",
+            "copies": "" if self.copies is None else str(self.copies),
+            "price per TB": "" if self.price_per_tb is None else f"{self.price_per_tb:,g}",
+            "lead time": "" if self.lead_days is None else f"{self.lead_days:,g} days",
+        }
+        return {name: value for name, value in changes.items() if value}
+
+    @property
+    def description(self) -> str:
+        """``text``, or a sentence made from the changes."""
+        return self.text or "; ".join(f"{name} {value}" for name, value in self.changes.items()) or "Nothing changes."
+
+
 @dataclass(frozen=True, slots=True)
 class DiskOutlook:
     """A disk in a scenario.
@@ -99,6 +183,7 @@ class DiskOutlook:
         at_rate: Days until full at the constant rate of the last weeks, or None if unknown.
         rate_days: Number of days that the constant rate is averaged over.
         times: Growth in the scenario as a multiple of the forecast, or None.
+        history_days: Number of measured days, which determines ``horizon_days``.
     """
 
     disk: str
@@ -111,6 +196,7 @@ class DiskOutlook:
     at_rate: Interval | None = None
     rate_days: int | None = None
     times: Interval | None = None
+    history_days: int | None = None
 
     @property
     def urgency(self) -> tuple[float, ...]:
@@ -131,6 +217,7 @@ class Scenario:
         codec: The codec in question, or None.
         disks: One outlook per disk.
         file_bytes: Length of all files at the start, one copy, or None if unknown.
+        disk_file_bytes: Likewise by name of the disk.
     """
 
     name: str
@@ -138,6 +225,7 @@ class Scenario:
     codec: str | None
     disks: tuple[DiskOutlook, ...]
     file_bytes: Interval | None = None
+    disk_file_bytes: Mapping[str, Interval] = field(default_factory=dict)
 
     @property
     def first(self) -> DiskOutlook | None:
@@ -153,6 +241,10 @@ class Scenario:
     def unknown(self) -> list[DiskOutlook]:
         """The disks for which the days until full are unknown."""
         return [outlook for outlook in self.disks if outlook.days is None]
+
+
+NOTHING: Final = WhatIf(name="now", text="Nothing changes.")
+LOST_HOST: Final = "a lost host"
 
 
 def codec_effects(tried: Iterable[ColumnTrial], series: Sequence[Series]) -> list[CodecEffect]:
@@ -231,6 +323,7 @@ def scenarios(
     files: Mapping[tuple[str, str], Interval],
     weights: Mapping[tuple[str, str], float],
     codec: str | None,
+    what_ifs: Sequence[WhatIf] = (),
 ) -> list[Scenario]:
     """Return all scenarios, starting with ``now``.
 
@@ -242,37 +335,55 @@ def scenarios(
         files: File lengths after a migration and a rebuild, by cluster and codec.
         weights: Result of ``growth_weights``.
         codec: The codec to re-encode to, one of those tried, or None.
+        what_ifs: Scenarios of the user, which follow the built-in ones.
+
+    Raises:
+        InvalidInput: Two scenarios have the same name, or one names an unknown datastore.
     """
-    what_if = _WhatIf(measurement, disks, series, trials, files, weights)
-    results = [
-        what_if.scenario("now", "Nothing changes.", None),
-        what_if.scenario(
-            "rebuilt",
-            "Tables rebuilt if that shortens their files; nothing re-encoded.",
-            None,
-            rebuilt=True,
-        ),
-    ]
     stored = {group.codec for group in measurement.groups}
-    for name in _by_codec(trials):
-        if stored == {name}:
-            continue  # Nothing would be re-encoded, so this is the same as 'rebuilt'.
-        text = "All cells re-encoded to this codec, tables rebuilt."
-        results.append(what_if.scenario(name, text, name, rebuilt=True))
+    # A codec that everything is in already re-encodes nothing, so its scenario would be the same as 'rebuilt'.
+    built_in = _built_in([name for name in _by_codec(trials) if stored != {name}], codec)
+    names = [change.name for change in (*built_in, *what_ifs)] + [LOST_HOST]
+    for change in what_ifs:
+        if names.count(change.name) > 1:
+            raise InvalidInput(
+                f"two scenarios are called {change.name!r}; the report has built-in ones: "
+                f"{', '.join(repr(other.name) for other in built_in)} and {LOST_HOST!r}"
+            )
+        unknown = change.growth_by_datastore.keys() - {"", *measurement.datastores}
+        if unknown:
+            raise InvalidInput(
+                f"scenario {change.name!r}: growth names {min(unknown)!r}, but the report is about "
+                f"{', '.join(measurement.datastores)}"
+            )
+    evaluator = _Evaluator(measurement, disks, series, trials, files, weights)
+    results = [evaluator.scenario(change) for change in built_in]
+    return [*results, evaluator.lost_host(), *(evaluator.scenario(change) for change in what_ifs)]
+
+
+def _built_in(codecs: Iterable[str], codec: str | None) -> list[WhatIf]:
+    """Return the scenarios of every report, except the lost host, whose free space depends on the other disks."""
+    changes = [
+        NOTHING,
+        WhatIf(name="rebuilt", text="Tables rebuilt if that shortens their files; nothing re-encoded.", rebuilt=True),
+    ]
+    changes += [
+        WhatIf(name=name, text="All cells re-encoded to this codec, tables rebuilt.", codec=name) for name in codecs
+    ]
     if codec is not None:
         text = f"All cells re-encoded to {codec}; files keep their length, and new cells need less space."
-        results.append(what_if.scenario(f"{codec}, not rebuilt", text, codec))
+        changes.append(WhatIf(name=f"{codec}, not rebuilt", text=text, codec=codec, rebuilt=False))
     for factor in GROWTH_FACTORS:
         text = f"Every day adds {factor} times as much."
-        results.append(what_if.scenario(f"growth x{factor}", text, None, factor))
+        changes.append(WhatIf(name=f"growth x{factor}", text=text, growth=factor))
         if codec is not None:
             text = f"Every day adds {factor} times as much; re-encoded to {codec} and rebuilt."
-            results.append(what_if.scenario(f"growth x{factor}, {codec}", text, codec, factor, rebuilt=True))
-    return [*results, what_if.lost_host()]
+            changes.append(WhatIf(name=f"growth x{factor}, {codec}", text=text, codec=codec, growth=factor))
+    return changes
 
 
 @dataclass(frozen=True, slots=True)
-class _WhatIf:
+class _Evaluator:
     measurement: Measurement
     disks: Sequence[DiskForecast]
     series: Sequence[Series]
@@ -280,23 +391,21 @@ class _WhatIf:
     files: Mapping[tuple[str, str], Interval]
     weights: Mapping[tuple[str, str], float]
 
-    def scenario(
-        self, name: str, text: str, codec: str | None, factor: float = 1.0, *, rebuilt: bool = False
-    ) -> Scenario:
-        """Calculate a scenario for every disk."""
-        outlooks, sizes = [], []
+    def scenario(self, change: WhatIf) -> Scenario:
+        """Evaluate a change on every disk."""
+        outlooks, sizes = [], {}
         for disk_forecast in self.disks:
             disk = disk_forecast.disk
-            files = self.file_bytes(disk, codec, rebuilt=rebuilt)
+            files = self.file_bytes(disk, change.codec, rebuilt=change.rebuilds)
             free = None
             if disk.free_bytes is not None and files is not None and disk.file_bytes is not None:
                 room = disk.free_bytes + disk.file_bytes
                 free = Interval(room - files.high, room - files.mid, room - files.low)
-            outlooks.append(self.outlook(disk_forecast, free, self.growth_factor(disk, codec).times(factor)))
+            outlooks.append(self.outlook(disk_forecast, free, self.growth_factor(disk, change)))
             if files is not None:
-                sizes.append(files)
-        known = added(sizes) if sizes and len(sizes) == len(self.disks) else None
-        return Scenario(name, text, codec, tuple(outlooks), known)
+                sizes[disk.name] = files
+        known = added(sizes.values()) if sizes and len(sizes) == len(self.disks) else None
+        return Scenario(change.name, change.description, change.codec, tuple(outlooks), known, sizes)
 
     def file_bytes(self, disk: Disk, codec: str | None, *, rebuilt: bool) -> Interval | None:
         """Return the length of the disk's files at the start.
@@ -308,7 +417,7 @@ class _WhatIf:
             return None
         if not rebuilt:
             return Interval.of(disk.file_bytes)
-        shrinks = self.growth_factor(disk, codec).mid <= 1
+        shrinks = self.codec_factor(disk, codec).mid <= 1
         sizes = []
         for space in (space for space in self.measurement.clusters if space.cluster in disk.clusters):
             size = space.rebuilt_bytes if codec is None else self.files.get((space.cluster, codec))
@@ -319,12 +428,23 @@ class _WhatIf:
             sizes.append(size)
         return added(sizes)
 
-    def growth_factor(self, disk: Disk, codec: str | None) -> Interval:
+    def codec_factor(self, disk: Disk, codec: str | None) -> Interval:
         """Return the growth of the disk in a codec, relative to the growth now."""
-        return mean(
-            {trial.column_name: trial.allocated_share for trial in self.trials if trial.codec == codec},
-            self._bytes_per_day(disk),
-        )
+        return mean(self._codec_shares(codec), self._bytes_per_day(disk))
+
+    def growth_factor(self, disk: Disk, change: WhatIf) -> Interval:
+        """Return the growth of the disk after a change, relative to the growth now."""
+        by_codec = self._codec_shares(change.codec)
+        shares = {
+            column: by_codec.get(column, Interval.of(1.0)).times(
+                change.growth_of(self.measurement.datastore_of(column))
+            )
+            for column in self.measurement.column_names
+        }
+        return mean(shares, self._bytes_per_day(disk))
+
+    def _codec_shares(self, codec: str | None) -> dict[str, Interval]:
+        return {trial.column_name: trial.allocated_share for trial in self.trials if trial.codec == codec}
 
     def outlook(self, disk_forecast: DiskForecast, free: Interval | None, factor: Interval) -> DiskOutlook:
         """Calculate the days until a disk is full from its free space and a growth factor."""
@@ -339,7 +459,7 @@ class _WhatIf:
         if isinstance(forecast, NoForecast):
             return unknown(forecast.reason)
         if free is None:
-            return unknown("size or free space of its disk is unknown; give --disk CLUSTER=SIZE:FREE")
+            return unknown("size or free space of its disk is unknown; give --disk CLUSTER=TOTAL:FREE")
         return DiskOutlook(
             disk=disk.name,
             free_bytes=free,
@@ -351,15 +471,16 @@ class _WhatIf:
             at_rate=None if rate is None else days_at_rate(rate.per_day, free, factor),
             rate_days=None if rate is None else rate.days,
             times=factor,
+            history_days=forecast.history_days,
         )
 
     def lost_host(self) -> Scenario:
         """Calculate the loss of the host that affects the other disks most."""
-        name = "a lost host"
+        name = LOST_HOST
         single = [entry.disk for entry in self.disks if entry.disk.copies == 1 and entry.disk.problem is None]
         if not single:
             text = "A host is lost. The other copies of its cluster hold every cell, so no other disk fills up faster."
-            return Scenario(name, text, None, self.scenario(name, text, None).disks)
+            return replace(self.scenario(WhatIf(name=name, text=text)), file_bytes=None)
         candidates = []
         for lost in single:
             others = [entry for entry in self.disks if entry.disk is not lost and entry.disk.free_bytes]
@@ -391,7 +512,7 @@ class _WhatIf:
                 outlooks.append(self.outlook(entry, remaining, Interval.of(1 + share * moving_per_day / own)))
             else:
                 outlooks.append(DiskOutlook(disk.name, remaining, None, None, "it has no growth yet", None, None))
-        return Scenario("a lost host", text, None, tuple(outlooks))
+        return Scenario(LOST_HOST, text, None, tuple(outlooks))
 
     def _bytes_per_day(self, disk: Disk) -> dict[str, float]:
         """Return the current daily growth of a disk by column."""

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 from schemaless.capacity import history as saved
 from schemaless.capacity.disks import GivenDisk
 from schemaless.capacity.measure import measure as take_measurement
 from schemaless.capacity.measurement import ClusterFiles, DayIntake, Group, Measurement
-from schemaless.capacity.planning import PlanningOptions
+from schemaless.capacity.planning import THRESHOLDS, PlanningOptions
 from schemaless.capacity.report import CapacityReport
 from schemaless.capacity.report_notes import note_on_other_tables
-from schemaless.capacity.reporting import Asked, make
+from schemaless.capacity.reporting import Asked, make, make_of_several
 from schemaless.cli.capacity_model import model_command
-from schemaless.cli.options import choice_options, open_store, url_option
+from schemaless.cli.capacity_scenarios import ScenarioFile, read_scenarios
+from schemaless.cli.options import choice_options, datastore_option, open_store, url_option
 from schemaless.cli.quantities import share_of, size_of
 from schemaless.errors import ServerError
 from schemaless.events import Step, only
 from schemaless.numbers import added
 from schemaless.pages.capacity_charts import overview
+from schemaless.pages.capacity_comparison import BUDGET, BY_DISK, DATASTORES, SIDE_BY_SIDE
 from schemaless.pages.capacity_csv import csv_text
 from schemaless.pages.capacity_json import report_json
 from schemaless.pages.capacity_page import capacity_html
@@ -48,7 +53,14 @@ from schemaless.terminal.output import (
 
 LAST_DAYS = 7
 _FILE = OutputFile()
-_ALWAYS: Final = (LEVELS, WHAT_IF)
+_ALWAYS: Final = (DATASTORES, SIDE_BY_SIDE, BY_DISK, BUDGET, LEVELS, WHAT_IF)
+"""Titles of the tables that are printed without ``--all``."""
+
+_DISK_HELP: Final = (
+    "Disk that holds a cluster's data: its total size and, after a colon, the space that is free now, such as "
+    "cluster-1=4TB:1.5TB (KB to TB are powers of 1,000, KiB to TiB of 1,024). Without FREE, only this datastore is "
+    "assumed to use the disk. May be repeated."
+)
 
 
 @click.group()
@@ -91,7 +103,7 @@ def disk_of(text: str) -> tuple[str, GivenDisk]:
     """Parse a value of ``--disk``."""
     cluster, equals, sizes = text.partition("=")
     if not equals:
-        raise click.BadParameter(f"{text!r} is not of the form CLUSTER=SIZE[:FREE], such as cluster-1=4TB:1.5TB")
+        raise click.BadParameter(f"{text!r} is not of the form CLUSTER=TOTAL[:FREE], such as cluster-1=4TB:1.5TB")
     total, colon, free = sizes.partition(":")
     disk = GivenDisk(round(size_of(total)), round(size_of(free)) if colon else None)
     if disk.free_bytes is not None and disk.free_bytes > disk.disk_bytes:
@@ -110,9 +122,8 @@ def shares_of(text: str) -> tuple[float, ...]:
     "--disk",
     "disks",
     multiple=True,
-    metavar="CLUSTER=SIZE[:FREE]",
-    help="Size and free space of a cluster's disk, overriding what its servers report, such as cluster-1=4TB:1.5TB. "
-    "May be repeated.",
+    metavar="CLUSTER=TOTAL[:FREE]",
+    help=f"{_DISK_HELP} Overrides what the servers report.",
 )
 @click.option("--no-keep", is_flag=True, help="Do not save the measurement in the catalog.")
 @click.option("--seed", type=int, metavar="N", help="Seed of the sample; the same seed draws the same sample.")
@@ -232,7 +243,14 @@ def _show_growth(measurement: Measurement) -> None:
 
 
 @capacity.command(cls=ReadOnlyCommand)
-@url_option
+@datastore_option(required=False)
+@click.option(
+    "--scenarios",
+    "scenario_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="TOML file of scenarios to compare side by side, and of the datastores to report on together.",
+)
 @click.option(
     "--last", type=click.IntRange(min=1), default=30, metavar="N", help="List only the N newest measurements."
 )
@@ -283,9 +301,6 @@ def _history_row(number: int, measurement: Measurement) -> list[str]:
     ]
 
 
-"""Titles of the tables that are printed without ``--all``."""
-
-
 @capacity.command(cls=ReadOnlyCommand)
 @url_option
 @click.option("--to", "codec", metavar="CODEC", help="Codec to re-encode to.  [default: the recommended one]")
@@ -294,9 +309,8 @@ def _history_row(number: int, measurement: Measurement) -> list[str]:
     "--disk",
     "disks",
     multiple=True,
-    metavar="CLUSTER=SIZE[:FREE]",
-    help="Size and free space of a cluster's disk, overriding the measured ones, such as cluster-1=4TB:1.5TB. May be "
-    "repeated.",
+    metavar="CLUSTER=TOTAL[:FREE]",
+    help=f"{_DISK_HELP} Overrides the measured disk.",
 )
 @click.option("--fresh", is_flag=True, help="Take a new measurement for this report, without saving it.")
 @click.option("--html", "html_file", type=_FILE, metavar="FILE", help="Also write an HTML page with charts.")
@@ -308,9 +322,7 @@ def _history_row(number: int, measurement: Measurement) -> list[str]:
     "--thresholds",
     type=shares_of,
     metavar="SHARES",
-    default="80%,90%",
-    show_default=True,
-    help="Fill levels for which the report gives a date, besides full.",
+    help="Fill levels for which the report gives a date, besides full.  [default: 80%,90%]",
 )
 @click.option(
     "--lead-time",
@@ -341,8 +353,11 @@ def _history_row(number: int, measurement: Measurement) -> list[str]:
     help="Seed of the samples and of the simulated futures; the same seed gives the same report.",
 )
 @json_option
+@click.pass_context
 def report(
-    url: str,
+    ctx: click.Context,
+    url: str | None,
+    scenario_file: Path | None,
     codec: str | None,
     most_cpu: float,
     least_gain: float,
@@ -351,7 +366,7 @@ def report(
     html_file: str | None,
     png_file: str | None,
     csv_file: str | None,
-    thresholds: tuple[float, ...],
+    thresholds: tuple[float, ...] | None,
     lead_days: float | None,
     price_per_tb: float | None,
     fail_below_days: float | None,
@@ -370,6 +385,18 @@ def report(
     needs a history of at least 14 days, which a single measurement reads from the created_at of the cells. It covers
     five times the length of the history, at most five years.
 
+    --scenarios FILE adds named scenarios and compares them with a monthly budget. If the file lists several datastores,
+    one report covers all of them, including disks that they share; --url is then not needed.
+
+    \b
+      price_per_tb = 90                      # of 1,000 GB of disk, in any currency
+      [datastores]
+      trips = "mysql://app@db-1:3306/trips"  # or a name in the configuration
+      [scenarios."a busy year"]
+      growth = 2                             # a multiple of the forecast growth
+      codec = "msgpack+zlib"
+      copies = 3
+
     With --fail-below DAYS, the exit status is 0 if all disks last at least that long by the early end of the 80 %
     interval. It is 1 if a disk does not, if that is unknown, or if the report fails.
 
@@ -382,19 +409,32 @@ def report(
       schemaless capacity report --html report.html --png report.png
       schemaless capacity report --disk cluster-1=4TB:1.5TB --to msgpack+zstd \\
           --json
+      schemaless capacity report --scenarios plan.toml --html plan.html
     """
+    file = ScenarioFile() if scenario_file is None else read_scenarios(scenario_file)
+    given = dict(disk_of(disk) for disk in disks)
     options = Asked(
         codec=codec,
-        disks=dict(disk_of(disk) for disk in disks),
+        disks={**file.disks, **given},
+        disk_names=file.disk_names,
         least_gain=least_gain,
         most_cpu=most_cpu,
         planning=PlanningOptions(
-            thresholds=thresholds, lead_days=lead_days, price_per_tb=price_per_tb, fail_below_days=fail_below_days
+            thresholds=thresholds or file.thresholds or THRESHOLDS,
+            lead_days=file.lead_days if lead_days is None else lead_days,
+            price_per_tb=file.price_per_tb if price_per_tb is None else price_per_tb,
+            fail_below_days=fail_below_days,
         ),
+        what_ifs=file.what_ifs,
         seed=seed,
     )
-    with open_store(url) as store:
-        capacity = make(store, options, fresh=fresh, listener=only(Step, lambda step: note(step.what)))
+    listener = only(Step, lambda step: note(step.what))
+    with ExitStack() as stack:
+        stores = {name: stack.enter_context(open_store(of)) for name, of in _datastores(ctx, file, url).items()}
+        if len(stores) == 1:
+            capacity = make(next(iter(stores.values())), options, fresh=fresh, listener=listener)
+        else:
+            capacity = make_of_several(stores, options, fresh=fresh, listener=listener)
     if html_file is not None:
         write_and_say(html_file, capacity_html(capacity))
     if png_file is not None:
@@ -408,6 +448,19 @@ def report(
         return 0
     error(verdict_text(capacity) or "")
     return EXIT_FAILED
+
+
+def _datastores(ctx: click.Context, file: ScenarioFile, url: str | None) -> Mapping[str, str]:
+    """Return the datastores to report on by name: those of the file, else that of ``--url``."""
+    if not file.datastores:
+        if url is None:
+            raise click.MissingParameter(
+                ctx=ctx, param=next(option for option in ctx.command.params if option.name == "url")
+            )
+        return {"": url}
+    if ctx.get_parameter_source("url") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("the scenario file lists datastores, so the command takes no --url")
+    return file.datastores
 
 
 def show(capacity: CapacityReport, *, show_all: bool = False) -> None:

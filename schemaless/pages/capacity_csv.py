@@ -9,8 +9,8 @@ from typing import Any
 
 from schemaless.capacity.disk_forecast import DiskForecast
 from schemaless.capacity.forecast import Forecast
-from schemaless.capacity.planning import Planning
-from schemaless.capacity.report import CapacityReport
+from schemaless.capacity.planning import Cost, Planning
+from schemaless.capacity.report import CapacityReport, datastore_totals
 from schemaless.capacity.skew import fullest
 from schemaless.numbers import Interval
 from schemaless.terminal.shown import CSVText
@@ -41,6 +41,7 @@ def csv_text(report: CapacityReport) -> str:
             if outlook.bytes_per_day is not None:
                 line(*where, "growth_per_day", "bytes", round(outlook.bytes_per_day))
     _planning_lines(line, report.planning)
+    _comparison_lines(line, report)
     for group in report.measurement.groups:
         name = group.cluster if group.shard is None else f"{group.cluster} shard {group.shard}"
         for figure in ("cells", "body_bytes", "allocated_bytes", "json_bytes"):
@@ -101,10 +102,52 @@ def _planning_lines(line: Callable[..., None], planning: Planning) -> None:
             if level.order_by is not None:
                 line(*where, f"order_for_{name}", "date", *_dates(level.order_by))
     for cost in planning.costs:
-        line("cost", cost.name, f"{cost.days} days", "growth", "bytes", *(round(size) for size in cost.size_bytes))
-        line("cost", cost.name, f"{cost.days} days", "price", "", *(round(price, 2) for price in cost.price))
+        _cost_lines(line, "cost", cost)
     if planning.verdict is not None:
         line("verdict", "now", "", "failed", "", int(planning.verdict.failed))
+
+
+def _cost_lines(line: Callable[..., None], section: str, cost: Cost) -> None:
+    period = f"{cost.days} days"
+    line(section, cost.name, period, "growth", "bytes", *(round(size) for size in cost.size_bytes))
+    if cost.price is not None:
+        line(section, cost.name, period, "price", "", *(round(price, 2) for price in cost.price))
+
+
+def _comparison_lines(line: Callable[..., None], report: CapacityReport) -> None:
+    for compared in report.comparisons:
+        name = compared.change.name
+        for what, value in compared.change.changes.items():
+            line("change", name, "", what, "", value)
+        if compared.full is not None and compared.full.days is not None:
+            where = ("comparison", name, compared.full.disk)
+            if compared.full.on is not None:
+                line(*where, "full_on", "date", *_dates(compared.full.on))
+            if compared.full.order_by is not None:
+                line(*where, "order_by", "date", *_dates(compared.full.order_by))
+        if compared.stored_bytes is not None:
+            line("comparison", name, "all copies", "stored", "bytes", *_five(compared.stored_bytes, round))
+        if compared.cost is not None:
+            _cost_lines(line, "comparison", compared.cost)
+            if compared.start_price is not None:
+                line("budget", name, "start", "price", "", round(compared.start_price, 2))
+            for month in compared.cost.months:
+                at = month.first_day.isoformat()
+                line("budget", name, at, "growth", "bytes", round(month.size_bytes))
+                if month.price is not None:
+                    line("budget", name, at, "price", "", round(month.price, 2))
+            if compared.year_price is not None:
+                line("budget", name, "total", "price", "", round(compared.year_price, 2))
+    for total in datastore_totals(report):
+        where = ("datastore", total.name or "(all)", "")
+        line(*where, "cells", "cells", *_five(total.cells, round))
+        line(*where, "body_bytes", "bytes", *_five(total.body_bytes, round))
+        if total.file_bytes is not None:
+            line(*where, "file_bytes", "bytes", total.file_bytes)
+            line(*where, "copies_bytes", "bytes", total.copies_bytes)
+        line(*where, "growth_per_day", "bytes", round(total.bytes_per_day))
+        if total.first is not None and total.first.days is not None:
+            line("datastore", total.name or "(all)", total.first.disk, "days_until_full", "days", *total.first.days)
 
 
 def _dates(dates: Mapping[str, datetime.date | None]) -> list[str]:

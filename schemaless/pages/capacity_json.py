@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from schemaless.capacity.comparison import Comparison
 from schemaless.capacity.disk_forecast import DiskForecast
 from schemaless.capacity.forecast import Band, NoForecast
-from schemaless.capacity.planning import Level, Planning
-from schemaless.capacity.report import CapacityReport, ColumnForecast
+from schemaless.capacity.planning import Cost, Level, Planning
+from schemaless.capacity.report import CapacityReport, ColumnForecast, datastore_totals
 from schemaless.capacity.skew import ShardSize, fullest
 from schemaless.capacity.whatif import DiskOutlook, Scenario
 from schemaless.numbers import Interval
@@ -32,6 +33,18 @@ def report_json(report: CapacityReport) -> dict[str, Any]:
             "after_re_encoding": None if report.after is None else {"codec": report.codec, **_first_json(report.after)},
         },
         "planning": _planning_json(report.planning),
+        "comparison": [_comparison_json(comparison) for comparison in report.comparisons],
+        "datastores": [
+            {
+                **facts(total, "name"),
+                "cells": _rounded(total.cells),
+                "body_bytes": _rounded(total.body_bytes),
+                **facts(total, "file_bytes", "copies_bytes"),
+                "bytes_per_day": round(total.bytes_per_day),
+                "first": total.first and _outlook_json(total.first),
+            }
+            for total in datastore_totals(report)
+        ],
         "measured_at": [at.isoformat(timespec="seconds") for at in report.measured_at],
         "measurement": report.measurement.to_json(),
         "forecasts": {
@@ -112,17 +125,54 @@ def _planning_json(planning: Planning) -> dict[str, Any]:
         **facts(planning.options, "thresholds", "lead_days", "price_per_tb"),
         "now": [_level_json(level) for level in planning.now],
         "after_re_encoding": [_level_json(level) for level in planning.after],
-        "costs": [
-            {
-                "stored": cost.name,
-                "days": cost.days,
-                "bytes": {name: round(size) for name, size in cost.size_bytes._asdict().items()},
-                "price": {name: round(price, 2) for name, price in cost.price._asdict().items()},
-            }
-            for cost in planning.costs
-        ],
+        "costs": [{"stored": cost.name, **_cost_json(cost)} for cost in planning.costs],
         "verdict": verdict and {"fail_below_days": verdict.asked_days, **facts(verdict, "failed", "reasons")},
     }
+
+
+def _cost_json(cost: Cost) -> dict[str, Any]:
+    price = cost.price and {name: round(price, 2) for name, price in cost.price._asdict().items()}
+    return {
+        "days": cost.days,
+        "bytes": {name: round(size) for name, size in cost.size_bytes._asdict().items()},
+        "price": price,
+    }
+
+
+def _comparison_json(comparison: Comparison) -> dict[str, Any]:
+    change, cost = comparison.change, comparison.cost
+    return {
+        **facts(change, "name"),
+        "text": change.description,
+        "changes": {
+            "growth": dict(change.growth_by_datastore) if isinstance(change.growth, Mapping) else change.growth,
+            **facts(change, "codec", "copies", "price_per_tb", "lead_days"),
+            "rebuilt": change.rebuilds,
+        },
+        "first_full": comparison.full and _level_json(comparison.full),
+        "price_per_tb": comparison.price_per_tb,
+        "stored_bytes": comparison.stored_bytes and _rounded(comparison.stored_bytes),
+        "added_bytes": None if comparison.added_bytes is None else round(comparison.added_bytes),
+        "growth": cost and _cost_json(cost),
+        "budget": cost
+        and {
+            "start_price": _cents(comparison.start_price),
+            "months": [
+                {
+                    "first_day": month.first_day.isoformat(),
+                    "days": month.days,
+                    "bytes": round(month.size_bytes),
+                    "price": _cents(month.price),
+                }
+                for month in cost.months
+            ],
+            "total_price": _cents(comparison.year_price),
+        },
+    }
+
+
+def _cents(price: float | None) -> float | None:
+    return None if price is None else round(price, 2)
 
 
 def _level_json(level: Level) -> dict[str, Any]:

@@ -19,14 +19,17 @@ __all__ = [
     "LEVELS",
     "MANY_SHARDS",
     "allocated",
+    "band_text",
     "cost_answer",
     "costs_table",
+    "decimal_text",
     "fullest_table",
     "level_name",
     "levels_table",
     "levels_text",
     "order_answer",
     "planning_lines",
+    "price_text",
     "verdict_text",
 ]
 
@@ -75,17 +78,18 @@ def order_answer(report: CapacityReport) -> Answer | None:
 
 def cost_answer(report: CapacityReport) -> Answer | None:
     """Return the cost of growth, now and after re-encoding; None if no price is known."""
-    price, costs = report.planning.options.price_per_tb, report.planning.costs
+    price = report.planning.options.price_per_tb
+    costs = [(cost, cost.price) for cost in report.planning.costs if cost.price is not None]
     if price is None or not costs:
         return None
     now, *after = (
-        f"{'' if cost.name == 'now' else f're-encoded to {cost.name}, '}{_band_text(cost.size_bytes, _decimal_text)} "
-        f"cost {_band_text(cost.price, _price_text)}"
-        for cost in costs
+        f"{'' if cost.name == 'now' else f're-encoded to {cost.name}, '}{band_text(cost.size_bytes, decimal_text)} "
+        f"cost {band_text(band, price_text)}"
+        for cost, band in costs
     )
     sizes = "; ".join([now, *after])
     return Answer(
-        f"Growth of {costs[0].days:,} days costs {_price_text(costs[0].price.mid)}",
+        f"Growth of {costs[0][0].days:,} days costs {price_text(costs[0][1].mid)}",
         f"{sizes}. All copies counted, at {price:,g} per TB of disk. In brackets: 80 % intervals.",
     )
 
@@ -142,8 +146,8 @@ def costs_table(report: CapacityReport) -> Table:
         [
             "as now" if cost.name == "now" else f"{cost.name}, rebuilt",
             f"{cost.days:,} days",
-            _band_text(cost.size_bytes, _decimal_text),
-            _band_text(cost.price, _price_text),
+            band_text(cost.size_bytes, decimal_text),
+            "" if cost.price is None else band_text(cost.price, price_text),
         ]
         for cost in report.planning.costs
     ]
@@ -215,15 +219,17 @@ def _order_day_text(level: Level) -> str:
     return "not yet" if day is None else day.isoformat()
 
 
-def _price_text(price: float) -> str:
+def price_text(price: float) -> str:
+    """Format a price; from 1,000 on without decimals."""
     return f"{price:,.2f}" if price < 1000 else f"{price:,.0f}"
 
 
-def _band_text(band: Band, text: Callable[[float], str]) -> str:
+def band_text(band: Band, text: Callable[[float], str]) -> str:
+    """Format a figure with its 80 % interval."""
     return estimate_text(Interval(band.low_80, band.mid, band.high_80), text)
 
 
-def _decimal_text(count: float) -> str:
+def decimal_text(count: float) -> str:
     """Format bytes in powers of 1,000, the units that disks are sold in."""
     power = next((power for power in (4, 3, 2, 1) if count >= 1000**power), 0)
     return f"{count / 1000**power:,.3g} {('bytes', 'KB', 'MB', 'GB', 'TB')[power]}"

@@ -10,16 +10,18 @@ from schemaless.capacity.disk_forecast import DiskForecast
 from schemaless.capacity.forecast import Forecast, NoForecast
 from schemaless.capacity.report import CapacityReport, ColumnForecast, stored
 from schemaless.numbers import Interval, added
+from schemaless.pages.capacity_comparison import comparison_tables
 from schemaless.pages.capacity_planning import allocated, costs_table, fullest_table, levels_table
 from schemaless.pages.capacity_words import (
     Table,
     at_rate_text,
     date_text,
+    horizon_text,
     per_day_text,
+    range_text,
     seconds_text,
     share_text,
     until_text,
-    whole,
 )
 from schemaless.terminal.output import bytes_text, estimate_text, size_text
 
@@ -31,6 +33,7 @@ _MOST_SHARD_ROWS = 64
 def tables(report: CapacityReport) -> list[Table]:
     """Return all non-empty tables in the order of the page."""
     tables = [
+        *comparison_tables(report),
         levels_table(report),
         costs_table(report),
         _scenarios(report),
@@ -82,8 +85,8 @@ def _scenarios(report: CapacityReport) -> Table:
             [
                 scenario.name,
                 until_text(days.mid, horizon),
-                _range(days.low_80, days.high_80, horizon),
-                _range(days.low_95, days.high_95, horizon),
+                range_text(days.low_80, days.high_80, horizon),
+                range_text(days.low_95, days.high_95, horizon),
                 at_rate_text(first.at_rate),
                 date_text(first.first_day, days.mid) if finite else "",
                 first.disk if finite else "",
@@ -92,6 +95,9 @@ def _scenarios(report: CapacityReport) -> Table:
         )
     columns = ["scenario", "days until full", "80 %", "95 %", "constant rate", "full on", "full first", "description"]
     note = "Constant rate: days if growth stays as it was in the last weeks, with a 95 % interval."
+    beyond = [first for first in (scenario.first for scenario in report.scenarios) if first and first.days]
+    if any(first.days and math.isinf(first.days.high_95) for first in beyond):
+        note += f" {horizon_text(beyond[0])}"
     return Table(WHAT_IF, columns, rows, note=note, last_text=True)
 
 
@@ -286,11 +292,3 @@ def _week_text(weekdays: Sequence[float]) -> str:
     names = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
     most, least = max(range(7), key=lambda day: weekdays[day]), min(range(7), key=lambda day: weekdays[day])
     return f"{names[most]} {weekdays[most]:.0%}, {names[least]} {weekdays[least]:.0%}"
-
-
-def _range(low: float, high: float, horizon: int) -> str:
-    if math.isinf(low):
-        return f"over {horizon:,}"
-    if high == 0:
-        return ""
-    return f"{whole(low)} or more" if math.isinf(high) else f"{whole(low)} to {whole(high)}"

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from schemaless.capacity.forecast import HISTORY_TIMES, MOST_DAYS
 from schemaless.capacity.steps import rate
 from schemaless.capacity.whatif import DiskOutlook, Scenario
 from schemaless.numbers import Interval
@@ -89,8 +90,8 @@ def interval_text(outlook: DiskOutlook) -> str:
         return "The data does not fit on the disk at the start."
     if math.isinf(days.low_95):
         return (
-            f"In at least 97.5 % of the simulated futures, the disk is not full within {horizon:,} days, the length of "
-            "the forecast."
+            f"In at least 97.5 % of the simulated futures, the disk is not full within {horizon:,} days. "
+            f"{horizon_text(outlook)}"
         )
     date = f"Full on {date_text(first, days.mid)}. " if math.isfinite(days.mid) else ""
     intervals = []
@@ -102,7 +103,25 @@ def interval_text(outlook: DiskOutlook) -> str:
         else:
             interval = f"{whole(low)} to {whole(high)} days"
         intervals.append(f"{percent} % interval: {interval}")
-    return f"{date}{'; '.join(intervals)}."
+    beyond = "" if math.isfinite(days.mid) else f" {horizon_text(outlook)}"
+    return f"{date}{'; '.join(intervals)}.{beyond}"
+
+
+def horizon_text(outlook: DiskOutlook) -> str:
+    """Return a sentence that explains the length of the forecast."""
+    horizon, measured = outlook.horizon_days or 0, outlook.history_days or 0
+    length = f"{HISTORY_TIMES} times the {measured:,} days measured"
+    limit = "" if horizon == HISTORY_TIMES * measured else f", at most {MOST_DAYS:,}"
+    return f"The forecast covers {horizon:,} days and no more: {length}{limit}."
+
+
+def range_text(low: float, high: float, horizon: int) -> str:
+    """Format an interval of days, rounded down; empty if there is no space left."""
+    if math.isinf(low):
+        return f"over {horizon:,}"
+    if high == 0:
+        return ""
+    return f"{whole(low)} or more" if math.isinf(high) else f"{whole(low)} to {whole(high)}"
 
 
 def date_text(first_day: datetime.date, days: float) -> str:

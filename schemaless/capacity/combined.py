@@ -1,0 +1,149 @@
+"""Combine what is known of several datastores, so that one report forecasts all their disks. Pure.
+
+The result looks like one datastore whose clusters and columns are called ``datastore/name``. Every figure of a report
+is then calculated as for one datastore, including disks that several datastores share.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from schemaless.capacity.measurement import Measurement, qualified
+from schemaless.capacity.rebuilt import predicted_files
+from schemaless.capacity.report import CodecTrials
+from schemaless.capacity.report_notes import note_on_other_tables
+from schemaless.errors import InvalidInput
+from schemaless.numbers import Interval
+
+__all__ = ["Collected", "combine", "predicted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a report is made from.
+
+    Attributes:
+        measurements: Oldest first, at least one; sizes come from the last.
+        trials: Trials of every codec on sampled cells of every column.
+        notes: Caveats of collecting it.
+    """
+
+    measurements: tuple[Measurement, ...]
+    trials: CodecTrials
+    notes: tuple[str, ...] = ()
+
+
+def predicted(measurement: Measurement, trials: CodecTrials) -> dict[tuple[str, str], Interval]:
+    """Return file lengths after a migration and a rebuild, by cluster and codec."""
+    files = {}
+    for space in measurement.clusters:
+        for name, units in trials.units.items():
+            size = predicted_files(measurement, space, units, trials.layout)
+            if size is not None:
+                files[space.cluster, name] = size
+    return files | dict(trials.files)
+
+
+def combine(parts: Mapping[str, Collected]) -> Collected:
+    """Combine several datastores, given by name.
+
+    Raises:
+        InvalidInput: Two of them are the same datastore.
+    """
+    if len(parts) == 1:
+        return next(iter(parts.values()))
+    nodes: dict[tuple[str, str], str] = {}
+    for name, part in parts.items():
+        newest = part.measurements[-1]
+        for space in newest.clusters:
+            other = nodes.setdefault((newest.datastore, space.node), name)
+            if other != name:
+                raise InvalidInput(f"{other} and {name} are the same datastore, {newest.datastore} on {space.node}")
+    renamed = {name: [_renamed(name, measurement) for measurement in part.measurements] for name, part in parts.items()}
+    newest_ones = [measurements[-1] for measurements in renamed.values()]
+    # Days after the oldest of the newest measurements are unknown for its datastore.
+    until = min(measurement.taken_at for measurement in newest_ones)
+    earlier = [measurement for measurements in renamed.values() for measurement in measurements[:-1]]
+    notes = [
+        f"{name}: {note}"
+        for name, part in parts.items()
+        for note in (*part.notes, *note_on_other_tables(part.measurements))
+    ]
+    trials = CodecTrials(
+        columns=tuple(
+            replace(trial, column_name=qualified(name, trial.column_name))
+            for name, part in parts.items()
+            for trial in part.trials.columns
+        ),
+        units={},
+        disk_per_body={
+            qualified(name, column): size
+            for name, part in parts.items()
+            for column, size in part.trials.disk_per_body.items()
+        },
+        files={
+            (qualified(name, cluster), codec): size
+            for name, part in parts.items()
+            for (cluster, codec), size in predicted(part.measurements[-1], part.trials).items()
+        },
+    )
+    return Collected((*_by_day(earlier, len(parts)), _joined(newest_ones, until)), trials, tuple(notes))
+
+
+def _renamed(name: str, measurement: Measurement) -> Measurement:
+    return replace(
+        measurement,
+        datastore=name,
+        groups=tuple(
+            replace(group, cluster=qualified(name, group.cluster), column_name=qualified(name, group.column_name))
+            for group in measurement.groups
+        ),
+        growth=tuple(
+            replace(intake, cluster=qualified(name, intake.cluster), column_name=qualified(name, intake.column_name))
+            for intake in measurement.growth
+        ),
+        clusters=tuple(replace(space, cluster=qualified(name, space.cluster)) for space in measurement.clusters),
+        notes=tuple(f"{name}: {note}" for note in measurement.notes),
+    )
+
+
+def _by_day(measurements: Sequence[Measurement], datastores: int) -> list[Measurement]:
+    """Join the measurements of a day if all datastores were measured on it, which shared disks need; oldest first."""
+    days: dict[datetime.date, dict[str, Measurement]] = {}
+    results = []
+    for measurement in measurements:
+        same_day = days.setdefault(measurement.taken_at.date(), {})
+        if measurement.datastore in same_day:
+            results.append(measurement)
+        else:
+            same_day[measurement.datastore] = measurement
+    for by_name in days.values():
+        if len(by_name) == datastores:
+            results.append(_joined(list(by_name.values()), min(one.taken_at for one in by_name.values())))
+        else:
+            results += by_name.values()
+    return sorted(results, key=lambda measurement: measurement.taken_at)
+
+
+def _joined(measurements: Sequence[Measurement], until: datetime.datetime) -> Measurement:
+    """Join measurements of different datastores; of their days, keep those that all of them cover."""
+    return replace(
+        measurements[0],
+        taken_at=until,
+        datastore=" and ".join(measurement.datastore for measurement in measurements),
+        shard_count=sum(measurement.shard_count for measurement in measurements),
+        groups=tuple(group for measurement in measurements for group in measurement.groups),
+        growth=tuple(
+            intake
+            for measurement in measurements
+            for intake in measurement.growth
+            if intake.day <= until.date() or intake.day > measurement.taken_at.date()
+        ),
+        clusters=tuple(space for measurement in measurements for space in measurement.clusters),
+        notes=tuple(note for measurement in measurements for note in measurement.notes),
+        rows_read=sum(measurement.rows_read for measurement in measurements),
+        pages_read=sum(measurement.pages_read for measurement in measurements),
+        seconds=sum(measurement.seconds for measurement in measurements),
+    )
