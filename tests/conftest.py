@@ -1,7 +1,8 @@
 """Servers and datastores for the suite: real ones, MySQL first and MariaDB too.
 
-``SERVER=mysql`` or ``SERVER=mariadb`` runs the suite on one of them only, ``SERVER=docker`` on the containers of
-docker/compose.yaml, ``SERVER=mysql://...`` or two such URLs with a comma on servers that run already (docs/docker.md).
+``SERVER=mysql`` or ``SERVER=mariadb`` runs the suite on one of them only, ``SERVER=myrocks`` on MariaDB with all cells
+in MyRocks (by default, that is for tests marked so), ``SERVER=docker`` on the containers of docker/compose.yaml,
+``SERVER=mysql://...`` or two such URLs with a comma on servers that run already (docs/docker.md).
 
 Who does what: datastores are created and upgraded by an account with the privileges of ``schemaless grants --role
 admin`` and no others (``admin_urls``, ``admin_url``), written, read and checked by ``app`` (``datastore_url``,
@@ -18,6 +19,7 @@ import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from inspect import unwrap
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -28,6 +30,7 @@ from pytest_docker.plugin import Services
 from sqlalchemy import make_url
 
 import schemaless
+from schemaless.failover.clusters import add_cluster
 from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
 from schemaless.testing.datastores import Datastores
@@ -45,7 +48,7 @@ from tests.skips import PRIVATE_ONLY
 from tests.whole_run import WholeRun, belongs, is_for_either_side
 
 _ON_FOREIGN = foreign.DOCKER or bool(foreign.GIVEN)
-_FLAVOURS = ["given"] if foreign.GIVEN else [foreign.CHOSEN] if foreign.CHOSEN else ["mysql", "mariadb"]
+_KINDS = ["given"] if foreign.GIVEN else [foreign.CHOSEN] if foreign.CHOSEN else ["mysql", "mariadb"]
 _THROUGH_THE_SOCKET = ("test_stopped_load_continues", "test_migrate_stopped_in_the_middle_goes_on")
 _ON_TWO_SERVERS = (
     "test_create_spreads_shards_over_both_servers",
@@ -82,6 +85,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         beside = [item for item in items if not belongs(item, int(side))]
         config.hook.pytest_deselected(items=beside)
         items[:] = [item for item in items if belongs(item, int(side))]
+    elsewhere = [
+        item for item in items if is_for_myrocks_only(item) and item.callspec.params["server_kind"] != "myrocks"
+    ]
+    config.hook.pytest_deselected(items=elsewhere)
+    items[:] = [item for item in items if item not in set(elsewhere)]
     # What either side may run comes last, so that the one that has nothing else takes it over.
     items.sort(key=lambda item: (item.get_closest_marker("long") is None, is_for_either_side(item.path)))
     socket = pytest.mark.skip(reason=f"{PRIVATE_ONLY}: it comes in through the socket of one")
@@ -93,6 +101,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(second)
 
 
+def is_for_myrocks_only(item: pytest.Item) -> bool:
+    """Return True if a test is about MyRocks, so that it runs on no other kind of server."""
+    marker = item.get_closest_marker("myrocks")
+    return marker is not None and bool(marker.kwargs.get("only"))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Give the password of foreign servers to the tests that use them; private servers have none."""
     password = item.config.stash[_PASSWORD]
@@ -102,12 +116,31 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         os.environ.pop("SCHEMALESS_PASSWORD", None)
 
 
-@pytest.fixture(scope="session", params=_FLAVOURS)
-def flavour(request: pytest.FixtureRequest) -> str:
-    """The kind of server: everything that uses one runs on each."""
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run everything that uses a server on each kind, and what is marked so on MariaDB with MyRocks too."""
+    if "server_kind" in metafunc.fixturenames:
+        on_myrocks = "mariadb" in _KINDS and metafunc.definition.get_closest_marker("myrocks") is not None
+        metafunc.parametrize(
+            "server_kind", [*_KINDS, *(["myrocks"] if on_myrocks else [])], indirect=True, scope="session"
+        )
+
+
+@pytest.fixture(scope="session")
+def server_kind(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The kind of server: "mysql", "mariadb", or "myrocks", where each datastore keeps its cells in MyRocks."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "myrocks":
+            for call in (schemaless.create, add_cluster, unwrap(private_servers)):
+                patch.setitem(call.__kwdefaults__, "engine", "rocksdb")
+        yield str(request.param)
+
+
+@pytest.fixture(scope="session")
+def flavour(request: pytest.FixtureRequest, server_kind: str) -> str:
+    """The server's flavour, "mysql" or "mariadb"."""
     if _ON_FOREIGN:
         return str(request.getfixturevalue("_foreign").flavour)
-    return str(request.param)
+    return "mariadb" if server_kind == "myrocks" else server_kind
 
 
 @pytest.fixture(scope="session")

@@ -24,11 +24,11 @@ from schemaless.wire.urls import parse_url
 from tests.accounts import connect, run
 
 CHOSEN = os.environ.get("SERVER", "")
-"""What the suite runs on: nothing (private servers of both kinds), mysql, mariadb, docker, or one URL or two."""
+"""What the suite runs on: nothing (private servers), mysql, mariadb, myrocks, docker, or one URL or two."""
 
 DOCKER = CHOSEN == "docker"
 GIVEN = [url for url in CHOSEN.split(",") if url] if "://" in CHOSEN else []
-FLAVOURS = [CHOSEN] if CHOSEN in ("mysql", "mariadb") else ["mysql", "mariadb"]
+FLAVOURS = [CHOSEN.replace("myrocks", "mariadb")] if CHOSEN in ("mysql", "mariadb", "myrocks") else ["mysql", "mariadb"]
 """The kinds of private servers that tests start."""
 
 _CREATE = re.compile(rb"\s*CREATE DATABASE (?:IF NOT EXISTS )?`?(\w+)", re.IGNORECASE)
@@ -73,8 +73,8 @@ def configure() -> str | None:
         if len(passwords) > 1 or len(GIVEN) > 2:
             raise pytest.UsageError("SERVER names one server or two, with the same account on both")
         return passwords.pop()
-    if CHOSEN not in ("", "mysql", "mariadb"):
-        raise pytest.UsageError(f"SERVER is mysql, mariadb, docker, or one URL or two; got {CHOSEN!r}")
+    if CHOSEN not in ("", "mysql", "mariadb", "myrocks"):
+        raise pytest.UsageError(f"SERVER is mysql, mariadb, myrocks, docker, or one URL or two; got {CHOSEN!r}")
     return None
 
 

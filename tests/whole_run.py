@@ -29,7 +29,7 @@ def belongs(item: pytest.Item, side: int) -> bool:
     if item.get_closest_marker("once"):
         return side == 0 or is_for_either_side(item.path)
     if item.get_closest_marker("shared") or item.path.is_relative_to(Path(__file__).parent / "cli"):
-        name = re.sub(r"(mysql|mariadb)(-|(?=]))", "", item.nodeid)
+        name = re.sub(r"(mysql|mariadb|myrocks)(-|(?=]))", "", item.nodeid)
         # The first side also has what runs once: as measured, three quarters of the cases make both take as long.
         return (zlib.crc32(name.encode()) % 4 != 0) == (side == 1)
     return True

@@ -8,6 +8,7 @@ from schemaless.errors import AccessDenied, DatastoreExists, DatastoreNotFound, 
 from schemaless.keys import shard_database
 from schemaless.schema.creation import catalog_tables, create_shard, create_tables
 from schemaless.schema.databases import Identity, create_database, databases_like, tables_of
+from schemaless.schema.engines import check_server, engine_named
 from schemaless.topology.catalog import CatalogEntry, mark_ready, read_catalog, write_topology
 from schemaless.topology.heartbeat import make_tables
 from schemaless.topology.model import Topology, new_topology
@@ -20,7 +21,12 @@ from schemaless.wire.urls import ServerURL, parse_url
 
 
 def create(
-    name: str, shard_count: int, clusters: Sequence[str], *, on_shard: Callable[[int], None] | None = None
+    name: str,
+    shard_count: int,
+    clusters: Sequence[str],
+    *,
+    engine: str = "innodb",
+    on_shard: Callable[[int], None] | None = None,
 ) -> str:
     """Create a datastore on running servers.
 
@@ -31,6 +37,7 @@ def create(
         name: 1 to 48 characters of ``[a-z0-9_]``, starting with a letter.
         shard_count: number of shards, 1 to 65,536. It can never be changed, so choose many more shards than servers.
         clusters: URL of each cluster's primary. All clusters use the account of the first.
+        engine: storage engine of the cells, "innodb", or "rocksdb" for MyRocks on MariaDB.
         on_shard: called with the number of each created shard.
 
     Returns:
@@ -39,12 +46,13 @@ def create(
     Raises:
         InvalidInput: an argument cannot be used.
         DatastoreExists: a datastore of that name, or a database that it would use, already exists.
+        TopologyError: a server does not have the storage engine, or has unsafe settings for it.
         ServerError: a server cannot be reached, or refuses.
     """
     given = [Secret(url) for url in clusters]
     del clusters  # a failure's traceback shows the variables of this call
     urls = [parse_url(url) for url in given]
-    topology = new_topology(name, shard_count, [url.node for url in urls])
+    topology = new_topology(name, shard_count, [url.node for url in urls], engine_named(engine).name)
     _check_urls(urls)
     options = PoolOptions(pool_size=AT_ONCE)
     pools = {url.node: NodePool(url.node, urls[0].credentials, options) for url in urls}
@@ -53,6 +61,8 @@ def create(
         entry = _catalog_entry(catalog, name)
         if entry is None:
             _refuse_existing(pools.values(), catalog, name)
+            for pool in pools.values():
+                check_server(pool, engine)
             create_database(catalog, name)
             create_tables(catalog, name, "catalog")
             try:
@@ -127,7 +137,8 @@ def _create_shards(topology: Topology, pools: Mapping[Node, NodePool]) -> Iterat
     def create_one(shard: int) -> int:
         identity = Identity(topology.name, shard, topology.shard_count, topology.placement)
         pool = pools[topology.cluster_of(shard).primary]
-        create_shard(pool, shard_database(topology.name, shard), identity)
+        engine = engine_named(topology.cluster_of(shard).engine)
+        create_shard(pool, shard_database(topology.name, shard), identity, engine)
         return shard
 
     shards = ((topology.cluster_of(shard).primary, shard) for shard in range(topology.shard_count))

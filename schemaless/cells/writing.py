@@ -6,14 +6,14 @@ import functools
 import itertools
 import operator
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from schemaless.cell import CellKey, JSONDocument, NewStoredCell, Put, StoredCell
 from schemaless.cells.reading import PLACE, Place, Reader, only_requested
-from schemaless.cells.sql import insert_cells, select_added_id, select_latest_ref_key
+from schemaless.cells.sql import RETURNING, insert_cells, select_added_id, select_latest_ref_key
 from schemaless.codec.dictionaries import Dictionaries
 from schemaless.codec.envelope import check_length, describe_body, same_put
 from schemaless.codec.legacy import LOSSES, read_legacy
@@ -317,10 +317,30 @@ def _insert(connection: Connection, database: str, cells: Sequence[EncodedCell])
 
 
 def _insert_statement(connection: Connection, sql: bytes, cells: Sequence[EncodedCell]) -> dict[Place, Put]:
-    reply = _inserted(connection, sql, len(cells))
-    # The server reserves all ids of an INSERT with a known number of rows at once, so they have no gaps.
-    ids = itertools.count(reply.last_id, connection.auto_increment_increment)
+    ids: Iterable[int]
+    if connection.is_mariadb and len(cells) > 1:
+        # MyRocks assigns ids row by row, so those of concurrent INSERTs are interleaved.
+        ids = _returned_ids(connection, sql, cells)
+    else:
+        # InnoDB reserves all ids of an INSERT with a known number of rows at once, so they have no gaps.
+        ids = itertools.count(_inserted(connection, sql, len(cells)).last_id, connection.auto_increment_increment)
     return {cell.place: Put(cell.key, added_id, True) for cell, added_id in zip(cells, ids, strict=False)}
+
+
+def _returned_ids(connection: Connection, sql: bytes, cells: Sequence[EncodedCell]) -> list[int]:
+    """Send an INSERT and return the added_id of each cell, as reported by MariaDB.
+
+    Raises:
+        ConnectionLost: the reply reports other rows, so it belongs to another statement.
+    """
+
+    def check(rows: Rows) -> str | None:
+        returned = [row[PLACE] for row in rows]
+        if returned == [cell.place for cell in cells]:
+            return None
+        return f"expected {len(cells)} cells beginning with {cells[0].place}, got {len(rows)}: {returned[:1]}"
+
+    return [int(row[0]) for row in connection.returned(sql + RETURNING, check)]
 
 
 def _inserted(connection: Connection, sql: bytes, count: int) -> Reply:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from schemaless.admin.create import create as create_datastore
+from schemaless.cli.options import engine_option
 from schemaless.events import Advanced
 from schemaless.terminal.output import json_option, note, out, print_json, progress
 
@@ -25,23 +26,28 @@ from schemaless.terminal.output import json_option, note, out, print_json, progr
     metavar="URL",
     help="The primary of a cluster, such as mysql://root@db-1:3306/. Repeat the option for each cluster.",
 )
+@engine_option
 @json_option
-def create(name: str, shards: int, clusters: tuple[str, ...], as_json: bool) -> None:
+def create(name: str, shards: int, clusters: tuple[str, ...], engine: str, as_json: bool) -> None:
     """Create a datastore.
 
     The command creates the catalog on the first cluster and the empty shards evenly on all clusters, and prints the
     datastore's URL. After an interruption, run the same command again. 'schemaless config add' gives the URL a name,
     and 'schemaless grants' prints the SQL for the accounts of applications.
 
+    With --engine rocksdb, cells are kept in MyRocks, on MariaDB servers with that plugin; small tables stay in InnoDB.
+
     \b
     Examples:
       schemaless create trips --shards 16 \\
           --cluster mysql://root@db-1/ --cluster mysql://root@db-2/
+      schemaless create trips --shards 16 --engine rocksdb \\
+          --cluster mysql://root@maria-1/
       schemaless create trips --shards 4 \\
           --cluster 'mysql://root@/?unix_socket=/run/mysqld/mysqld.sock'
     """
     with progress("creating shards", shards, "shards") as listener:
-        url = create_datastore(name, shards, clusters, on_shard=lambda shard: listener(Advanced()))
+        url = create_datastore(name, shards, clusters, engine=engine, on_shard=lambda shard: listener(Advanced()))
     if as_json:
         print_json({"name": name, "shards": shards, "url": url})
         return

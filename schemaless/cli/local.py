@@ -12,6 +12,7 @@ from schemaless.local import servers as local_servers
 from schemaless.local.binaries import FLAVOURS
 from schemaless.local.description import LocalServer, ServerStatus
 from schemaless.local.group import is_member
+from schemaless.local.rocksdb import ENGINES
 from schemaless.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
@@ -102,7 +103,16 @@ _NAME: Final = "demo"
     is_flag=True,
     help="Make each server a group of three, which chooses its primary itself; for a new folder, MySQL only.",
 )
-@click.option("--flavour", type=click.Choice(FLAVOURS), default="mysql", help="The kind of server.")
+@click.option(
+    "--flavour", type=click.Choice(FLAVOURS), help="The kind of server.  [default: mysql, or mariadb for MyRocks]"
+)
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    default="innodb",
+    show_default=True,
+    help="The storage engine for cells; rocksdb is MyRocks, on MariaDB only.",
+)
 @click.option(
     "--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the servers; may be repeated."
 )
@@ -113,7 +123,8 @@ def up(
     replicas: int,
     semi_sync: bool,
     group: bool,
-    flavour: str,
+    flavour: str | None,
+    engine: str,
     options: tuple[str, ...],
     folder: Path,
     as_json: bool,
@@ -131,6 +142,9 @@ def up(
     stays on the socket. With --semi-sync as well, a primary acknowledges a commit only once a replica has it, and waits
     up to a day for that: a failover then loses nothing that was acknowledged.
 
+    With --engine rocksdb, the servers are MariaDB with the MyRocks plugin, and with settings under which the store's
+    guarantees hold; 'schemaless create --engine rocksdb' then keeps cells there.
+
     With --group-replication, each server gets two replicas, and the three are a group: a commit is acknowledged once
     two of them have it, and where the primary is lost, the others choose another one within 20 seconds or so, and
     within seven with --option loose-group-replication-member-expel-timeout=0. 'schemaless topology watch' then has
@@ -141,13 +155,15 @@ def up(
       schemaless local up --servers 3
       schemaless local up --servers 2 --replicas 1
       schemaless local up --replicas 2 --semi-sync
+      schemaless local up --engine rocksdb
       schemaless local up --servers 1 --group-replication
       schemaless local up --option innodb-buffer-pool-size=1G
     """
     running = local_servers.up(
         folder,
         servers,
-        flavour,
+        flavour or ("mariadb" if engine == "rocksdb" else "mysql"),
+        engine=engine,
         replicas=replicas,
         semi_sync=semi_sync,
         group=group,
@@ -162,8 +178,10 @@ def up(
         for started in (server, *server.replicas):
             click.echo(shown(f"{started.name}  {started.flavour} {started.version}  {started.url}"))
     note("next, create a datastore on them:")
+    on_engine = " --engine rocksdb" if engine == "rocksdb" else ""
     _echo_command(
-        f"schemaless create {_NAME} --shards 16", *(f"--cluster {shlex.quote(server.url)}" for server in running)
+        f"schemaless create {_NAME} --shards 16{on_engine}",
+        *(f"--cluster {shlex.quote(server.url)}" for server in running),
     )
     if not any(server.replicas for server in running):
         return

@@ -16,6 +16,7 @@ from schemaless.codec.registry import DEFAULT, codec_names
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
 from schemaless.opening import connect
+from schemaless.schema.engines import ENGINES, INNODB
 from schemaless.survey.recommendation import LEAST_GAIN, MOST_CPU
 from schemaless.terminal.output import note
 from schemaless.topology.configuration import read_configuration
@@ -42,6 +43,15 @@ def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -
         return [name for name in read_configuration().datastores if name.startswith(incomplete)]
     except InvalidInput:  # the command itself reports the error
         return []
+
+
+engine_option = click.option(
+    "--engine",
+    type=click.Choice(list(ENGINES)),
+    default=INNODB.name,
+    show_default=True,
+    help="The storage engine of the cells; rocksdb is MyRocks, on MariaDB only.",
+)
 
 
 def datastore_option(*, required: bool = True) -> Callable[[Any], Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from schemaless.cli.options import url_option
+from schemaless.cli.options import engine_option, url_option
 from schemaless.cli.topology_failover import (
     adopt,
     change_data,
@@ -64,6 +64,7 @@ def show(url: str, as_json: bool) -> int:
             {
                 "name": cluster.name,
                 "epoch": cluster.epoch,
+                "engine": cluster.engine,
                 "shards": len(datastore.shards_of(cluster.name)),
                 "nodes": [state_data(state) for state in states if state.cluster == cluster.name],
             }
@@ -77,12 +78,13 @@ def show(url: str, as_json: bool) -> int:
                 state.node.role,
                 str(state.node),
                 state.version or "does not answer",
+                datastore.cluster(state.cluster).engine,
                 {None: "-", True: "read-only", False: "yes"}[state.read_only],
                 _spans(datastore.shards_of(state.cluster)),
             ]
             for state in states
         ]
-        print_table(None, ["cluster", "role", "server", "version", "writes", "shards"], rows, text_columns=6)
+        print_table(None, ["cluster", "role", "server", "version", "engine", "writes", "shards"], rows, text_columns=7)
         for state in faults:
             note(f"{state.cluster}, {state.node.role} {state.node}: {state.fault}")
         for state in states:
@@ -106,11 +108,12 @@ def _spans(shards: list[int]) -> str:
 @click.argument("primary", metavar="PRIMARY_URL")
 @click.option("--name", metavar="NAME", help="The name of the cluster.  [default: the next cluster-N]")
 @click.option("--replica", "replicas", multiple=True, metavar="URL", help="A replica of that server; may be repeated.")
+@engine_option
 @timeout_option
 @url_option
 @json_option
 def add_cluster(
-    primary: str, name: str | None, replicas: tuple[str, ...], timeout_s: float, url: str, as_json: bool
+    primary: str, name: str | None, replicas: tuple[str, ...], engine: str, timeout_s: float, url: str, as_json: bool
 ) -> None:
     """Add a cluster without shards to a datastore.
 
@@ -120,6 +123,8 @@ def add_cluster(
     creates the database NAME_heartbeat there, with a copy of every dictionary. After an interruption, run the same
     command again. For a cluster that already exists, the command only repeats the checks.
 
+    With --engine rocksdb, the cluster keeps cells in MyRocks; a move there or back converts a shard.
+
     PRIMARY_URL is the URL of the server, without a database. The datastore's account and password are used: create
     that account there first, with the role admin.
 
@@ -127,10 +132,12 @@ def add_cluster(
     Examples:
       schemaless topology add-cluster mysql://db-3:3306/ \\
           --replica mysql://db-3b:3306/
+      schemaless topology add-cluster --engine rocksdb --name rocks \\
+          mysql://maria-4:3306/
       schemaless topology add-cluster --name archive \\
           'mysql:///?unix_socket=/run/mysqld/archive.sock' --json
     """
-    change = add(url, primary, name=name, replicas=replicas, timeout_s=timeout_s)
+    change = add(url, primary, name=name, engine=engine, replicas=replicas, timeout_s=timeout_s)
     if as_json:
         print_json(change_data(change))
         return

@@ -13,6 +13,7 @@ from schemaless.errors import InvalidInput, ServerTimeout, ServerUnavailable, To
 from schemaless.failover.group_replication import has_replaced
 from schemaless.keys import shard_database
 from schemaless.schema.databases import Identity, verify_identity
+from schemaless.schema.engines import check_server
 from schemaless.topology.catalog import find_catalog, read_catalog, read_ready, write_cluster
 from schemaless.topology.configuration import datastore_url
 from schemaless.topology.model import Cluster
@@ -56,14 +57,16 @@ class Change:
                     raise InvalidInput(f"{node} is already the {other.role} of {cluster.name}; nothing was written")
 
     def verify(self, cluster: Cluster, node: Node) -> None:
-        """Check the identity of every shard of a cluster on one server.
+        """Check the identity of every shard of a cluster on one server, and its settings for the storage engine.
 
         Raises:
             ShardIdentityMismatch: a shard is missing, or another shard has its database.
+            TopologyError: the server does not have the cluster's storage engine, or has unsafe settings for it.
         """
         if (cluster.name, node.having("primary")) in self._verified:
             return
         pool, topology = self.pool(node), self.topology
+        check_server(pool, cluster.engine)
 
         def check(shard: int) -> None:
             identity = Identity(topology.name, shard, topology.shard_count, topology.placement)

@@ -13,6 +13,7 @@ from schemaless.failover.nodes import ARRIVAL_TIMEOUT_S, NodeChange
 from schemaless.failover.promotion import last_claim
 from schemaless.keys import heartbeat_database
 from schemaless.schema.databases import databases_like
+from schemaless.schema.engines import check_server, engine_named
 from schemaless.topology.catalog import write_new_cluster
 from schemaless.topology.heartbeat import make_tables
 from schemaless.topology.model import Cluster
@@ -32,6 +33,7 @@ def add_cluster(
     primary: str,
     *,
     name: str | None = None,
+    engine: str = "innodb",
     replicas: Sequence[str] = (),
     timeout_s: float = ARRIVAL_TIMEOUT_S,
 ) -> NodeChange:
@@ -46,6 +48,7 @@ def add_cluster(
         url: the datastore's URL.
         primary: URL of the cluster's primary, such as ``mysql://db-3:3306/``. The datastore's account is used.
         name: name of the cluster; by default the next ``cluster-N``.
+        engine: storage engine of the cells, "innodb", or "rocksdb" for MyRocks on MariaDB.
         replicas: URLs of its replicas, which must already replicate from it.
         timeout_s: timeout for a transaction to reach a replica, in seconds.
 
@@ -60,14 +63,17 @@ def add_cluster(
         node = change.node_of(primary)
         known = next((cluster for cluster in change.topology.clusters if cluster.primary == node), None)
         if known is not None and name in (None, known.name):
+            check_server(change.pool(known.primary), known.engine)
             return _check_existing(change, known, replicas, timeout_s)
         name = _name_for(change, name)
         nodes = [node, *(change.node_of(replica).having("replica") for replica in replicas)]
         for new_node in nodes:
             change.require_new(new_node)
-        cluster = Cluster(name, tuple(nodes))
+        cluster = Cluster(name, tuple(nodes), engine=engine_named(engine).name)
         home, pool = change.home(), change.pool(node)
         _check_primary(change, home, pool, name)
+        for new_node in nodes:
+            check_server(change.pool(new_node), engine)
         _create_database(pool, change.topology.name)
         # Before the catalog names the cluster; a move copies dictionaries that are created after this.
         dictionary_replicas = dictionary_replicas_of(change.topology, home, change.pool)

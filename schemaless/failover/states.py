@@ -8,6 +8,7 @@ from schemaless.errors import AccessDenied, SchemalessError
 from schemaless.failover.change import Change, opened
 from schemaless.failover.promotion import held_claim, last_claim
 from schemaless.failover.semi_sync import SemiSync, semi_sync
+from schemaless.schema.engines import setting_faults
 from schemaless.topology.model import Cluster, Topology
 from schemaless.topology.replication import is_read_only
 from schemaless.wire.node import Node
@@ -28,6 +29,7 @@ class NodeState:
         claim: epoch of the node's own claim; None if it has none, or none is required.
         last_claim: epoch of the last claim on its cluster that the node knows.
         semi_sync: its semi-synchronous replication, if it is a primary with replicas.
+        unsafe: settings that are unsafe for the cluster's storage engine, and what to set instead.
     """
 
     cluster: str
@@ -39,6 +41,7 @@ class NodeState:
     claim: int | None = None
     last_claim: int = 0
     semi_sync: SemiSync | None = None
+    unsafe: tuple[str, ...] = ()
 
     @property
     def fault(self) -> str | None:
@@ -65,8 +68,9 @@ class NodeState:
 
     @property
     def warnings(self) -> list[str]:
-        """Settings because of which a failover could lose acknowledged cells."""
-        return [] if self.semi_sync is None else self.semi_sync.warnings
+        """Settings because of which a failover or a crash could lose acknowledged cells."""
+        replication = [] if self.semi_sync is None else self.semi_sync.warnings
+        return [*replication, *(f"{self.node}: {setting}" for setting in self.unsafe)]
 
 
 def node_states(url: str) -> tuple[Topology, list[NodeState]]:
@@ -99,6 +103,7 @@ def _state(change: Change, cluster: Cluster, node: Node) -> NodeState:
             if cluster.epoch:
                 raise
         waits = semi_sync(pool) if is_primary and cluster.replicas else None
-        return NodeState(cluster.name, node, version, is_read_only(pool), None, cluster.epoch, claim, last, waits)
+        read_only, unsafe = is_read_only(pool), setting_faults(pool, cluster.engine)
+        return NodeState(cluster.name, node, version, read_only, None, cluster.epoch, claim, last, waits, tuple(unsafe))
     except SchemalessError as problem:
         return NodeState(cluster.name, node, None, None, str(problem))

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from schemaless.cells.sql import select_id_span
 from schemaless.errors import AccessDenied, FeedRefused, ServerTimeout
 from schemaless.feed.sql import UNLOCK_TABLES, lock_cells, select_write_locks
+from schemaless.schema.engines import INNODB, engine_of_cells
 from schemaless.wire.accounts import own_grant
 from schemaless.wire.connection import Connection
 from schemaless.wire.errors import READ_ONLY, CannotObserve
@@ -116,7 +117,8 @@ def wait_for_writers(connection: Connection, database: str) -> int | None:
         connection.execute(set_session({"lock_wait_timeout": 1}))
         top = None
         try:
-            connection.execute(lock_cells(database))
+            # Without InnoDB's own table locks, a lock for reading does not wait for open transactions.
+            connection.execute(lock_cells(database, exclusive=engine_of_cells(connection, database) is not INNODB))
         except AccessDenied as refusal:
             raise FeedRefused(
                 f"cannot tell a gap from a cell that is still to be committed: {_grant(connection)} "

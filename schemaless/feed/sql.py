@@ -31,9 +31,9 @@ def select_write_locks(database: str) -> bytes:
     )
 
 
-def lock_cells(database: str) -> bytes:
-    """Block all writers of a shard's ``cell`` table until ``UNLOCK_TABLES``."""
-    return b"LOCK TABLES %b READ" % cell_table(database)
+def lock_cells(database: str, *, exclusive: bool = False) -> bytes:
+    """Block all writers of a shard's ``cell`` table until ``UNLOCK_TABLES``; with ``exclusive``, readers too."""
+    return b"LOCK TABLES %b %b" % (cell_table(database), b"WRITE" if exclusive else b"READ")
 
 
 def select_tails(

@@ -21,7 +21,8 @@ from typing import Final
 
 from schemaless.errors import LocalServerError
 from schemaless.local import free_space as space
-from schemaless.local.apt import Apt, ArchiveUnreachable, Progress, Source, distribution_sources
+from schemaless.local import rocksdb
+from schemaless.local.apt import Apt, ArchiveUnreachable, Package, Progress, Source, distribution_sources
 
 FLAVOURS: Final = ("mysql", "mariadb")
 MINIMUM: Final = {"mysql": (8, 0, 16), "mariadb": (10, 6, 1)}
@@ -73,6 +74,15 @@ class Binary:
                 return folder
         return folders[0]
 
+    @property
+    def plugins(self) -> Path:
+        """The folder with plugins."""
+        return self.program.parent.parent / "lib/mysql/plugin"
+
+    def has_engine(self, engine: str) -> bool:
+        """Return True if the server has a storage engine, "innodb" or "rocksdb"."""
+        return engine == "innodb" or (self.plugins / rocksdb.PLUGIN).is_file()
+
     def path_arguments(self) -> list[str]:
         """Return the options that tell an unpacked program where its files are; a system's program knows."""
         if self.root is None:
@@ -83,9 +93,8 @@ class Binary:
             f"--lc-messages-dir={self.share}",
             f"--character-sets-dir={self.share}/charsets",
         ]
-        plugins = base / "lib/mysql/plugin"
-        if plugins.is_dir():
-            arguments.append(f"--plugin-dir={plugins}")
+        if self.plugins.is_dir():
+            arguments.append(f"--plugin-dir={self.plugins}")
         return arguments
 
 
@@ -112,7 +121,9 @@ def cache_folder() -> Path:
         raise LocalServerError("this user has no home folder; set SCHEMALESS_CACHE to a folder to write to") from None
 
 
-def candidates(flavour: str, *, report: Say | None = None, progress: Progress | None = None) -> Iterator[Binary]:
+def candidates(
+    flavour: str, engine: str = "innodb", *, report: Say | None = None, progress: Progress | None = None
+) -> Iterator[Binary]:
     """Yield server programs to try, best first; the archive is asked only when the ones before did not do.
 
     ``SCHEMALESS_MYSQLD`` is the only one when it is set. Else: those on ``PATH`` and in the system's folders, then an
@@ -124,7 +135,13 @@ def candidates(flavour: str, *, report: Say | None = None, progress: Progress | 
     say = report or (lambda line: None)
     explicit = os.environ.get("SCHEMALESS_MYSQLD")
     if explicit:
-        yield _explicit(explicit, flavour)
+        binary = _explicit(explicit, flavour)
+        if not binary.has_engine(engine):
+            raise LocalServerError(
+                f"SCHEMALESS_MYSQLD is {binary.program}, and {binary.plugins} has no {rocksdb.PLUGIN}; install "
+                f"{rocksdb.PACKAGES[0]}, or unset it"
+            )
+        yield binary
         return
     for path in _system_programs(flavour):
         try:
@@ -132,9 +149,9 @@ def candidates(flavour: str, *, report: Say | None = None, progress: Progress | 
         except LocalServerError as problem:
             say(f"{path} is left aside: {problem}")
             continue
-        if binary.flavour == flavour and is_recent(binary):
+        if binary.flavour == flavour and is_recent(binary) and binary.has_engine(engine):
             yield binary
-    yield unpacked(flavour, report=report, progress=progress)
+    yield unpacked(flavour, engine, report=report, progress=progress)
 
 
 def _explicit(path_text: str, flavour: str) -> Binary:
@@ -217,8 +234,8 @@ def servers_folder() -> Path:
     return cache_folder() / "servers"
 
 
-def cached(flavour: str) -> Binary | None:
-    """Return the newest unpacked server of the cache, or None."""
+def cached(flavour: str, engine: str = "innodb") -> Binary | None:
+    """Return the newest unpacked server of the cache with a storage engine, or None."""
     folder = servers_folder()
     manifests = []
     for path in folder.glob(f"{flavour}-*/manifest.json"):
@@ -230,17 +247,21 @@ def cached(flavour: str) -> Binary | None:
     for _, root, manifest in sorted(manifests, key=lambda entry: entry[0], reverse=True):
         command = _unpacked_command(root)
         if command is not None:
-            return Binary(manifest["flavour"], manifest["version"], command, root, root.name)
+            binary = Binary(manifest["flavour"], manifest["version"], command, root, root.name)
+            if binary.has_engine(engine):
+                return binary
     return None
 
 
-def unpacked(flavour: str, *, report: Say | None = None, progress: Progress | None = None) -> Binary:
+def unpacked(
+    flavour: str, engine: str = "innodb", *, report: Say | None = None, progress: Progress | None = None
+) -> Binary:
     """Return a server unpacked from the package archive, fetching it when the cache has none.
 
     Raises:
         LocalServerError: no apt, no source, no space, or the archive cannot be reached.
     """
-    binary = cached(flavour)
+    binary = cached(flavour, engine)
     if binary is not None:
         return binary
     say = report or (lambda line: None)
@@ -256,14 +277,14 @@ def unpacked(flavour: str, *, report: Say | None = None, progress: Progress | No
             "SCHEMALESS_CACHE to another folder"
         )
     with cache_lock(folder, say):
-        binary = cached(flavour)  # another run may have filled it meanwhile
+        binary = cached(flavour, engine)  # another run may have filled it meanwhile
         if binary is not None:
             return binary
         with space.full_disk_is_an_error(folder, "writing the cache", space.CACHE_REMEDY):
-            return _fill(folder, flavour, say, progress)
+            return _fill(folder, flavour, engine, say, progress)
 
 
-def _fill(folder: Path, flavour: str, say: Say, progress: Progress | None) -> Binary:
+def _fill(folder: Path, flavour: str, engine: str, say: Say, progress: Progress | None) -> Binary:
     sources = distribution_sources()
     if not sources:
         raise LocalServerError(
@@ -284,7 +305,7 @@ def _fill(folder: Path, flavour: str, say: Say, progress: Progress | None) -> Bi
     try:
         for offer in _offers(part, flavour, sources, progress, problems, say):
             try:
-                return _unpack(folder, part, *offer, say)
+                return _unpack(folder, part, *offer, engine, say)
             except _Unfit as problem:
                 say(f"{offer[2]} is left aside: {problem}")
                 problems.append(problem)
@@ -362,10 +383,24 @@ def _server_packages(apt: Apt, flavour: str) -> list[str]:
     return sorted(names, key=version, reverse=True)
 
 
-def _unpack(folder: Path, part: Path, apt: Apt, flavour: str, package: str, say: Say) -> Binary:
+def _plugin_packages(apt: Apt) -> list[Package]:
+    """Return the packages of the MyRocks plugin.
+
+    Raises:
+        _Unfit: the archive does not have them.
+    """
+    packages = [member for member in apt.closure(rocksdb.PACKAGES[0]) if member.name in rocksdb.PACKAGES]
+    if not packages:
+        raise _Unfit(f"the package archive has no {rocksdb.PACKAGES[0]}; {_INSTALL_HINT}")
+    return packages
+
+
+def _unpack(folder: Path, part: Path, apt: Apt, flavour: str, package: str, engine: str, say: Say) -> Binary:
     packages = [member for member in apt.closure(package) if _WANTED.match(member.name)]
     if not packages:
         raise _Unfit(f"apt cannot resolve what {package} needs; {_INSTALL_HINT}")
+    if engine == "rocksdb":
+        packages += _plugin_packages(apt)
     fetched = sum(member.file_bytes for member in packages)
     installed = apt.installed_bytes(packages)
     say(f"{package}: {len(packages)} packages, {fetched / 1e6:.0f} MB to fetch, {installed / 1e6:.0f} MB unpacked")
@@ -386,7 +421,8 @@ def _unpack(folder: Path, part: Path, apt: Apt, flavour: str, package: str, say:
     if not is_recent(binary):
         oldest = ".".join(map(str, MINIMUM[binary.flavour]))
         raise _Unfit(f"{package} is {binary.version}; {oldest} or later is needed; {_INSTALL_HINT}")
-    target = folder / f"{flavour}-{binary.version}"
+    # Another name than without the plugin: servers may be running from that folder.
+    target = folder / "-".join([flavour, binary.version, *([engine] if engine == "rocksdb" else [])])
     manifest = {
         "flavour": binary.flavour,
         "version": binary.version,

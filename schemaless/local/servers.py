@@ -18,7 +18,7 @@ from pathlib import Path
 from schemaless.errors import LocalServerError
 from schemaless.local import free_space as space
 from schemaless.local import group as group_replication
-from schemaless.local import replication
+from schemaless.local import replication, rocksdb
 from schemaless.local import semi_sync as semi_synchronous
 from schemaless.local.apt import Progress
 from schemaless.local.binaries import FLAVOURS
@@ -37,6 +37,7 @@ def up(
     servers: int = 2,
     flavour: str = "mysql",
     *,
+    engine: str = "innodb",
     replicas: int = 0,
     semi_sync: bool = False,
     group: bool = False,
@@ -55,6 +56,8 @@ def up(
         folder: theirs alone; made when it is missing.
         servers: how many, 1 to 100. Where more are there already, all of them are started.
         flavour: "mysql" or "mariadb". Where no archive has MySQL, MariaDB comes instead, and ``report`` says so.
+        engine: storage engine that the servers offer for cells, "innodb" or "rocksdb" (MyRocks, on MariaDB only).
+            Servers with MyRocks have InnoDB as well, for all other tables. Kept for later starts.
         replicas: how many each server has at least, 0 to 9. A server that gets its first one listens on a port of
             127.0.0.1 from then on; one that runs is started again for that.
         semi_sync: have primaries acknowledge a commit once a replica has it, for as long as a day. Kept for later
@@ -78,6 +81,7 @@ def up(
         raise LocalServerError(f"local servers need Linux, this is {sys.platform}; name other servers by their URLs")
     if flavour not in FLAVOURS:
         raise LocalServerError(f"flavour must be one of {', '.join(FLAVOURS)}, got {flavour!r}")
+    rocksdb.check_engine(engine, flavour)
     if not 1 <= servers <= MAX_SERVERS:
         raise LocalServerError(f"servers must be 1 to {MAX_SERVERS}, got {servers}")
     if group:
@@ -86,7 +90,9 @@ def up(
         raise LocalServerError("semi-synchronous replication is between a server and its replicas; give replicas too")
     if not 0 <= replicas <= MAX_REPLICAS:
         raise LocalServerError(f"replicas must be 0 to {MAX_REPLICAS}, got {replicas}")
-    arguments = option_arguments(options) + list(semi_synchronous.ARGUMENTS[flavour] if semi_sync else ())
+    extra = rocksdb.ARGUMENTS if engine == "rocksdb" else ()
+    replicating = semi_synchronous.ARGUMENTS[flavour] if semi_sync else ()
+    arguments = [*extra, *option_arguments(options), *replicating]
     manner = Manner(tuple(arguments), report or (lambda line: None), progress)
     folder = Path(folder).expanduser().resolve()
     with locked(folder, manner.say, create=True):
@@ -97,6 +103,13 @@ def up(
                 f"{folder} holds {other[0].flavour} servers and {flavour} was asked for; choose another --folder, or "
                 "delete these with 'schemaless local down --delete'"
             )
+        has_rocksdb = bool(there) and rocksdb.is_wanted(there[0].options)
+        if there and engine == "rocksdb" and not has_rocksdb:
+            raise LocalServerError(
+                f"{folder} holds servers without MyRocks; choose another --folder for servers with it"
+            )
+        if has_rocksdb and options and not extra:
+            manner = dataclasses.replace(manner, options=(*rocksdb.ARGUMENTS, *manner.options))
         if there and group_replication.is_wanted(there[0].options) != group:
             if group:
                 raise LocalServerError(f"{folder} holds servers that are no group; choose another --folder for one")

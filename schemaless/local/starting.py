@@ -18,7 +18,7 @@ import pymysql
 
 from schemaless.errors import LocalServerError
 from schemaless.local import free_space as space
-from schemaless.local import group
+from schemaless.local import group, rocksdb
 from schemaless.local.apt import Progress
 from schemaless.local.binaries import Binary, candidates, environment, inspect
 from schemaless.local.description import Description, LocalServer
@@ -106,7 +106,8 @@ def begin(description: Description, manner: Manner, *, listens: bool = False) ->
     binary = description.binary()
     if not binary.program.is_file():
         say(f"{binary.program} is gone: looking for another {binary.flavour}")
-        binary = next(iter(candidates(binary.flavour, report=say, progress=manner.progress)))
+        engine = "rocksdb" if rocksdb.is_wanted(description.options) else "innodb"
+        binary = next(iter(candidates(binary.flavour, engine, report=say, progress=manner.progress)))
         if binary.flavour != description.flavour:
             raise LocalServerError(
                 f"{description.folder} has {description.flavour} data, and only {binary.name} is here"
@@ -271,7 +272,8 @@ def make_primaries(
         LocalServerError: none can, or the disk is full.
     """
     places = [(number, 0) for number in numbers]
-    for binary in candidates(flavour, report=manner.say, progress=manner.progress):
+    engine = "rocksdb" if rocksdb.is_wanted(manner.options) else "innodb"
+    for binary in candidates(flavour, engine, report=manner.say, progress=manner.progress):
         try:
             made = [make(binary, folder, place, flavour, manner, listens=listens) for place in places]
             return [finish(begun, manner) for begun in made]

@@ -40,6 +40,7 @@ from schemaless.move.sql import CellRow
 from schemaless.move.verify import verify_shard
 from schemaless.schema.creation import create_incoming
 from schemaless.schema.databases import Identity, check_identity, next_id
+from schemaless.schema.engines import engine_named
 from schemaless.schema.sql import select_identity
 from schemaless.topology.model import Cluster
 from schemaless.topology.sql import moving
@@ -267,7 +268,8 @@ class _ShardMove:
 
     def _create(self) -> None:
         names = {table: moving.incoming(table, self._token) for table in sql.FENCED}
-        create_incoming(self._fence.target, self._fence.database, names, self._identity)
+        engine = engine_named(self._topology.cluster(self._spec.target).engine)
+        create_incoming(self._fence.target, self._fence.database, names, self._identity, engine)
         self._copier = Copier(self._fence.target, self._fence.database, names["cell"])
 
     def _copy(self, cluster: Cluster) -> None:

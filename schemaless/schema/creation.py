@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from typing import Final
 
 from sqlalchemy import MetaData, Table
 from sqlalchemy.dialects import mysql
@@ -21,6 +22,7 @@ from schemaless.schema.databases import (
     verify_identity,
     version_of,
 )
+from schemaless.schema.engines import INNODB, StorageEngine
 from schemaless.schema.revisions import METADATA
 from schemaless.schema.sql import (
     CREATE_VERSION_TABLE,
@@ -36,16 +38,25 @@ from schemaless.schema.versions import Branch, head
 from schemaless.wire.connection import Connection
 from schemaless.wire.pool import NodePool
 
+_ENGINE_TABLES: Final = frozenset({"cell"})
+"""Tables of a shard that are in the cluster's storage engine; the others are small, and always in InnoDB."""
 
-def create_tables(pool: NodePool, database: str, branch: Branch) -> None:
+
+def create_tables(pool: NodePool, database: str, branch: Branch, engine: StorageEngine = INNODB) -> None:
     """Create a branch's tables in a database and record the newest revision.
 
     Safe to repeat after an interruption: existing tables and an existing revision are kept.
+
+    Args:
+        pool: pool of the database's primary.
+        database: the database.
+        branch: the branch of its revisions.
+        engine: storage engine of the table of cells.
     """
 
     def operation(connection: Connection) -> None:
         connection.execute(use(database))
-        for statement in _create_statements(branch):
+        for statement in _create_statements(branch, engine):
             connection.execute(statement)
         # If an interrupted run of an earlier version created the tables, their recorded revision is kept.
         connection.execute(insert_first_version(database, head(branch)))
@@ -53,14 +64,14 @@ def create_tables(pool: NodePool, database: str, branch: Branch) -> None:
     pool.run(operation, writes=True)
 
 
-def create_shard(pool: NodePool, database: str, identity: Identity) -> None:
+def create_shard(pool: NodePool, database: str, identity: Identity, engine: StorageEngine = INNODB) -> None:
     """Create a shard's database, tables and identity; safe to repeat after an interruption.
 
     Raises:
         ShardIdentityMismatch: the database exists with another identity.
     """
     create_database(pool, database)
-    create_tables(pool, database, "shard")
+    create_tables(pool, database, "shard", engine)
     statement = insert_identity(
         database, identity.datastore, identity.shard, identity.shard_count, identity.placement, identity.format
     )
@@ -68,7 +79,9 @@ def create_shard(pool: NodePool, database: str, identity: Identity) -> None:
     verify_identity(pool, database, identity)
 
 
-def create_incoming(connection: Connection, database: str, names: Mapping[str, str], identity: Identity) -> None:
+def create_incoming(
+    connection: Connection, database: str, names: Mapping[str, str], identity: Identity, engine: StorageEngine
+) -> None:
     """Create a shard's database on the cluster it is being moved to, with temporary names for tables with contents.
 
     Under these names, no client writes to the tables. Safe to repeat after an interruption; existing tables are kept.
@@ -78,6 +91,7 @@ def create_incoming(connection: Connection, database: str, names: Mapping[str, s
         database: the shard's database.
         names: temporary names of the tables of cells and followers.
         identity: the shard's identity.
+        engine: storage engine of the table of cells.
 
     Raises:
         ShardIdentityMismatch: the database exists with another identity.
@@ -86,7 +100,8 @@ def create_incoming(connection: Connection, database: str, names: Mapping[str, s
     connection.execute(create_if_missing(database, CHARACTER_SET, COLLATION))
     connection.execute(use(database))
     for table in shard_metadata.sorted_tables:
-        connection.execute(_create(table.to_metadata(MetaData(), name=names.get(table.name, table.name))))
+        copied = table.to_metadata(MetaData(), name=names.get(table.name, table.name))
+        connection.execute(_create(copied, engine if table.name in _ENGINE_TABLES else INNODB))
     connection.execute(CREATE_VERSION_TABLE)
     connection.execute(insert_first_version(database, head("shard")))
     facts = (identity.datastore, identity.shard, identity.shard_count, identity.placement, identity.format)
@@ -139,9 +154,16 @@ def creations(database: str) -> tuple[bytes, ...]:
 
 
 @cache
-def _create_statements(branch: Branch) -> Sequence[bytes]:
-    return [*(_create(table) for table in METADATA[branch].sorted_tables), CREATE_VERSION_TABLE]
+def _create_statements(branch: Branch, engine: StorageEngine) -> Sequence[bytes]:
+    tables = METADATA[branch].sorted_tables
+    return [
+        *(_create(table, engine if table.name in _ENGINE_TABLES else INNODB) for table in tables),
+        CREATE_VERSION_TABLE,
+    ]
 
 
-def _create(table: Table) -> bytes:
+def _create(table: Table, engine: StorageEngine = INNODB) -> bytes:
+    if engine is not INNODB:
+        table = table.to_metadata(MetaData())
+        table.kwargs["mysql_engine"] = engine.clause
     return str(CreateTable(table, if_not_exists=True).compile(dialect=mysql.dialect())).encode()

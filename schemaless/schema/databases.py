@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from schemaless.errors import ShardIdentityMismatch
 from schemaless.keys import heartbeat_database
@@ -12,6 +13,7 @@ from schemaless.schema.sql import (
     SHOW_DATABASES,
     create_if_missing,
     select_identity,
+    select_identity_and_engine,
     select_version,
     show_definition,
     show_tables,
@@ -56,14 +58,22 @@ def has_identity(pool: NodePool, database: str) -> bool:
     return "shard_identity" in tables_of(pool, database)
 
 
-def verify_identity(pool: NodePool, database: str, expected: Identity) -> None:
+def verify_identity(pool: NodePool, database: str, expected: Identity) -> str | None:
     """Check that a shard database has the identity that the catalog expects.
+
+    Returns:
+        The storage engine of its ``cell`` table in lower case; None on MySQL, where it is always InnoDB, and if the
+        table is missing.
 
     Raises:
         ShardIdentityMismatch: the database is missing or has another identity.
     """
+
+    def read(connection: Connection) -> Rows:
+        return connection.rows((select_identity_and_engine if connection.is_mariadb else select_identity)(database))
+
     try:
-        rows = pool.run(lambda connection: connection.rows(select_identity(database)), shard=expected.shard)
+        rows = pool.run(read, shard=expected.shard)
     except DatabaseMissing:
         absent = ShardIdentityMismatch(
             f"{pool.node} has no database {database!r} for {expected}; check that the catalog names the right cluster. "
@@ -71,10 +81,12 @@ def verify_identity(pool: NodePool, database: str, expected: Identity) -> None:
         )
         absent.absent = True
         raise absent from None
-    check_identity(rows, database, str(pool.node), expected)
+    check_identity([row[:5] for row in rows], database, str(pool.node), expected)
+    engine = rows[0][5] if len(rows[0]) > 5 else None
+    return None if engine is None else str(engine).lower()
 
 
-def check_identity(rows: Rows, database: str, node: str, expected: Identity) -> None:
+def check_identity(rows: Sequence[Sequence[Any]], database: str, node: str, expected: Identity) -> None:
     """Check the identity row of a shard database.
 
     Raises:

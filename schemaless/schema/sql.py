@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from schemaless.wire.sql.parts import (
@@ -9,6 +10,7 @@ from schemaless.wire.sql.parts import (
     quoted_table,
     table,
     text,
+    texts,
     update,
 )
 
@@ -60,6 +62,35 @@ def drop_database(database: str) -> bytes:
 def select_identity(database: str) -> bytes:
     """Select a shard's identity."""
     return b"SELECT datastore, shard, shard_count, placement, format FROM %b" % table(database, b"shard_identity")
+
+
+def select_identity_and_engine(database: str) -> bytes:
+    """Select a shard's identity, followed by the storage engine of its ``cell`` table; NULL if the table is missing."""
+    return b"SELECT datastore, shard, shard_count, placement, format, (%b) FROM %b" % (
+        select_table_engine(database, "cell"),
+        table(database, b"shard_identity"),
+    )
+
+
+def select_table_engine(database: str, name: str) -> bytes:
+    """Select the storage engine of a table."""
+    return b"SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA=%b AND TABLE_NAME=%b" % (
+        text(database),
+        text(name),
+    )
+
+
+def select_engine_support(engine: str) -> bytes:
+    """Select whether a server supports a storage engine: YES, NO, DISABLED or DEFAULT; no row if it is unknown."""
+    return b"SELECT SUPPORT FROM information_schema.ENGINES WHERE ENGINE=%b" % text(engine)
+
+
+def select_global_variables(names: Iterable[str]) -> bytes:
+    """Select the names and values of global variables on MariaDB; variables of missing plugins have no row."""
+    return (
+        b"SELECT VARIABLE_NAME, VARIABLE_VALUE FROM information_schema.GLOBAL_VARIABLES WHERE VARIABLE_NAME IN (%b)"
+        % (texts(names))
+    )
 
 
 def insert_identity(

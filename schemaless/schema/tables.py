@@ -109,6 +109,8 @@ cluster = _table(
     Column("primary_epoch", Integer(), nullable=False, server_default=text("0")),
     # Highest block of added_ids that a claim has started in the cluster's shards.
     Column("id_block", BIGINT(unsigned=True), nullable=False, server_default=text("0")),
+    # Storage engine of cells; see schema/engines.py.
+    Column("engine", _ascii(16), nullable=False, server_default=text("'innodb'")),
 )
 
 node = _table(

@@ -19,6 +19,7 @@ def private_servers(
     count: int = 2,
     options: Mapping[str, object] | None = None,
     *,
+    engine: str = "innodb",
     replicas: int = 0,
     semi_sync: bool = False,
     group: bool = False,
@@ -32,6 +33,7 @@ def private_servers(
         flavour: "mysql" or "mariadb".
         count: how many.
         options: further options of the servers, over the relaxed ones.
+        engine: storage engine for cells: "innodb", or "rocksdb" on MariaDB.
         replicas: of each; see ``LocalServer.replicas``.
         semi_sync: whether a commit is acknowledged only once a replica has it.
         group: whether each is a group of three, itself and two replicas.
@@ -46,6 +48,7 @@ def private_servers(
             folder,
             count,
             flavour,
+            engine=engine,
             replicas=replicas,
             semi_sync=semi_sync,
             group=group,

@@ -192,7 +192,7 @@ def _read(connection: Connection, node: Node, name: str) -> CatalogEntry:
         name=own_name,
         shard_count=shard_count,
         placement=placement,
-        clusters=tuple(Cluster(name, tuple(nodes.get(name, ())), *numbers) for name, *numbers in clusters),
+        clusters=tuple(Cluster(name, tuple(nodes.get(name, ())), *facts) for name, *facts in clusters),
         ranges=tuple(ShardRange(*part) for part in ranges),
     )
     return CatalogEntry(topology, bool(ready), token=None if token is None else bytes(token))
@@ -210,7 +210,7 @@ def write_topology(pool: NodePool, topology: Topology) -> None:
     def write(connection: Connection) -> None:
         # This insert comes first: of two concurrent creations, the second one fails here.
         connection.execute(sql.insert_datastore(name, topology.shard_count, topology.placement, FORMAT))
-        connection.execute(sql.insert_clusters(name, [cluster.name for cluster in topology.clusters]))
+        connection.execute(sql.insert_clusters(name, [(part.name, part.engine) for part in topology.clusters]))
         for cluster in topology.clusters:
             _insert_nodes(connection, name, cluster)
         ranges = [(part.first, part.last, part.cluster) for part in topology.ranges]
@@ -275,7 +275,7 @@ def write_new_cluster(pool: NodePool, before: Topology, cluster: Cluster) -> Non
                 f"the clusters of {before.name!r} were changed concurrently; nothing was written. Check them with "
                 "'schemaless topology show' and run the command again"
             )
-        connection.execute(sql.insert_clusters(before.name, [cluster.name]))
+        connection.execute(sql.insert_clusters(before.name, [(cluster.name, cluster.engine)]))
         _insert_nodes(connection, before.name, cluster)
         _replace_token(connection, before.name)
 

@@ -22,12 +22,14 @@ class Cluster:
         nodes: the primary and the replicas.
         epoch: epoch of the claim that the primary must hold; 0 if there is no claim yet and none is required.
         id_block: highest block of added_ids that a claim has started in the cluster's shards; 0 without a claim.
+        engine: storage engine of the cells, "innodb" or "rocksdb".
     """
 
     name: str
     nodes: tuple[Node, ...]
     epoch: int = 0
     id_block: int = 0
+    engine: str = "innodb"
 
     def __post_init__(self) -> None:
         primaries = [node for node in self.nodes if node.role == "primary"]
@@ -197,13 +199,14 @@ def even_ranges(shard_count: int, clusters: Sequence[str]) -> tuple[ShardRange, 
     )
 
 
-def new_topology(name: str, shard_count: int, primaries: Sequence[Node]) -> Topology:
+def new_topology(name: str, shard_count: int, primaries: Sequence[Node], engine: str = "innodb") -> Topology:
     """Return a new datastore's topology: one cluster per primary, and shards spread evenly in consecutive ranges.
 
     Args:
         name: 1 to 48 of ``[a-z0-9_]``, beginning with a letter.
         shard_count: 1 to 65,536.
         primaries: at least one, without duplicates.
+        engine: storage engine of the cells.
 
     Raises:
         InvalidInput: an argument cannot be used.
@@ -218,6 +221,8 @@ def new_topology(name: str, shard_count: int, primaries: Sequence[Node]) -> Topo
     return Topology(
         name=name,
         shard_count=shard_count,
-        clusters=tuple(Cluster(cluster, (primary,)) for cluster, primary in zip(names, primaries, strict=True)),
+        clusters=tuple(
+            Cluster(cluster, (primary,), engine=engine) for cluster, primary in zip(names, primaries, strict=True)
+        ),
         ranges=even_ranges(shard_count, names),
     )

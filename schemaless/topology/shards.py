@@ -486,7 +486,17 @@ class Shards:
         topology = spot.routing.topology
         identity = Identity(topology.name, spot.shard, topology.shard_count, topology.placement)
         pool = self.pool_for(spot.node)
-        verify_identity(pool, self.database(spot.shard), identity)
+        found, recorded = verify_identity(pool, self.database(spot.shard), identity), spot.routing.clusters[spot.shard]
+        if found not in (None, recorded.engine):
+            log.warning(
+                "the cells of shard %d on %s are in the storage engine %s, and the catalog records %s for %s; move the "
+                "shard to a cluster of that engine, or convert its table",
+                spot.shard,
+                spot.node,
+                found,
+                recorded.engine,
+                recorded.name,
+            )
         spot.routing.verified.add((spot.shard, spot.node))
         if spot.node == spot.primary:
             spot.routing.proven[spot.shard] = pool

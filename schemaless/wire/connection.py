@@ -132,6 +132,21 @@ class Connection:
         self.busy = False
         return reply
 
+    def returned(self, sql: bytes, check: Callable[[Rows], str | None]) -> Rows:
+        """Send a write with a RETURNING clause, which only MariaDB knows, and return its rows.
+
+        Raises:
+            ConnectionLost: ``check`` rejects the rows, or there are none, so the reply belongs to another statement and
+                the outcome of this one is lost.
+        """
+        rows = self.ask(sql).rows or ()
+        if (mismatch := check(rows)) is not None:
+            raise ConnectionLost(
+                f"the reply to a write is wrong ({mismatch}). {_MIXED_UP}", node=self.node, shard=self.shard
+            )
+        self.busy = False
+        return rows
+
     @property
     def ensured(self) -> frozenset[bytes]:
         """Statements that ``ensure`` has run on this connection."""

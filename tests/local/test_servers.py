@@ -290,3 +290,24 @@ def test_up_as_unprivileged_user_in_an_empty_home(flavour, tmp_path, command_jso
         assert list(home.iterdir()) == [home / ".schemaless"]
     finally:
         shutil.rmtree(base, ignore_errors=True)
+
+
+def test_up_with_myrocks_keeps_it_for_later_starts(folder, command_json, query):
+    """The flavour follows from the engine; later commands need neither, and add options to those of the engine."""
+    (first,) = command_json("up", "--servers", 1, "--engine", "rocksdb", "--folder", folder)["servers"]
+    command_json("down", "--folder", folder)
+    (again,) = servers.up(folder, 1, "mariadb", options={"max-connections": 150})
+
+    assert first["flavour"] == "mariadb"
+    assert query(again.socket, "SELECT @@rocksdb_lock_wait_timeout, @@max_connections") == ((50, 150),)
+    with pytest.raises(LocalServerError, match="mysql has no MyRocks; private servers with it are MariaDB"):
+        servers.up(folder.parent / "other", 1, "mysql", engine="rocksdb")
+    with pytest.raises(LocalServerError, match="engine must be one of innodb, rocksdb"):
+        servers.up(folder.parent / "other", 1, engine="tokudb")
+
+
+def test_up_with_myrocks_where_servers_are_without_it_is_refused(folder):
+    """Their data would stay where it is."""
+    servers.up(folder, 1, "mariadb", options=RELAXED)
+    with pytest.raises(LocalServerError, match="holds servers without MyRocks"):
+        servers.up(folder, 1, "mariadb", engine="rocksdb")

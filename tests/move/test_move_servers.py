@@ -47,8 +47,8 @@ def test_a_key_that_the_target_has_under_another_id_ends_the_move(bench, movers,
     target = internals_of(client).topology.cluster(other(client)).primary
     create = steps.create_incoming
 
-    def strange(connection, database, names, identity):
-        create(connection, database, names, identity)
+    def strange(connection, database, names, identity, engine):
+        create(connection, database, names, identity, engine)
         row, _ = next(iter(bench.acknowledged.values()))
         query(
             target,

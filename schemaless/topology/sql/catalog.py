@@ -47,8 +47,8 @@ def mark_ready(catalog: str) -> bytes:
 
 
 def select_clusters(catalog: str) -> bytes:
-    """Select the name, epoch and id_block of all clusters, ordered by name."""
-    return b"SELECT name, primary_epoch, id_block FROM %b ORDER BY name" % table(catalog, b"cluster")
+    """Select the name, epoch, id_block and storage engine of all clusters, ordered by name."""
+    return b"SELECT name, primary_epoch, id_block, engine FROM %b ORDER BY name" % table(catalog, b"cluster")
 
 
 def update_epoch(catalog: str, cluster: str, epoch: int, id_block: int) -> bytes:
@@ -56,9 +56,9 @@ def update_epoch(catalog: str, cluster: str, epoch: int, id_block: int) -> bytes
     return update(table(catalog, b"cluster"), {"primary_epoch": epoch, "id_block": id_block}, name=cluster)
 
 
-def insert_clusters(catalog: str, names: Iterable[str]) -> bytes:
-    """Insert clusters."""
-    return insert(table(catalog, b"cluster"), "name", ((name,) for name in names))
+def insert_clusters(catalog: str, clusters: Iterable[tuple[str, str]]) -> bytes:
+    """Insert clusters, given as name and storage engine."""
+    return insert(table(catalog, b"cluster"), "name, engine", clusters)
 
 
 def select_nodes(catalog: str) -> bytes:

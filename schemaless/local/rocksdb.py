@@ -1,0 +1,56 @@
+"""MyRocks on private servers: MariaDB with its RocksDB plugin, and settings that keep the store's guarantees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from schemaless.errors import LocalServerError
+
+ENGINES: Final = ("innodb", "rocksdb")
+"""Storage engines of private servers."""
+
+PLUGIN: Final = "ha_rocksdb.so"
+"""File of the plugin in a server's plugin folder."""
+
+PACKAGES: Final = ("mariadb-plugin-rocksdb", "libsnappy1v5")
+"""Packages that a server needs for MyRocks besides those of the server itself."""
+
+CF_OPTIONS: Final = (
+    "block_based_table_factory={block_size=16384;cache_index_and_filter_blocks=1;filter_policy=bloomfilter:10:false;"
+    "whole_key_filtering=1};level_compaction_dynamic_level_bytes=true;optimize_filters_for_hits=true;"
+    "compression=kLZ4Compression;bottommost_compression=kZSTD;"
+    "bottommost_compression_opts=-14:3:0:16384:0:true"
+)
+"""Column family options: blocks of 16 KB, and zstd with a dictionary of 16 KB per file on the lowest level."""
+
+ARGUMENTS: Final = (
+    f"--plugin-load-add={PLUGIN}",
+    # Errors of the plugin must end the server; without this it would start without the tables.
+    "--rocksdb=FORCE",
+    f"--rocksdb-default-cf-options={CF_OPTIONS}",
+    "--rocksdb-flush-log-at-trx-commit=1",
+    # The defaults are 1 s without deadlock detection: concurrent writers of one row would fail after a second.
+    "--rocksdb-lock-wait-timeout=50",
+    "--rocksdb-deadlock-detect=ON",
+    "--rocksdb-block-cache-size=64M",
+    "--rocksdb-db-write-buffer-size=64M",
+)
+"""Options that servers with MyRocks are started with."""
+
+
+def is_wanted(options: Sequence[str]) -> bool:
+    """Return True if servers with these options load MyRocks."""
+    return ARGUMENTS[0] in options
+
+
+def check_engine(engine: str, flavour: str) -> None:
+    """Check that servers of a flavour can have a storage engine.
+
+    Raises:
+        LocalServerError: they cannot.
+    """
+    if engine not in ENGINES:
+        raise LocalServerError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+    if engine == "rocksdb" and flavour != "mariadb":
+        raise LocalServerError(f"{flavour} has no MyRocks; private servers with it are MariaDB: add --flavour mariadb")
