@@ -40,6 +40,7 @@
     |   `-- OutcomeUnknown          the reply to a write was lost; it may have been written
     |-- ArchiveFailed               an original could not be archived, so its cell was not updated
     |-- CorruptArchive              an archive file is damaged
+    |-- ExportFailed                the target of an export cannot be read or written
     |-- LocationLost                a change feed location is beyond the shard's last cell
     |-- JobConflict                 another job, or the job's own state, is in the way
     |-- MoveRefused                 a shard cannot be moved in its current state
@@ -401,6 +402,12 @@ class OutcomeUnknown(ServerError):
 
 class ArchiveFailed(SchemalessError):
     """Raised by a migration if an original cannot be archived; its cell and those after it were not updated."""
+
+
+class ExportFailed(SchemalessError):
+    """Raised if the target of an export cannot be read or written; what its manifest lists is unchanged."""
+
+    retryable = True
 
 
 class CorruptArchive(SchemalessError):

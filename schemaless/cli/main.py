@@ -36,6 +36,7 @@ _SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "cell": ("schemaless.cli.cell", "Write and read single cells, or follow them all."),
         "load": ("schemaless.cli.load", "Load documents from an NDJSON file."),
         "dump": ("schemaless.cli.dump", "Write cells as NDJSON."),
+        "export": ("schemaless.cli.export", "Write the history as Parquet files, for analytics."),
         "index": ("schemaless.cli.index", "Find rows by the contents of their documents."),
         "trigger": ("schemaless.cli.trigger", "Call a function for each new cell."),
     },

@@ -75,20 +75,21 @@ class HandlerContext:
         """Return a context manager that publishes the cell as being processed."""
         return self._inflight.track(lease.pair, cell)
 
-    def advance(self, lease: LeaseState, added_id: int, *, at_once: bool = False) -> None:
-        """Move past a handled cell; called after each cell.
+    def advance(self, lease: LeaseState, added_id: int, *, at_once: bool = False, cells: int = 1) -> None:
+        """Move past handled cells.
 
         Args:
             lease: the shard's lease.
-            added_id: of the cell.
+            added_id: of the last one.
             at_once: record the location now instead of at the next checkpoint.
+            cells: number of cells.
 
         Raises:
             LeaseLost: another worker has claimed the shard.
             Interrupted: the shard's server failed; the location is kept and recorded later.
         """
-        self.handled += 1
-        self._checkpoints.advance(lease, added_id, 1)
+        self.handled += cells
+        self._checkpoints.advance(lease, added_id, cells)
         if at_once:
             self._checkpoints.write()
         if not self._leases.holds(lease):

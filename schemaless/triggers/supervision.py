@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
-from schemaless.followers.membership import Pair, Timing
-from schemaless.followers.rows import FollowerRows
+from schemaless.followers.caught_up import CaughtUp
+from schemaless.followers.membership import Timing
 from schemaless.followers.settings import Settings
-from schemaless.followers.states import STOPPED
 from schemaless.followers.supervisor import OpenWork, Supervisor
 from schemaless.internals import internals_of
 from schemaless.opening import Opening, opening_of
 from schemaless.triggers.calling import Calls
 from schemaless.triggers.declaration import Trigger, follower_name, import_trigger
-
-_log = logging.getLogger("schemaless")
 
 
 def prepare(store: Datastore, trigger: Trigger) -> bool:
@@ -86,30 +82,6 @@ def trigger_supervisor(
     return Supervisor(internals_of(store).follower_access, work, lambda: [follower_name(name)], workers, timing=timing)
 
 
-def caught_up(store: Datastore, trigger: Trigger) -> Callable[[], bool]:
-    """Return a predicate that is true once a trigger has handled all cells that exist now.
-
-    Stopped shards count as done. A shard that cannot be read, or has no row, is waited for.
-    """
-    rows = FollowerRows(internals_of(store).shards)
-    pairs = [(follower_name(trigger.name), shard) for shard in range(store.shard_count)]
-    ends: dict[Pair, int] = {}
-    reported: set[int] = set()
-
-    def ended() -> bool:
-        looked = rows.look(pairs)
-        now = looked.rows
-        for pair in pairs:
-            if pair in now:
-                ends.setdefault(pair, now[pair].top)
-            elif pair[1] not in reported:
-                reported.add(pair[1])
-                reason = looked.failed.get(pair[1], "it has no progress row there")
-                _log.warning("cannot tell whether %s has caught up in shard %d: %s", trigger.name, pair[1], reason)
-        return all(
-            pair in now and not now[pair].replays and (now[pair].location >= ends[pair] or now[pair].state == STOPPED)
-            for pair in pairs
-        )
-
-    ended()
-    return ended
+def caught_up(store: Datastore, trigger: Trigger) -> CaughtUp:
+    """Return a predicate that is true once a trigger has handled all cells that exist now."""
+    return CaughtUp(internals_of(store).follower_access, follower_name(trigger.name))

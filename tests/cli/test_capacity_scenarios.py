@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from schemaless.cli.capacity_scenarios import ScenarioFile, read_scenarios
 
 from schemaless.capacity.disks import GivenDisk
 from schemaless.capacity.whatif import WhatIf
+from schemaless.cli.capacity_scenarios import ScenarioFile, read_scenarios
 from schemaless.errors import InvalidInput
 
 pytestmark = pytest.mark.once

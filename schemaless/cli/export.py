@@ -1,0 +1,313 @@
+"""``schemaless export``: the history as Parquet files."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from schemaless.cli.jobs import workers_option
+from schemaless.cli.options import execute_option, note_dry, open_store, url_option
+from schemaless.cli.quantities import FiniteRange
+from schemaless.errors import InvalidInput
+from schemaless.export.admin import (
+    DEFAULT_NAME,
+    ExportStatus,
+    caught_up,
+    export_status,
+    export_supervisor,
+    exports,
+    file_names,
+    prepare,
+)
+from schemaless.export.admin import remove as remove_export
+from schemaless.export.exporter import Pace
+from schemaless.export.manifest import Definition, read_definition
+from schemaless.export.target import open_target
+from schemaless.terminal.output import (
+    EXIT_FAILED,
+    ReadOnlyCommand,
+    bytes_text,
+    json_option,
+    note,
+    out,
+    print_json,
+    print_table,
+    progress,
+)
+from schemaless.terminal.progress import duration
+
+_SHARDS_SHOWN = 16
+_SKIPPED_SHOWN = 16
+
+name_option = click.option("--name", default=DEFAULT_NAME, metavar="NAME", help="Name of the export.")
+
+
+@click.group()
+def export() -> None:
+    """Write the history as Parquet files, for analytics.
+
+    An export follows the change feed. Each file has the cells of one shard and a range of added_ids, appears whole, and
+    is listed in a manifest; no cell is missing or there twice, whatever is killed. Rows have the key, added_id, shard,
+    created_at, the body as exact JSON text, and typed columns that you choose.
+
+    \b
+    Workflow:
+      schemaless export parquet --to /data/mezzanine --field BASE.fare.total:float
+      schemaless export status
+
+    \b
+    In DuckDB:
+      SELECT sum(total) FROM read_parquet('/data/mezzanine/cells/*/*.parquet')
+    """
+
+
+@export.command()
+@click.option("--to", "uri", required=True, metavar="DIR|URI", help="A folder, or a URI such as s3://bucket/path.")
+@name_option
+@click.option(
+    "--column", "columns", metavar="NAME", multiple=True, help="Only cells of this column; repeat it.  [default: all]"
+)
+@click.option("--field", "fields", metavar="FIELD", multiple=True, help="A typed column; repeat it for more.")
+@click.option("--latest", is_flag=True, help="Also keep files of the latest version of each row and column.")
+@click.option("--once/--follow", default=True, help="End once all cells that are stored now are exported, or go on.")
+@workers_option
+@click.option(
+    "--file-mib",
+    type=FiniteRange(min=0, min_open=True),
+    default=256,
+    metavar="N",
+    help="A file has about N MiB of JSON text at most.",
+)
+@click.option(
+    "--min-mib",
+    type=FiniteRange(min=0),
+    default=32,
+    metavar="N",
+    help="With --follow: collect N MiB of JSON text before a file is written,",
+)
+@click.option(
+    "--max-age",
+    "max_age_s",
+    type=FiniteRange(min=0),
+    default=900,
+    metavar="SECONDS",
+    help="but let no cell wait longer than this.",
+)
+@click.option("--skip-corrupt", is_flag=True, help="Export a cell whose body does not decode with a null body.")
+@url_option
+@json_option
+def parquet(
+    uri: str,
+    name: str,
+    columns: tuple[str, ...],
+    fields: tuple[str, ...],
+    latest: bool,
+    once: bool,
+    workers: int,
+    file_mib: float,
+    min_mib: float,
+    max_age_s: float,
+    skip_corrupt: bool,
+    url: str,
+    as_json: bool,
+) -> int:
+    """Export new cells to Parquet files.
+
+    The first run exports all cells, later runs the new ones. --once is for cron; --follow runs as a service until
+    Ctrl-C. Workers on several machines share the shards if they all reach the target. Kill the command at any moment;
+    the next run rewrites the unfinished file.
+
+    A FIELD is [NAME=][COLUMN.]PATH:TYPE, as for 'schemaless index create'. COLUMN may be left out if --column names
+    exactly one. TYPE is uuid, int, float, bool, time, text, or text(N). A value that the type does not hold exactly is
+    null; the status counts such values by reason. You can add fields later: new files have them.
+
+    A body that does not decode stops its shard, unless you give --skip-corrupt. The account needs the role follow.
+
+    \b
+    Examples:
+      schemaless export parquet --to /data/mezzanine
+      schemaless export parquet --to /data/base --name base --column BASE \\
+          --field fare.total:float --latest
+      schemaless export parquet --to s3://lake/mezzanine --follow --workers 4
+
+    Exit status: 3 stopped; with --once 0, or 1 if a shard has stopped or a cell was exported without its body.
+    """
+    pace = Pace(int(file_mib * 2**20), int(min_mib * 2**20), max_age_s, once, skip_corrupt)
+    with open_store(url) as store:
+        wanted = Definition(name, store.name, store.shard_count, columns or None, fields, latest)
+        definition = prepare(store, uri, wanted)
+        supervisor = export_supervisor(store, uri, definition, pace, workers)
+        if not once:
+            note(f"export {name} follows {store.shard_count} shards")
+            supervisor.run()
+            return 0
+        with progress(f"exporting to {uri}", None, "ids") as listener:
+            supervisor.run(caught_up(store, definition, listener))
+        status = export_status(store, name)
+    _show(status, as_json=as_json)
+    return EXIT_FAILED if status.has_faults else 0
+
+
+@export.command(cls=ReadOnlyCommand)
+@click.argument("name", required=False)
+@url_option
+@json_option
+def status(name: str | None, url: str, as_json: bool) -> int:
+    """Show how far exports are, and what they hold.
+
+    The status counts files, rows and bytes by the manifest, says how far each shard is behind the change feed, and
+    counts the nulls of each typed column by reason: missing, null, wrong type, out of range, inexact, invalid, too
+    long, not unicode.
+
+    \b
+    Examples:
+      schemaless export status
+      schemaless export status parquet --json
+
+    Exit status: 0, or 1 if a shard has stopped or is missing, or a cell was exported without its body.
+    """
+    with open_store(url) as store:
+        names = [name] if name is not None else list(exports(store))
+        statuses = [export_status(store, each) for each in names]
+    if as_json:
+        print_json(_json(statuses[0]) if name is not None else [_json(each) for each in statuses])
+    elif not statuses:
+        out().print("there is no export yet; 'schemaless export parquet' makes one")
+    else:
+        for each in statuses:
+            _show(each, as_json=False)
+    return EXIT_FAILED if any(each.has_faults for each in statuses) else 0
+
+
+@export.command(cls=ReadOnlyCommand)
+@click.option("--to", "uri", required=True, metavar="DIR|URI", help="The target of the export.")
+@click.option("--latest", is_flag=True, help="List the files of the latest versions instead.")
+@json_option
+def files(uri: str, latest: bool, as_json: bool) -> None:
+    """List the Parquet files of an export, by its manifest.
+
+    Use it for object stores, where a reader that lists the folder may see a file that is not part of the export.
+
+    \b
+    Examples:
+      schemaless export files --to s3://lake/mezzanine --json
+    """
+    target = open_target(uri)
+    definition = read_definition(target)
+    if definition is None:
+        raise InvalidInput(f"{uri} has no export; 'schemaless export parquet --to {uri}' makes one")
+    names = [f"{target.uri}/{each}" for each in file_names(target, definition, latest=latest)]
+    if as_json:
+        print_json(names)
+    else:
+        for each in names:
+            out().print(each, markup=False, soft_wrap=True)
+
+
+@export.command()
+@click.argument("name")
+@execute_option
+@url_option
+def remove(name: str, execute: bool, url: str) -> None:
+    """Delete the progress of an export; its files stay.
+
+    \b
+    Examples:
+      schemaless export remove parquet --execute
+    """
+    with open_store(url) as store:
+        found = exports(store)
+        if name not in found:
+            raise InvalidInput(f"{store.name!r} has no export {name}; it has: {', '.join(found) or 'none yet'}")
+        if execute:
+            remove_export(store, name)
+    out().print(f"the progress of export {name} {'is' if execute else 'would be'} deleted", markup=False)
+    if not execute:
+        note_dry()
+
+
+def _show(status: ExportStatus, *, as_json: bool) -> None:
+    if as_json:
+        print_json(_json(status))
+        return
+    definition, totals = status.definition, _totals(status)
+    columns = "all columns" if definition.columns is None else f"column {', '.join(definition.columns)}"
+    out().print(
+        f"export {definition.name}: {columns} to {status.uri}: {totals['files']:,} files, {totals['rows']:,} cells, "
+        f"{bytes_text(totals['bytes'])} (JSON text: {bytes_text(totals['body_bytes'])})",
+        markup=False,
+    )
+    shards = sorted(status.shards, key=lambda shard: (shard.follower.state == "running", -shard.follower.ids_behind))
+    print_table(
+        None,
+        ["shard", "state", "ids behind", "for", "files", "cells", "bytes", "location"],
+        [
+            [
+                str(shard.follower.shard),
+                shard.follower.state,
+                f"{shard.follower.ids_behind:,}",
+                duration(shard.follower.behind_s) if shard.follower.behind_s else "-",
+                f"{len(shard.entry.files):,}",
+                f"{sum(file.rows for file in shard.entry.files):,}",
+                bytes_text(sum(file.bytes for file in shard.entry.files)),
+                f"{shard.entry.location:,}",
+            ]
+            for shard in shards[:_SHARDS_SHOWN]
+        ],
+        text_columns=2,
+    )
+    if len(shards) > _SHARDS_SHOWN:
+        note(f"{len(shards) - _SHARDS_SHOWN:,} more shards are not shown; --json has each")
+    for shard in shards[:_SHARDS_SHOWN]:
+        if shard.follower.cause is not None:
+            note(f"shard {shard.follower.shard} {shard.follower.state}: {shard.follower.cause}")
+    for column, counts in status.nulls.items():
+        if counts:
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(counts.items()))
+            note(f"null in {column}: {reasons}")
+    for number, added_id, error in status.skipped[:_SKIPPED_SHOWN]:
+        note(f"shard {number}, added_id {added_id} was exported without its body: {error}")
+    for worker in status.workers:
+        for _, number, reason in worker.reported.get("waits", []):
+            note(f"worker {worker.worker} waits in shard {number}: {reason}")
+
+
+def _totals(status: ExportStatus) -> dict[str, int]:
+    every = [file for shard in status.shards for file in shard.entry.files]
+    return {
+        "files": len(every),
+        "rows": sum(file.rows for file in every),
+        "bytes": sum(file.bytes for file in every),
+        "body_bytes": sum(file.body_bytes for file in every),
+    }
+
+
+def _json(status: ExportStatus) -> dict[str, Any]:
+    return {
+        **asdict(status.definition),
+        "uri": status.uri,
+        "state": status.setting.desired_state,
+        "faults": status.has_faults,
+        **_totals(status),
+        "ids_behind": sum(shard.follower.ids_behind for shard in status.shards),
+        "behind_s": max((shard.follower.behind_s for shard in status.shards), default=0.0),
+        "nulls": {name: dict(counts) for name, counts in status.nulls.items()},
+        "skipped": [
+            {"shard": shard, "added_id": added_id, "error": error} for shard, added_id, error in status.skipped
+        ],
+        "workers": [worker.as_json() for worker in status.workers],
+        "shards": [
+            {
+                "shard": shard.follower.shard,
+                "state": shard.follower.state,
+                "cause": shard.follower.cause,
+                "ids_behind": shard.follower.ids_behind,
+                "behind_s": shard.follower.behind_s,
+                "location": shard.entry.location,
+                "files": [asdict(file) for file in shard.entry.files],
+            }
+            for shard in status.shards
+        ],
+    }

@@ -1,0 +1,274 @@
+"""Administration of exports: preparing them, their worker processes, and their status."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from schemaless.arrow.batches import load
+from schemaless.arrow.fields import TypedColumn, typed_columns
+from schemaless.datastore import Datastore
+from schemaless.errors import InvalidInput
+from schemaless.events import Listener, ignore_events
+from schemaless.export.exporter import Exporter, Pace, follower_name, is_export
+from schemaless.export.manifest import ROOT, Definition, ShardEntry, cells_folder, read_definition, read_shard
+from schemaless.export.target import Target, open_target
+from schemaless.followers import sql
+from schemaless.followers.caught_up import CaughtUp
+from schemaless.followers.membership import Timing
+from schemaless.followers.rows import FollowerRows
+from schemaless.followers.settings import Setting, Settings
+from schemaless.followers.states import DIED, STOPPED
+from schemaless.followers.status import ShardStatus, WorkerStatus, shard_statuses, workers_of
+from schemaless.followers.supervisor import OpenWork, Supervisor
+from schemaless.internals import internals_of
+from schemaless.keys import check_column_name
+from schemaless.opening import Opening, opening_of
+
+DEFAULT_NAME = "parquet"
+"""Name of an export that is given none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportCells:
+    """The work of worker processes that export cells.
+
+    Attributes:
+        opening: opens the datastore.
+        uri: the target.
+        definition: what the export consists of.
+        pace: when a file is written.
+    """
+
+    opening: Opening
+    uri: str
+    definition: Definition
+    pace: Pace
+
+    @property
+    def title(self) -> str:
+        """Description of the work in messages."""
+        return f"export {self.definition.name}"
+
+    @contextmanager
+    def open(self) -> Iterator[OpenWork]:
+        """Open the datastore and the target, in a worker process."""
+        with self.opening.open() as store:
+            internals = internals_of(store)
+            exporter = Exporter(internals, open_target(self.uri), self.definition, self.pace)
+            yield OpenWork(internals.follower_access, [exporter])
+
+
+@dataclass(frozen=True, slots=True)
+class ShardExportStatus:
+    """Status of an export in a shard.
+
+    Attributes:
+        follower: the shard's progress row.
+        entry: what the manifest says.
+    """
+
+    follower: ShardStatus
+    entry: ShardEntry
+
+
+@dataclass(frozen=True, slots=True)
+class ExportStatus:
+    """Status of an export.
+
+    Attributes:
+        definition: what it consists of.
+        uri: its target.
+        setting: its entry in the catalog.
+        shards: its status in each shard.
+        workers: its live workers.
+    """
+
+    definition: Definition
+    uri: str
+    setting: Setting
+    shards: tuple[ShardExportStatus, ...]
+    workers: tuple[WorkerStatus, ...]
+
+    @property
+    def nulls(self) -> Mapping[str, Counter[str]]:
+        """For each typed column, the number of nulls by reason."""
+        totals: dict[str, Counter[str]] = {column.name: Counter() for column in self.columns}
+        for shard in self.shards:
+            for file in shard.entry.files:
+                for name, counts in file.nulls.items():
+                    totals.setdefault(name, Counter()).update(counts)
+        return totals
+
+    @property
+    def columns(self) -> Sequence[TypedColumn]:
+        """The typed columns."""
+        return typed_columns(self.definition.fields, self.definition.columns)
+
+    @property
+    def skipped(self) -> list[tuple[int, int, str]]:
+        """Shard, added_id and error of the cells that were exported without their body."""
+        return [
+            (shard.follower.shard, int(added_id), error)
+            for shard in self.shards
+            for file in shard.entry.files
+            for added_id, error in file.skipped.items()
+        ]
+
+    @property
+    def has_faults(self) -> bool:
+        """True if a shard has stopped or is missing, or a cell was exported without its body."""
+        bad = any(shard.follower.state in (STOPPED, "missing") for shard in self.shards)
+        return bad or bool(self.skipped)
+
+
+def prepare(store: Datastore, uri: str, definition: Definition) -> Definition:
+    """Create an export, or check that the one in the target is the same; return its definition.
+
+    Typed columns may be added: files that are written later have them. Shards that have stopped are started again.
+
+    Args:
+        store: the datastore.
+        uri: the target.
+        definition: what the export is to consist of. With no columns and fields, those of an existing export count.
+
+    Raises:
+        InvalidInput: the target has another export, or the export has another target.
+        ExportFailed: the target cannot be read or written.
+    """
+    load()
+    internals = internals_of(store)
+    target = open_target(uri)
+    uri = target.uri
+    found = read_definition(target)
+    if found is not None:
+        definition = _combined(found, definition, uri)
+    typed_columns(definition.fields, definition.columns)
+    for column in definition.columns or ():
+        check_column_name(column)
+    settings = Settings(internals.follower_access)
+    follower = follower_name(definition.name)
+    before = settings.all().get(follower)
+    if before is not None and before.spec["uri"] != uri:
+        raise InvalidInput(
+            f"export {definition.name} writes to {before.spec['uri']}; give another --name for {uri}, or "
+            f"'schemaless export remove {definition.name} --execute' first"
+        )
+    if definition != found:
+        target.put(ROOT, definition.written(), "prepare")
+    settings.create(follower, {"uri": uri}, lambda shard: 0)
+    _align(store, target, definition)
+    return definition
+
+
+def _combined(found: Definition, wanted: Definition, uri: str) -> Definition:
+    """Return the definition of an existing export with the typed columns that are wanted in addition."""
+    if (found.datastore, found.shard_count, found.name) != (wanted.datastore, wanted.shard_count, wanted.name):
+        raise InvalidInput(
+            f"{uri} has export {found.name} of {found.datastore!r} with {found.shard_count} shards; export "
+            f"{wanted.name} of {wanted.datastore!r} to another target"
+        )
+    columns = wanted.columns if wanted.columns is not None else found.columns
+    if columns != found.columns:
+        exported = "all columns" if found.columns is None else ", ".join(found.columns)
+        raise InvalidInput(
+            f"{uri} has an export of {exported}, which cannot be changed; choose another target and --name"
+        )
+    have = {column.name: column for column in typed_columns(found.fields, found.columns)}
+    for column in typed_columns(wanted.fields, columns):
+        if have.setdefault(column.name, column) != column:
+            raise InvalidInput(
+                f"typed column {column.name} of {uri} is {have[column.name].declared}, not {column.declared}; give the "
+                "new one another name"
+            )
+    fields = tuple(column.declared for column in have.values())
+    return replace(found, fields=fields, latest=found.latest or wanted.latest)
+
+
+def _align(store: Datastore, target: Target, definition: Definition) -> None:
+    """Set progress rows back to what the target has, and start shards that have stopped."""
+    shards = internals_of(store).shards
+    follower = follower_name(definition.name)
+    rows = FollowerRows(shards).look((follower, shard) for shard in range(store.shard_count)).rows
+    for (_, shard), row in rows.items():
+        entry = read_shard(target, shard)
+        location = entry.location
+        if definition.latest:
+            location = 0 if entry.latest is None else min(location, entry.latest.up_to)
+        database = shards.database(shard)
+        if row.location > location:
+            shards.execute(shard, sql.reset(database, follower, location))
+        elif row.state == STOPPED:
+            shards.execute(shard, sql.restart(database, follower, DIED))
+
+
+def export_supervisor(
+    store: Datastore, uri: str, definition: Definition, pace: Pace, workers: int, *, timing: Timing | None = None
+) -> Supervisor:
+    """Return the supervisor of worker processes that export cells; arguments as for ``ExportCells``."""
+    # Each process reads the topology itself, because it may have changed since this process did.
+    work = ExportCells(replace(opening_of(store), topology=None), uri, definition, pace)
+    access = internals_of(store).follower_access
+    return Supervisor(access, work, lambda: [follower_name(definition.name)], workers, timing=timing)
+
+
+def caught_up(store: Datastore, definition: Definition, listener: Listener = ignore_events) -> CaughtUp:
+    """Return a predicate that is true once an export has all cells that exist now."""
+    return CaughtUp(internals_of(store).follower_access, follower_name(definition.name), listener)
+
+
+def exports(store: Datastore) -> dict[str, str]:
+    """Return the targets of all exports, by name."""
+    settings = Settings(internals_of(store).follower_access).all()
+    return {name.partition(":")[2]: str(setting.spec["uri"]) for name, setting in settings.items() if is_export(name)}
+
+
+def export_status(store: Datastore, name: str) -> ExportStatus:
+    """Return the status of an export.
+
+    Raises:
+        InvalidInput: the export does not exist, or its target has no manifest.
+        ExportFailed: the target cannot be read.
+    """
+    access = internals_of(store).follower_access
+    follower = follower_name(name)
+    setting = Settings(access).get(follower)
+    uri = str(setting.spec["uri"])
+    target = open_target(uri)
+    definition = read_definition(target)
+    if definition is None:
+        raise InvalidInput(
+            f"{uri} has no {ROOT}, but export {name} writes there; is the folder mounted? Otherwise, "
+            "'schemaless export parquet' writes it anew"
+        )
+    missing = "it has no progress row here; 'schemaless export parquet' makes one after 'schemaless export remove'"
+    shards = tuple(
+        ShardExportStatus(status, read_shard(target, status.shard))
+        for status in shard_statuses(access, follower, missing)
+    )
+    return ExportStatus(definition, uri, setting, shards, tuple(workers_of(access, follower)))
+
+
+def remove(store: Datastore, name: str) -> None:
+    """Delete the progress of an export; its files stay.
+
+    Raises:
+        InvalidInput: the export does not exist.
+    """
+    settings = Settings(internals_of(store).follower_access)
+    settings.get(follower_name(name))
+    settings.remove(follower_name(name))
+
+
+def file_names(target: Target, definition: Definition, *, latest: bool = False) -> list[str]:
+    """Return the names of the files that the manifest lists, in the order of shards and cells."""
+    names = []
+    for shard in range(definition.shard_count):
+        entry = read_shard(target, shard)
+        if latest and entry.latest is not None:
+            names.append(f"latest/{shard:04d}/{entry.latest.name}")
+        elif not latest:
+            names += [f"{cells_folder(shard)}/{file.name}" for file in entry.files]
+    return names

@@ -1,0 +1,295 @@
+"""The follower that exports cells: it reads the change feed from the manifest's location and writes one file at a time.
+
+The manifest says how far a shard is, not the follower's row: the row assigns the shard to a worker and shows the lag.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from schemaless.arrow.batches import Batches
+from schemaless.arrow.fields import typed_columns
+from schemaless.cell import StoredCell
+from schemaless.cells.paging import Row
+from schemaless.codec.exact_text import exact_text
+from schemaless.errors import CorruptBody, ExportFailed, LocationLost, SchemalessError
+from schemaless.export.latest import latest_file
+from schemaless.export.manifest import DataFile, Definition, ShardWriter, cells_folder
+from schemaless.export.parquet import CellFile
+from schemaless.export.target import Target
+from schemaless.followers.handler_context import HandlerContext, Interrupted
+from schemaless.followers.lease_state import LeaseState
+from schemaless.followers.states import STOPPED
+from schemaless.internals import Internals
+
+_log = logging.getLogger("schemaless")
+
+_PAGE_CELLS: Final = 1_000
+_POLL_S: Final = 5.0
+"""Maximum pause before a shard whose cells are too few for a file is looked at again, in seconds."""
+
+_BODY_BYTES: Final = 500
+"""Assumed size of a body as JSON text, before the first file of a shard."""
+
+_KIND: Final = "export:"
+
+
+def follower_name(export: str) -> str:
+    """Return the name of an export's follower."""
+    return _KIND + export
+
+
+def is_export(follower: str) -> bool:
+    """Return whether a follower belongs to an export."""
+    return follower.startswith(_KIND)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """When a file is written.
+
+    Attributes:
+        file_bytes: a file has bodies of about this size at most, as JSON text.
+        min_bytes: a file is not written for less,
+        max_age_s: unless the first of its cells is older than this, in seconds.
+        once: write what there is, stop at the first error of a shard, and wait for nothing.
+        skip_corrupt: export cells whose body does not decode with a null body.
+    """
+
+    file_bytes: int = 256 << 20
+    min_bytes: int = 32 << 20
+    max_age_s: float = 900.0
+    once: bool = False
+    skip_corrupt: bool = False
+
+
+class _End(NamedTuple):
+    """Where the read of a file's cells ended, and whether that is the end of the feed."""
+
+    location: int
+    is_end: bool
+
+
+class ShardExport:
+    """The export of one shard, for as long as no other writer takes over.
+
+    Args:
+        internals: the open datastore.
+        target: where the export is.
+        definition: what it consists of.
+        pace: when a file is written.
+        shard: the shard.
+
+    Attributes:
+        location: every cell up to this added_id has been exported, or does not belong to the export.
+        writer: writes the shard's part of the manifest.
+
+    Raises:
+        LeaseLost: another writer has begun at the same time.
+        ExportFailed: the target cannot be read or written.
+    """
+
+    def __init__(self, internals: Internals, target: Target, definition: Definition, pace: Pace, shard: int) -> None:
+        self.writer = ShardWriter(target, shard)
+        self.location = self.writer.entry.location
+        self._internals = internals
+        self._target = target
+        self._definition = definition
+        self._pace = pace
+        self._shard = shard
+        self._columns = typed_columns(definition.fields, definition.columns)
+        limits, dictionaries = internals.limits, internals.dictionaries
+        self._batches = Batches(
+            self._columns, lambda body: exact_text(body, limits, dictionaries), keep_corrupt=pace.skip_corrupt
+        )
+
+    @property
+    def mean_bytes(self) -> int:
+        """Mean size of an exported body, by the last file."""
+        files = self.writer.entry.files
+        return max(1, files[-1].body_bytes // files[-1].rows) if files and files[-1].rows else _BODY_BYTES
+
+    @property
+    def is_latest_behind(self) -> bool:
+        """Whether the file of the latest versions lacks cells of the other files."""
+        latest = self.writer.entry.latest
+        return self._definition.latest and self.writer.entry.location > (0 if latest is None else latest.up_to)
+
+    def recover(self, check: Callable[[], None]) -> None:
+        """Complete the change that a writer announced before it died.
+
+        Args:
+            check: called after each page; it raises an error to stop.
+        """
+        pending = self.writer.entry.pending
+        if pending is None:
+            return
+        file, replaced = pending
+        name = f"{cells_folder(self._shard)}/{file.name}"
+        if self._target.sha256(name) == file.sha256:
+            self.writer.complete()
+            self._target.delete([f"{cells_folder(self._shard)}/{each}" for each in replaced if each != file.name])
+        elif replaced:
+            # The files that it was to replace are still there.
+            self.writer.update(pending=None)
+        else:
+            built, _ = self._build(file.after, file.up_to, check)
+            self._publish(built, file.after, file.up_to)
+        self.location = max(self.location, self.writer.entry.location)
+
+    def write_next(self, check: Callable[[], None]) -> tuple[int, bool]:
+        """Write the next file; return its number of cells, and whether the end of the feed was reached."""
+        built, end = self._build(self.location, None, check)
+        if built.rows:
+            self._publish(built, self.writer.entry.location, end.location)
+        self.location = max(self.location, end.location)
+        return built.rows, end.is_end
+
+    def write_latest(self) -> None:
+        """Bring the file of the latest versions up to date."""
+        file, content = latest_file(self._target, self._shard, self.writer.entry)
+        self.writer.put(f"latest/{self._shard:04d}/{file.name}", content)
+        self.writer.update(latest=file)
+
+    def _build(self, after: int, up_to: int | None, check: Callable[[], None]) -> tuple[CellFile, _End]:
+        """Read the cells after a location, up to an added_id or until the file is full."""
+        built = CellFile(self._columns, self._batches)
+        columns, changes = self._definition.columns, self._internals.changes
+        only = columns[0] if columns is not None and len(columns) == 1 else None
+        while built.body_bytes < self._pace.file_bytes or up_to is not None:
+            check()
+            room = max(0, self._pace.file_bytes - built.body_bytes) if up_to is None else self._pace.file_bytes
+            limit = min(_PAGE_CELLS, room // self.mean_bytes + 1)
+            page = changes.page(self._shard, after, limit, only, "primary")
+            rows: Sequence[Row] = page.rows
+            if columns is not None and only is None:
+                rows = [row for row in rows if row[2] in columns]
+            if up_to is not None:
+                rows = [row for row in rows if row[0] <= up_to]
+            built.add(rows, self._shard)
+            if page.next_location == after or (up_to is not None and page.next_location >= up_to):
+                return built, _End(after if up_to is None else up_to, True)
+            after = page.next_location
+        return built, _End(after, False)
+
+    def _publish(self, built: CellFile, after: int, up_to: int) -> None:
+        file, content = built.close(after, up_to)
+        self.writer.announce(file)
+        self.writer.put(f"{cells_folder(self._shard)}/{file.name}", content)
+        self.writer.complete()
+
+
+class Exporter:
+    """Handles cells by exporting them.
+
+    Attributes:
+        name: the follower's name.
+        column: the only exported column; None for several.
+        timeout_s: None: writing a file has no timeout of its own.
+
+    Args:
+        internals: the open datastore.
+        target: where the export is.
+        definition: what it consists of.
+        pace: when a file is written.
+    """
+
+    timeout_s = None
+
+    def __init__(self, internals: Internals, target: Target, definition: Definition, pace: Pace) -> None:
+        self.name = follower_name(definition.name)
+        self.column = definition.columns[0] if definition.columns and len(definition.columns) == 1 else None
+        self._internals = internals
+        self._target = target
+        self._definition = definition
+        self._pace = pace
+        self._open: dict[int, tuple[LeaseState, ShardExport]] = {}
+
+    def handle_batch(self, context: HandlerContext, pages: Sequence[tuple[LeaseState, Sequence[StoredCell]]]) -> bool:
+        """Do nothing: each shard has files of its own."""
+        return False
+
+    def replay(self, context: HandlerContext, lease: LeaseState) -> None:
+        """Do nothing: cells of an export are never parked."""
+
+    def handle(self, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell]) -> bool:
+        """Write the next file, if there is enough for one; return True only if no cell of the page is exported."""
+        # Exporting cells twice is harmless: no care is needed after the crash of a previous owner.
+        lease.careful = 0
+        if not cells:
+            return True
+        try:
+            self._handle(context, lease, cells)
+        except (Interrupted, KeyboardInterrupt):
+            raise
+        except SchemalessError as error:
+            self._open.pop(lease.pair[1], None)
+            if self._pace.once and isinstance(error, CorruptBody | ExportFailed | LocationLost):
+                self._stop(context, lease, error)
+                return False
+            raise
+        except Exception as error:
+            self._open.pop(lease.pair[1], None)
+            if not lease.failures:
+                _log.exception("%s: cannot export shard %d", *lease.pair)
+            # Any other exception would end this worker, and then every worker that takes over the shard.
+            raise ExportFailed(f"{type(error).__name__}: {error}") from error
+        return False
+
+    def _handle(self, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell]) -> None:
+        def check() -> None:
+            context.check_active(lease)
+
+        check()
+        export = self._export(lease, check)
+        if lease.reached < export.location:
+            # The manifest is ahead of the row, because the last owner was killed between the two.
+            self._advance(context, lease, export.location, 0)
+            return
+        if (wait_s := self._wait_s(export, lease, cells)) > 0:
+            lease.defer(wait_s, "collecting cells for a file")
+            return
+        rows, is_end = export.write_next(check)
+        if is_end and export.is_latest_behind:
+            export.write_latest()
+        self._advance(context, lease, export.location, rows)
+
+    def _advance(self, context: HandlerContext, lease: LeaseState, location: int, rows: int) -> None:
+        if location > lease.reached:
+            context.advance(lease, location, cells=rows)
+
+    def _export(self, lease: LeaseState, check: Callable[[], None]) -> ShardExport:
+        shard = lease.pair[1]
+        held, export = self._open.get(shard, (None, None))
+        if held is not lease or export is None:
+            export = ShardExport(self._internals, self._target, self._definition, self._pace, shard)
+            export.recover(check)
+            if export.is_latest_behind:
+                export.write_latest()
+            self._open[shard] = lease, export
+        return export
+
+    def _wait_s(self, export: ShardExport, lease: LeaseState, cells: Sequence[StoredCell]) -> float:
+        """Return how long to wait for more cells, in seconds; 0 to write a file now."""
+        if self._pace.once or (lease.top - export.location) * export.mean_bytes >= self._pace.min_bytes:
+            return 0.0
+        first = next((cell for cell in cells if cell.added_id > export.location), None)
+        if first is None:
+            return 0.0
+        age_s = (datetime.now(UTC) - first.created_at).total_seconds()
+        return max(0.0, min(_POLL_S, self._pace.max_age_s - age_s))
+
+    def _stop(self, context: HandlerContext, lease: LeaseState, error: SchemalessError) -> None:
+        context.rows.stop(lease.move, str(error))
+        context.recorded(lease)
+        lease.state = STOPPED
+        _log.warning("%s: shard %d has stopped: %s", *lease.pair, error)
+
+
+def skipped(files: Sequence[DataFile]) -> dict[str, str]:
+    """Return the errors of the cells that were exported without their body, by added_id."""
+    return {added_id: error for file in files for added_id, error in file.skipped.items()}

@@ -1,0 +1,50 @@
+"""The file of the latest versions: for each row and column, the cell with the highest ref_key."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from schemaless.arrow.batches import load
+from schemaless.errors import ExportFailed
+from schemaless.export.manifest import DataFile, ShardEntry, cells_folder
+from schemaless.export.parquet import GroupWriter, described, read_table
+from schemaless.export.target import Target
+
+NAME: Final = "latest.parquet"
+_KEY: Final = ["row_key", "column_name"]
+
+
+def latest_file(target: Target, shard: int, entry: ShardEntry) -> tuple[DataFile, Any]:
+    """Return the description and the content of a shard's file of the latest versions.
+
+    It is made of the previous one and of the files since then.
+
+    Raises:
+        ExportFailed: a file cannot be read.
+    """
+    pa = load()
+    old = entry.latest
+    names = [f"latest/{shard:04d}/{old.name}"] if old is not None else []
+    since = 0 if old is None else old.up_to
+    names += [f"{cells_folder(shard)}/{file.name}" for file in entry.files if file.up_to > since]
+    try:
+        tables = [read_table(target.open_input(name)) for name in names]
+    except (OSError, pa.ArrowException) as error:
+        raise ExportFailed(f"{target.uri}: cannot read files of shard {shard}: {error}") from error
+    table = pa.concat_tables(tables, promote_options="default")
+    writer = GroupWriter(table.schema)
+    writer.add(newest(table))
+    content = writer.close()
+    up_to = max([since, *(file.up_to for file in entry.files)])
+    rows = load("pyarrow.parquet").ParquetFile(pa.BufferReader(content)).metadata.num_rows
+    fields = entry.files[-1].fields if entry.files else ()
+    return described(DataFile(NAME, 0, up_to, rows, 0, 0, "", fields), content), content
+
+
+def newest(table: Any) -> Any:
+    """Return the rows of a table with the highest ref_key of each row and column, in the order of their added_ids."""
+    pa = load()
+    keys = table.select([*_KEY, "ref_key"]).append_column("place", pa.array(range(table.num_rows), pa.int64()))
+    order = keys.sort_by([("row_key", "ascending"), ("column_name", "ascending"), ("ref_key", "descending")])
+    first = order.group_by(_KEY, use_threads=False).aggregate([("place", "first")])
+    return table.take(first["place_first"]).sort_by("added_id").combine_chunks()

@@ -1,0 +1,323 @@
+"""The manifest of an export, which alone says what the export holds and how far it is.
+
+``manifest.json`` describes the export. Each shard has a folder of entries, such as
+``manifest/0003/FENCE-WRITER-GENERATION.json``; the one with the highest name counts, and lists the shard's files.
+Entries are written, never changed.
+
+A writer fences off all earlier ones before it changes anything: it writes an entry with a higher fence, removes their
+temporary files, and only then reads the entry that counts. To add a file, it writes the file under a temporary name,
+announces it in an entry, checks that its own fence is still the highest, renames the file, and lists it in a further
+entry. So a writer that was suspended, and wakes up when another one has taken over,
+
+- finds the higher fence at its check, or its temporary file gone when it renames, and stops;
+- or has announced its file before the other one read the manifest. The other one then completes that very file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+from schemaless.errors import ExportFailed, InvalidInput, LeaseLost
+from schemaless.export.target import Target, Vanished
+
+FORMAT: Final = 1
+ROOT: Final = "manifest.json"
+_ENTRY: Final = re.compile(r"(\d{10})-([0-9a-f]{8})-(\d{10})\.(json|fence)\Z")
+_KEPT: Final = 3
+"""Number of a shard's latest entries that are kept, for readers that have listed them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What an export consists of.
+
+    Attributes:
+        name: name of the export, and of its follower.
+        datastore: name of the datastore.
+        shard_count: its number of shards.
+        columns: the exported columns of the datastore; None for all.
+        fields: declarations of the typed columns.
+        latest: also keep a file of the latest versions for each shard.
+    """
+
+    name: str
+    datastore: str
+    shard_count: int
+    columns: tuple[str, ...] | None
+    fields: tuple[str, ...]
+    latest: bool = False
+
+    def written(self) -> bytes:
+        """Return the definition as ``manifest.json`` has it."""
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1).encode() + b"\n"
+
+    @classmethod
+    def parse(cls, content: bytes, uri: str) -> Definition:
+        """Return the definition of a ``manifest.json``.
+
+        Raises:
+            InvalidInput: another version of this library wrote it, or another program.
+        """
+        try:
+            found = json.loads(content)
+            if found.pop("format") != FORMAT:
+                raise ValueError("another format")
+            found["columns"] = None if found["columns"] is None else tuple(found["columns"])
+            return cls(**{**found, "fields": tuple(found["fields"])})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InvalidInput(
+                f"{uri}/{ROOT} is not the manifest of an export that this version reads ({error}); export to an empty "
+                "target"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file.
+
+    Attributes:
+        name: its name in the shard's folder.
+        after: the file has the shard's cells with a higher added_id,
+        up_to: and up to this one.
+        rows: number of cells.
+        bytes: size of the file.
+        body_bytes: size of the bodies as JSON text.
+        sha256: checksum of the file, in hexadecimal.
+        fields: declarations of its typed columns.
+        nulls: for each typed column, the number of nulls by reason.
+        skipped: error of each cell whose body does not decode, by added_id.
+    """
+
+    name: str
+    after: int
+    up_to: int
+    rows: int
+    bytes: int
+    body_bytes: int
+    sha256: str
+    fields: tuple[str, ...] = ()
+    nulls: dict[str, dict[str, int]] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+
+class Pending(NamedTuple):
+    """A change that a writer has announced.
+
+    Attributes:
+        file: the file that it is writing.
+        replaced: names of the files whose place it takes; empty for new cells.
+    """
+
+    file: DataFile
+    replaced: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEntry:
+    """What an entry says about a shard.
+
+    Attributes:
+        location: every cell up to this added_id is in the files.
+        files: the files in the order of their cells.
+        latest: the file of the latest versions; None if there is none.
+        pending: the change that has been announced and not completed.
+    """
+
+    location: int = 0
+    files: tuple[DataFile, ...] = ()
+    latest: DataFile | None = None
+    pending: Pending | None = None
+
+    def written(self) -> bytes:
+        """Return the entry as its file has it."""
+        return json.dumps({"format": FORMAT, **asdict(self)}).encode()
+
+    @classmethod
+    def parse(cls, content: bytes) -> ShardEntry:
+        """Return the entry of a file."""
+        found = json.loads(content)
+        pending = found["pending"]
+        return cls(
+            found["location"],
+            tuple(_file(each) for each in found["files"]),
+            None if found["latest"] is None else _file(found["latest"]),
+            None if pending is None else Pending(_file(pending[0]), tuple(pending[1])),
+        )
+
+    def completed(self) -> ShardEntry:
+        """Return the entry once the announced change has been made."""
+        assert self.pending is not None
+        file, replaced = self.pending
+        kept = [each for each in self.files if each.name not in (*replaced, file.name)]
+        files = tuple(sorted([*kept, file], key=lambda each: each.after))
+        return replace(self, location=max(self.location, file.up_to), files=files, pending=None)
+
+
+def _file(found: dict[str, Any]) -> DataFile:
+    return DataFile(**{**found, "fields": tuple(found["fields"])})
+
+
+def cells_folder(shard: int) -> str:
+    """Return the folder of a shard's files."""
+    return f"cells/{shard:04d}"
+
+
+def file_name(after: int, up_to: int) -> str:
+    """Return the name of the file with the cells of a range of added_ids."""
+    return f"{after:020d}-{up_to:020d}.parquet"
+
+
+def read_definition(target: Target) -> Definition | None:
+    """Return the definition of the export in a target; None if it is empty."""
+    try:
+        return Definition.parse(target.read(ROOT), target.uri)
+    except FileNotFoundError:
+        return None
+
+
+def read_shard(target: Target, shard: int) -> ShardEntry:
+    """Return the entry of a shard that counts; an empty one if there is none."""
+    for _ in range(_KEPT):
+        names = _entries(target, shard)
+        if not any(parsed.has_content for parsed in names):
+            return ShardEntry()
+        latest = max(parsed for parsed in names if parsed.has_content)
+        try:
+            return _read(target, shard, latest)
+        except FileNotFoundError:
+            # A writer has written several entries since they were listed.
+            continue
+    raise ExportFailed(f"{target.uri}: the manifest of shard {shard} changes faster than it can be read; try again")
+
+
+class _Place(NamedTuple):
+    """The name of an entry; the order of places is the order of entries."""
+
+    fence: int
+    writer: str
+    generation: int
+    has_content: bool
+
+    @property
+    def name(self) -> str:
+        """Name of the entry's file."""
+        kind = "json" if self.has_content else "fence"
+        return f"{self.fence:010d}-{self.writer}-{self.generation:010d}.{kind}"
+
+
+def _folder(shard: int) -> str:
+    return f"manifest/{shard:04d}"
+
+
+def _entries(target: Target, shard: int) -> list[_Place]:
+    found = (_ENTRY.match(name) for name in target.names(_folder(shard)))
+    return [_Place(int(each[1]), each[2], int(each[3]), each[4] == "json") for each in found if each is not None]
+
+
+def _read(target: Target, shard: int, place: _Place) -> ShardEntry:
+    try:
+        return ShardEntry.parse(target.read(f"{_folder(shard)}/{place.name}"))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ExportFailed(
+            f"{target.uri}/{_folder(shard)}/{place.name} is damaged ({error}); delete it, and the entry before it "
+            "counts"
+        ) from error
+
+
+class ShardWriter:
+    """The one writer of a shard's part of an export, until another one fences it off.
+
+    Attributes:
+        entry: the shard's entry that counts.
+        token: random name of the writer, which its temporary files have.
+
+    Args:
+        target: where the export is.
+        shard: the shard.
+
+    Raises:
+        LeaseLost: another writer has begun at the same time.
+        ExportFailed: the target cannot be read or written.
+    """
+
+    def __init__(self, target: Target, shard: int) -> None:
+        self.token = secrets.token_hex(4)
+        self._target = target
+        self._shard = shard
+        self._generation = 0
+        self._fence = 1 + max((place.fence for place in _entries(target, shard)), default=0)
+        self._put(None)
+        target.remove_temporary(f"{shard:04d}-", but=self.token)
+        self.check()
+        self.entry = read_shard(target, shard)
+
+    def check(self) -> None:
+        """Check that no other writer has taken over.
+
+        Raises:
+            LeaseLost: another writer has.
+        """
+        mine = (self._fence, self.token)
+        if any((place.fence, place.writer) > mine for place in _entries(self._target, self._shard)):
+            raise LeaseLost(f"another process has taken over shard {self._shard} of the export in {self._target.uri}")
+
+    def announce(self, file: DataFile, replaced: Sequence[str] = ()) -> None:
+        """Announce a change, before it is made."""
+        self._write(replace(self.entry, pending=Pending(file, tuple(replaced))))
+
+    def complete(self, *, latest: DataFile | None = None) -> None:
+        """List the file that was announced, once it is in its place."""
+        entry = self.entry.completed()
+        self._write(entry if latest is None else replace(entry, latest=latest))
+
+    def update(self, **changes: Any) -> None:
+        """Change attributes of the entry."""
+        self._write(replace(self.entry, **changes))
+
+    def put(self, name: str, content: Any) -> None:
+        """Write a file of the shard, unless another writer has taken over.
+
+        Raises:
+            LeaseLost: another writer has; nothing became visible.
+        """
+        try:
+            self._target.put(name, content, self.token, self.check)
+        except (Vanished, FileNotFoundError) as error:
+            raise self._lost() from error
+
+    def replace(self, folder: str, file: DataFile, content: Any, replaced: Sequence[str]) -> None:
+        """Write a file in place of others; raises what ``put`` does."""
+        try:
+            self._target.replace(folder, file.name, content, replaced, self.token, self.check)
+        except (Vanished, FileNotFoundError) as error:
+            raise self._lost() from error
+
+    def _write(self, entry: ShardEntry) -> None:
+        self._generation += 1
+        try:
+            self._put(entry)
+        except (Vanished, FileNotFoundError) as error:
+            raise self._lost() from error
+        self.entry = entry
+        self._prune()
+
+    def _put(self, entry: ShardEntry | None) -> None:
+        place = _Place(self._fence, self.token, self._generation, entry is not None)
+        content = b"" if entry is None else entry.written()
+        self._target.put(f"{_folder(self._shard)}/{place.name}", content, self.token)
+
+    def _prune(self) -> None:
+        """Delete entries that no reader needs. The highest fence stays, so fences only rise."""
+        places = _entries(self._target, self._shard)
+        content = sorted(place for place in places if place.has_content)
+        fences = sorted(place for place in places if not place.has_content)
+        old = [*content[:-_KEPT], *(place for place in fences if place.fence < self._fence)]
+        self._target.delete([f"{_folder(self._shard)}/{place.name}" for place in old])
+
+    def _lost(self) -> LeaseLost:
+        return LeaseLost(f"another process has taken over shard {self._shard} of the export in {self._target.uri}")

@@ -1,0 +1,126 @@
+"""Parquet files of cells. The same cells, columns and version of pyarrow give the same bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from schemaless.arrow.batches import Batch, Batches, load
+from schemaless.arrow.fields import TypedColumn
+from schemaless.cells.paging import Row
+from schemaless.export.manifest import DataFile, file_name
+
+_ROWS_PER_GROUP: Final = 32_768
+"""Rows of a row group. A fixed number, so that the sizes of pages do not change the file."""
+
+_OPTIONS: Final = {"compression": "zstd", "compression_level": 3, "use_dictionary": ["column_name", "shard"]}
+"""Settings of the writer. Keys and bodies hardly repeat, so a dictionary of them costs time and saves nothing."""
+
+
+class GroupWriter:
+    """Writes batches to a Parquet file in memory, in row groups of a fixed number of rows.
+
+    Args:
+        schema: schema of the batches.
+    """
+
+    def __init__(self, schema: Any) -> None:
+        self._pa = load()
+        self._sink = self._pa.BufferOutputStream()
+        self._schema = schema
+        self._writer = load("pyarrow.parquet").ParquetWriter(self._sink, schema, **_OPTIONS)
+        self._pending: list[Any] = []
+        self._rows = 0
+
+    def add(self, batch: Any) -> None:
+        """Add a record batch, or a table."""
+        self._pending.append(batch if hasattr(batch, "combine_chunks") else self._pa.Table.from_batches([batch]))
+        self._rows += batch.num_rows
+        if self._rows >= _ROWS_PER_GROUP:
+            self._write(whole=False)
+
+    def close(self) -> Any:
+        """Return the file as a buffer."""
+        self._write(whole=True)
+        self._writer.close()
+        return self._sink.getvalue()
+
+    def _write(self, *, whole: bool) -> None:
+        if not self._rows:
+            return
+        table = self._pa.concat_tables(self._pending)
+        start = 0
+        while self._rows >= _ROWS_PER_GROUP or (whole and self._rows):
+            group = table.slice(start, _ROWS_PER_GROUP)
+            # Chunks would show in the bytes of the file.
+            self._writer.write_table(group.combine_chunks(), row_group_size=_ROWS_PER_GROUP)
+            start += group.num_rows
+            self._rows -= group.num_rows
+        self._pending = [table.slice(start)] if self._rows else []
+
+
+@dataclass(slots=True)
+class CellFile:
+    """A file of cells that is being built.
+
+    Args:
+        columns: the typed columns.
+        batches: builds the batches.
+
+    Attributes:
+        rows: number of cells.
+        body_bytes: size of their bodies as JSON text.
+    """
+
+    columns: Sequence[TypedColumn]
+    batches: Batches
+    rows: int = 0
+    body_bytes: int = 0
+    _writer: GroupWriter = field(init=False)
+    _nulls: list[Counter[str]] = field(init=False)
+    _skipped: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._writer = GroupWriter(self.batches.schema)
+        self._nulls = [Counter() for _ in self.columns]
+
+    def add(self, rows: Sequence[Row], shard: int) -> None:
+        """Add cells, in the order of their added_ids.
+
+        Raises:
+            CorruptBody: a body does not decode; the error names the cell.
+        """
+        if not rows:
+            return
+        batch: Batch = self.batches.batch(rows, shard)
+        self._writer.add(batch.batch)
+        self.rows += len(rows)
+        self.body_bytes += batch.body_bytes
+        for total, nulls in zip(self._nulls, batch.nulls, strict=True):
+            total.update(nulls)
+        self._skipped |= {str(added_id): error for added_id, error in batch.skipped.items()}
+
+    def close(self, after: int, up_to: int) -> tuple[DataFile, Any]:
+        """Return the file's description and its content, as a buffer."""
+        content = self._writer.close()
+        nulls = {column.name: dict(counts) for column, counts in zip(self.columns, self._nulls, strict=True)}
+        fields = tuple(column.declared for column in self.columns)
+        return described(
+            DataFile(
+                file_name(after, up_to), after, up_to, self.rows, 0, self.body_bytes, "", fields, nulls, self._skipped
+            ),
+            content,
+        ), content
+
+
+def described(file: DataFile, content: Any) -> DataFile:
+    """Return a file's description with the size and checksum of its content."""
+    return replace(file, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+def read_table(source: Any, columns: Sequence[str] | None = None) -> Any:
+    """Return the table of a Parquet file."""
+    return load("pyarrow.parquet").read_table(source, columns=columns, partitioning=None)

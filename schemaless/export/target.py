@@ -1,0 +1,308 @@
+"""Where an export writes: a local folder, or any file system that ``pyarrow.fs`` opens by URI.
+
+A file appears whole or not at all. In a local folder it is written under another name, synced and renamed; an object
+store makes an object visible once it is complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import hashlib
+import os
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from schemaless.arrow.batches import load
+from schemaless.errors import ExportFailed, InvalidInput
+
+TEMPORARY: Final = "tmp"
+"""Folder of files that are still being written, outside of the folders that readers list."""
+
+_AT_FDCWD: Final = -100
+_RENAME_EXCHANGE: Final = 2
+
+Check = Callable[[], None]
+"""Function called right before a file becomes visible; it raises an error if the writer may not continue."""
+
+
+class Vanished(Exception):
+    """A temporary file is gone: another writer has taken over its shard and removed it."""
+
+
+class Target(ABC):
+    """A place that holds an export. Names are relative paths with slashes.
+
+    Attributes:
+        uri: the place, as the user named it.
+    """
+
+    uri: str
+
+    @abstractmethod
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the files in a folder, without the folder; none if it does not exist."""
+
+    @abstractmethod
+    def read(self, name: str) -> bytes:
+        """Return a file's contents.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+
+    @abstractmethod
+    def put(self, name: str, content: Any, writer: str, check: Check | None = None) -> None:
+        """Write a file, whole and durable, over an existing one of that name.
+
+        Args:
+            name: its name.
+            content: its bytes, or a buffer.
+            writer: names the temporary file.
+            check: called once the content is durable, before the file becomes visible.
+
+        Raises:
+            Vanished: another writer has removed the temporary file.
+        """
+
+    @abstractmethod
+    def delete(self, names: Collection[str]) -> None:
+        """Delete files; those that do not exist are ignored."""
+
+    @abstractmethod
+    def open_input(self, name: str) -> Any:
+        """Return a file as an input of ``pyarrow.parquet``."""
+
+    def replace(self, folder: str, name: str, content: Any, replaced: Sequence[str], writer: str, check: Check) -> None:
+        """Write a file that takes the place of others in the same folder, and delete those."""
+        self.put(f"{folder}/{name}", content, writer, check)
+        self.delete([f"{folder}/{each}" for each in replaced])
+
+    @abstractmethod
+    def remove_temporary(self, prefix: str, *, but: str) -> None:
+        """Delete temporary files of writers other than ``but``, whose names begin with ``prefix``."""
+
+    def sha256(self, name: str) -> str | None:
+        """Return the checksum of a file in hexadecimal; None if there is no such file."""
+        try:
+            return hashlib.sha256(self.read(name)).hexdigest()
+        except FileNotFoundError:
+            return None
+
+
+def open_target(uri: str) -> Target:
+    """Return the target that a path or URI names; nothing is created.
+
+    Raises:
+        InvalidInput: the URI is not one that pyarrow opens.
+    """
+    if "://" not in uri or uri.startswith("file://"):
+        return LocalTarget(Path(uri.removeprefix("file://")))
+    fs = load("pyarrow.fs")
+    try:
+        filesystem, root = fs.FileSystem.from_uri(uri)
+    except Exception as error:
+        raise InvalidInput(f"cannot open {uri}: {error}; give a folder, or a URI that pyarrow.fs opens") from error
+    return ObjectTarget(filesystem, root, uri)
+
+
+@contextmanager
+def _naming(uri: str, name: str) -> Iterator[None]:
+    """Turn an error of the file system into ``ExportFailed``; a missing file is passed on."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ExportFailed(f"{uri}, {name}: {error}; correct that and run the same command again") from error
+
+
+class LocalTarget(Target):
+    """A folder of this machine or of a network file system with atomic renames."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.absolute()
+        self.uri = str(self._root)
+        self._folders: set[Path] = set()
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the files in a folder."""
+        with _naming(self.uri, folder):
+            try:
+                return [entry.name for entry in os.scandir(self._root / folder) if entry.is_file()]
+            except FileNotFoundError:
+                return []
+
+    def read(self, name: str) -> bytes:
+        """Return a file's contents."""
+        with _naming(self.uri, name):
+            return (self._root / name).read_bytes()
+
+    def put(self, name: str, content: Any, writer: str, check: Check | None = None) -> None:
+        """Write a file under a temporary name, sync it, and rename it."""
+        with _naming(self.uri, name):
+            path = self._root / name
+            self._make(path.parent)
+            temporary = self._write(name, content, writer)
+            try:
+                if check is not None:
+                    check()
+                self._rename(temporary, path)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+
+    def replace(self, folder: str, name: str, content: Any, replaced: Sequence[str], writer: str, check: Check) -> None:
+        """Exchange the folder for one that has the new file in place of the others, in one step where possible."""
+        with _naming(self.uri, f"{folder}/{name}"):
+            here = self._root / folder
+            beside = self._root / TEMPORARY / f"{self._prefix(folder)}-{writer}-folder"
+            shutil.rmtree(beside, ignore_errors=True)
+            self._make(beside)
+            for each in self.names(folder):
+                if each not in replaced and each != name:
+                    os.link(here / each, beside / each)
+            self._write(f"{folder}/{name}", content, writer).replace(beside / name)
+            self._sync(beside)
+            try:
+                check()
+                if _exchange(here, beside):
+                    self._sync(here.parent)
+                else:
+                    # Readers that list the folder between the two steps see some rows twice.
+                    self._rename(beside / name, here / name)
+                    self.delete([f"{folder}/{each}" for each in replaced])
+            finally:
+                shutil.rmtree(beside, ignore_errors=True)
+
+    def delete(self, names: Collection[str]) -> None:
+        """Delete files."""
+        for name in names:
+            with _naming(self.uri, name):
+                (self._root / name).unlink(missing_ok=True)
+
+    def open_input(self, name: str) -> Any:
+        """Return the path of a file."""
+        return str(self._root / name)
+
+    def remove_temporary(self, prefix: str, *, but: str) -> None:
+        """Delete temporary files of other writers: their renames fail from then on."""
+        folder = self._root / TEMPORARY
+        with _naming(self.uri, TEMPORARY), contextlib.suppress(FileNotFoundError):
+            for entry in os.scandir(folder):
+                if entry.name.startswith(prefix) and f"-{but}-" not in entry.name:
+                    if entry.is_dir():
+                        shutil.rmtree(entry.path, ignore_errors=True)
+                    else:
+                        Path(entry.path).unlink(missing_ok=True)
+
+    def _write(self, name: str, content: Any, writer: str) -> Path:
+        folder = self._root / TEMPORARY
+        self._make(folder)
+        temporary = folder / f"{self._prefix(name)}-{writer}-{name.rpartition('/')[2]}"
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        return temporary
+
+    def _rename(self, temporary: Path, path: Path) -> None:
+        try:
+            temporary.replace(path)
+        except FileNotFoundError as error:
+            raise Vanished(str(temporary)) from error
+        self._sync(path.parent)
+
+    def _make(self, folder: Path) -> None:
+        """Create a folder and make it durable."""
+        if folder in self._folders:
+            return
+        missing = [each for each in (folder, *folder.parents) if not each.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        for each in missing:
+            self._sync(each.parent)
+        if folder.name != TEMPORARY and TEMPORARY not in folder.parts[len(self._root.parts) :]:
+            self._folders.add(folder)
+
+    @staticmethod
+    def _prefix(name: str) -> str:
+        """Return the folder of a name as one word: the shard, for files of a shard."""
+        return name.rpartition("/")[0].rpartition("/")[2] or "root"
+
+    @staticmethod
+    def _sync(folder: Path) -> None:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two folders in one step; return False if the file system or the system cannot."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        return False
+    raise OSError(number, os.strerror(number), str(one))
+
+
+class ObjectTarget(Target):
+    """A file system of pyarrow: an object store whose objects appear once they are complete.
+
+    Readers of such a target go through the manifest: there is no step that exchanges several objects at once.
+    """
+
+    def __init__(self, filesystem: Any, root: str, uri: str) -> None:
+        self.uri = uri
+        self._fs = filesystem
+        self._root = root.rstrip("/")
+        self._selector = load("pyarrow.fs").FileSelector
+        self._is_file = load("pyarrow.fs").FileType.File
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the objects in a folder."""
+        with _naming(self.uri, folder):
+            found = self._fs.get_file_info(self._selector(self._path(folder), allow_not_found=True))
+            return [info.base_name for info in found if info.type == self._is_file]
+
+    def read(self, name: str) -> bytes:
+        """Return an object's contents."""
+        with _naming(self.uri, name), self._fs.open_input_stream(self._path(name)) as stream:
+            content: bytes = stream.read()
+            return content
+
+    def put(self, name: str, content: Any, writer: str, check: Check | None = None) -> None:
+        """Write an object under its final name."""
+        with _naming(self.uri, name):
+            if check is not None:
+                check()
+            self._fs.create_dir(self._path(name).rpartition("/")[0], recursive=True)
+            with self._fs.open_output_stream(self._path(name)) as stream:
+                stream.write(content)
+
+    def delete(self, names: Collection[str]) -> None:
+        """Delete objects."""
+        for name in names:
+            with _naming(self.uri, name), contextlib.suppress(FileNotFoundError):
+                self._fs.delete_file(self._path(name))
+
+    def remove_temporary(self, prefix: str, *, but: str) -> None:
+        """Do nothing: objects have no temporary names."""
+
+    def open_input(self, name: str) -> Any:
+        """Return an object as a random-access file."""
+        with _naming(self.uri, name):
+            return self._fs.open_input_file(self._path(name))
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"

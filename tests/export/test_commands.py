@@ -1,0 +1,72 @@
+"""``schemaless export`` as people run it."""
+
+from __future__ import annotations
+
+import duckdb
+import pytest
+
+from tests.cli.conftest import invoke  # noqa: F401 - the fixture
+from tests.export.conftest import rows_of
+from tests.followers.conftest import put  # noqa: F401 - the fixture
+
+pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+
+
+def test_export_once_status_files_and_remove(put, invoke, follow_url, tmp_path):  # noqa: F811
+    """Two processes export 400 cells, a second run exports nothing, and every command agrees on what there is."""
+    cells = put(400, body={"fare": {"total": 1.5}})
+    lake = tmp_path / "lake"
+    arguments = ("export", "parquet", "--to", lake, "--column", "BASE", "--field", "total=fare.total:float")
+
+    first = invoke(*arguments, "--workers", 2, "--json", url=follow_url)
+    second = invoke(*arguments, url=follow_url)
+    status = invoke("export", "status", "--json", url=follow_url)
+    listed = invoke("export", "files", "--to", lake, "--json")
+    removed = invoke("export", "remove", "parquet", "--execute", url=follow_url)
+    nothing = invoke("export", "status", url=follow_url)
+
+    assert (first.code, second.code, status.code, removed.code, nothing.code) == (0, 0, 0, 0, 0)
+    assert (first.json["rows"], first.json["files"], first.json["ids_behind"]) == (400, 4, 0)
+    assert status.json[0]["rows"] == 400
+    assert "4 files, 400 cells" in second.out
+    assert "there is no export yet" in nothing.out
+    found = [(row["shard"], row["added_id"]) for row in rows_of(lake / "cells", "shard, added_id")]
+    assert sorted(found) == sorted(cells)
+    assert duckdb.sql(f"SELECT sum(total) FROM read_parquet({listed.json})").fetchall() == [(600.0,)]
+
+
+def test_an_export_to_a_target_that_cannot_be_written_ends(put, invoke, follow_url, tmp_path):  # noqa: F811
+    """With --once, shards stop with the reason and the exit status is 1; the next run continues."""
+    put(8)
+    lake = tmp_path / "lake"
+    assert invoke("export", "parquet", "--to", lake, url=follow_url).code == 0
+    put(8)
+    folder = lake / "cells"
+    folder.rename(lake / "away")
+    folder.write_text("a file in the way")
+
+    failed = invoke("export", "parquet", "--to", lake, url=follow_url)
+    folder.unlink()
+    (lake / "away").rename(folder)
+    again = invoke("export", "parquet", "--to", lake, url=follow_url)
+
+    assert (failed.code, again.code) == (1, 0)
+    assert "stopped" in failed.out
+    assert "correct that and run the same command again" in failed.err
+    assert "4 files" not in again.out
+    assert len(rows_of(folder, "added_id")) == 16
+
+
+def test_export_arguments_that_cannot_be_used(invoke, follow_url, tmp_path):  # noqa: F811
+    """A usage error says what to give instead, and nothing is created."""
+    for arguments, message in (
+        (("--field", "total:float"), "a field must be declared as"),
+        (("--column", "BASE", "--field", "body=x:int"), "give the typed column another name"),
+        (("--column", "no such"), "column_name"),
+    ):
+        result = invoke("export", "parquet", "--to", tmp_path / "lake", *arguments, url=follow_url)
+        assert result.code == 2
+        assert message in result.err
+    assert invoke("export", "files", "--to", tmp_path / "lake").code == 2
+    assert invoke("export", "remove", "parquet", url=follow_url).code == 2
+    assert not (tmp_path / "lake").exists()

@@ -1,0 +1,161 @@
+"""Exports: each cell once, with its exact document, whoever is killed in between."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pyarrow.parquet as pq
+import pytest
+
+from schemaless import InvalidInput, NewCell, NewStoredCell
+from schemaless.codec.documents import identical
+from schemaless.codec.recode import recode
+from schemaless.codec.registry import codec_named, codec_names
+from schemaless.export.admin import export_status, file_names, prepare, remove
+from schemaless.export.exporter import Pace
+from schemaless.export.manifest import Definition, read_shard
+from schemaless.export.target import open_target
+from schemaless.internals import internals_of
+from tests.admin.ndjson import LINES
+from tests.arrow.random_documents import random_document
+from tests.export.conftest import rows_of
+
+pytestmark = pytest.mark.mysql
+
+
+def test_export_has_every_cell_once_with_its_exact_document(fresh_store, new_row, export, tmp_path):
+    """3,000 random documents and awkward texts in every codec, read back by DuckDB and by pyarrow."""
+    chance = random.Random(33)
+    cells = [
+        NewCell(new_row(), chance.choice(["BASE", "LOG"]), chance.randrange(9), random_document(chance))
+        for _ in range(3_000)
+    ]
+    fresh_store.put_cells(cells)
+    texts = [(new_row(), ref_key, name, text) for text in LINES for ref_key, name in enumerate(codec_names())]
+    fresh_store.put_stored_cells(
+        [NewStoredCell(row, "RAW", ref_key, recode(text, codec_named(name)).body) for row, ref_key, name, text in texts]
+    )
+
+    export(fields=("n=BASE.a:int",))
+
+    folder = tmp_path / "lake" / "cells"
+    by_duckdb = {(row["row_key"], row["column_name"], row["ref_key"]): row["body"] for row in rows_of(folder)}
+    tables = [pq.read_table(path, partitioning=None) for path in folder.glob("*/*.parquet")]
+    rows = [row for table in tables for row in table.to_pylist()]
+    by_pyarrow = {(row["row_key"], row["column_name"], row["ref_key"]): row["body"] for row in rows}
+    assert by_duckdb == by_pyarrow
+    assert len(rows) == len(by_pyarrow) == len(cells) + len(texts)
+    for cell in cells:
+        assert identical(json.loads(by_duckdb[str(cell.row_key), cell.column_name, cell.ref_key]), cell.body)
+    for row, ref_key, _, text in texts:
+        assert identical(json.loads(by_duckdb[str(row), "RAW", ref_key]), json.loads(text))
+
+
+def test_a_later_run_exports_new_cells_only(put, export, follow_store, tmp_path):
+    """Files that exist are not touched, and the ranges of a shard's files follow one another."""
+    first = put(40)
+    export()
+    names = {path: path.stat().st_mtime_ns for path in (tmp_path / "lake" / "cells").glob("*/*.parquet")}
+    second = put(40)
+    export("w2")
+    export("w3")
+
+    found = [(row["shard"], row["added_id"]) for row in rows_of(tmp_path / "lake" / "cells", "shard, added_id")]
+    assert sorted(found) == sorted(first | second)
+    assert all(path.stat().st_mtime_ns == written for path, written in names.items())
+    target = open_target(str(tmp_path / "lake"))
+    for shard in range(follow_store.shard_count):
+        files = read_shard(target, shard).files
+        assert [file.after for file in files] == [0, *(file.up_to for file in files[:-1])]
+        assert len(files) == 2
+
+
+def test_typed_columns_are_exact_and_nulls_are_counted(fresh_store, new_row, export, follow_store, tmp_path):
+    """The status has the counts of all files."""
+    values = [1.5, 7, 2**53 + 1, "x", None]
+    fresh_store.put_cells([NewCell(new_row(), "BASE", 1, {"fare": {"total": value}}) for value in values])
+    fresh_store.put_cell(new_row(), "BASE", 1, {})
+    export(columns=("BASE",), fields=("fare.total:float",))
+
+    found = [row["total"] for row in rows_of(tmp_path / "lake" / "cells", "total")]
+    assert sorted(value for value in found if value is not None) == [1.5, 7.0]
+    expected = {"inexact": 1, "wrong type": 1, "null": 1, "missing": 1}
+    assert export_status(follow_store, "parquet").nulls == {"total": expected}
+
+
+def test_fields_can_be_added_and_nothing_else_changed(put, export, follow_store, tmp_path):
+    """Older files lack the column, and readers that unite files by name see nulls."""
+    put(8, body={"a": 1})
+    export(columns=("BASE",))
+    put(8, body={"a": 2})
+    export("w2", fields=("a:int",))
+
+    assert sorted(str(row["a"]) for row in rows_of(tmp_path / "lake" / "cells", "a")) == ["2"] * 8 + ["None"] * 8
+    uri = str(tmp_path / "lake")
+    for columns, fields, name in (
+        (("LOG",), (), "parquet"),
+        (("BASE",), ("a:text",), "parquet"),
+        (("BASE",), (), "other"),
+    ):
+        with pytest.raises(InvalidInput):
+            prepare(follow_store, uri, Definition(name, follow_store.name, follow_store.shard_count, columns, fields))
+    with pytest.raises(InvalidInput, match="writes to"):
+        prepare(
+            follow_store,
+            str(tmp_path / "elsewhere"),
+            Definition("parquet", follow_store.name, follow_store.shard_count, None, ()),
+        )
+
+
+def test_small_files_wait_for_more_cells_or_their_age(put, export, tmp_path):
+    """With --follow, a file is written once there is enough for one, or its first cell is old enough."""
+    put(40)
+    patient = Pace(min_bytes=1 << 20, max_age_s=3_600)
+    waiting = export(pace=patient, times=2)
+    assert not list((tmp_path / "lake").glob("cells/*/*"))
+    assert {lease.reason for lease in waiting.leases.held.values()} <= {"collecting cells for a file", ""}
+    export("w2", pace=Pace(min_bytes=1 << 20, max_age_s=0))
+    assert len(rows_of(tmp_path / "lake" / "cells", "added_id")) == 40
+
+
+def test_a_large_shard_is_exported_in_several_files(put, export, tmp_path):
+    """Each file has about the given size at most."""
+    cells = put(4_000, body={"text": "x" * 500})
+    export(pace=Pace(file_bytes=100_000, once=True), times=8)
+    paths = list((tmp_path / "lake" / "cells").glob("*/*.parquet"))
+    found = [(row["shard"], row["added_id"]) for row in rows_of(tmp_path / "lake" / "cells", "shard, added_id")]
+    assert sorted(found) == sorted(cells)
+    assert len(paths) > 4
+
+
+def test_the_same_cells_give_the_same_bytes(put, export, follow_store, tmp_path):
+    """Into two targets, with pages of other sizes."""
+    put(400, body={"text": "x" * 5_000})
+    export()
+    internals_of(follow_store).changes._sizes.clear()
+    remove(follow_store, "parquet")
+    export("w2", uri=str(tmp_path / "other"))
+    target, other = open_target(str(tmp_path / "lake")), open_target(str(tmp_path / "other"))
+    definition = Definition("parquet", follow_store.name, follow_store.shard_count, None, ())
+    names = file_names(target, definition)
+    assert names == file_names(other, definition)
+    assert [target.read(name) for name in names] == [other.read(name) for name in names]
+
+
+def test_latest_has_the_highest_version_of_each_row_and_column(fresh_store, new_row, export, tmp_path):
+    """Also when the highest version was written first, over several runs."""
+    rows = [new_row() for _ in range(20)]
+    fresh_store.put_cells([NewCell(row, "BASE", 5, {"v": 5}) for row in rows])
+    fresh_store.put_cells([NewCell(row, "LOG", 1, {"v": 1}) for row in rows])
+    export(latest=True)
+    fresh_store.put_cells([NewCell(row, "BASE", 3, {"v": 3}) for row in rows])
+    fresh_store.put_cells([NewCell(row, "LOG", 2, {"v": 2}) for row in rows[:10]])
+    export("w2", latest=True)
+
+    found = {(row["row_key"], row["column_name"]): row["body"] for row in rows_of(tmp_path / "lake" / "latest")}
+    expected = {(str(row), "BASE"): '{"v":5}' for row in rows} | {
+        (str(row), "LOG"): '{"v":2}' if row in rows[:10] else '{"v":1}' for row in rows
+    }
+    assert found == expected
+    assert len(rows_of(tmp_path / "lake" / "latest")) == 40
