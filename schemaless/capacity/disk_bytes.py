@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, NamedTuple
 
 from schemaless.errors import InvalidInput
 from schemaless.numbers import Interval, check_number
-from schemaless.survey.page_model import MYSQL, Layout, Packer, rebuilt_file_bytes
+from schemaless.survey.page_model import (
+    MYSQL,
+    PAGE_BYTES,
+    Content,
+    Layout,
+    Packer,
+    entry_bytes,
+    placed,
+    rebuilt_file_bytes,
+)
 
-__all__ = ["LONGEST_BODY_BYTES", "disk_bytes", "disk_bytes_range"]
+__all__ = ["LONGEST_BODY_BYTES", "DiskParts", "disk_bytes", "disk_bytes_range", "disk_parts"]
 
 LONGEST_BODY_BYTES: Final = (1 << 24) - 1
 """Capacity of a MEDIUMBLOB, in bytes."""
@@ -19,6 +28,40 @@ _ROWS: Final = 4_096
 
 _TIMES: Final = 10_000
 """Scale factor from the packed rows to a large table, where fixed costs and file growth steps are negligible."""
+
+
+class DiskParts(NamedTuple):
+    """What a cell's disk space consists of, in bytes; the parts add up to ``disk_bytes``.
+
+    Attributes:
+        body: The body.
+        row: The rest of the row: header, key, column name, transaction and times.
+        key: The entry in the unique key.
+        unfilled: Space in its pages that no row fills, which is most for bodies with overflow pages of their own.
+        free_pages: Pages that InnoDB keeps free to insert into.
+    """
+
+    body: float
+    row: float
+    key: float
+    unfilled: float
+    free_pages: float
+
+
+def disk_parts(body_bytes: float, *, column_name: str = "BASE", layout: Layout = MYSQL) -> DiskParts:
+    """Return what ``disk_bytes`` consists of.
+
+    >>> [round(part) for part in disk_parts(2_800)]
+    [2800, 65, 42, 412, 516]
+    """
+    total = disk_bytes(body_bytes, column_name=column_name, layout=layout)
+    length = math.ceil(body_bytes)
+    content = _packed(length, column_name, layout)
+    pages = (content.leaf_pages + content.overflow_pages + content.key_pages) * PAGE_BYTES / _ROWS
+    record, overflow_pages = placed(column_name, length, layout)
+    row = record if overflow_pages else record - length
+    key = entry_bytes(column_name)
+    return DiskParts(length, row, key, pages - length - row - key, total - pages)
 
 
 def disk_bytes(body_bytes: float, *, column_name: str = "BASE", layout: Layout = MYSQL) -> float:
@@ -43,10 +86,15 @@ def disk_bytes(body_bytes: float, *, column_name: str = "BASE", layout: Layout =
     check_number("body_bytes", body_bytes)
     if not 0 <= body_bytes <= LONGEST_BODY_BYTES:
         raise InvalidInput(f"body_bytes must be 0 to {LONGEST_BODY_BYTES:,}, got {body_bytes}")
+    content = _packed(math.ceil(body_bytes), column_name, layout)
+    return rebuilt_file_bytes(content.times(_TIMES), layout) / (_ROWS * _TIMES)
+
+
+def _packed(body_bytes: int, column_name: str, layout: Layout) -> Content:
     packer = Packer(layout)
     for _ in range(_ROWS):
-        packer.add(column_name, math.ceil(body_bytes))
-    return rebuilt_file_bytes(packer.content().times(_TIMES), layout) / (_ROWS * _TIMES)
+        packer.add(column_name, body_bytes)
+    return packer.content()
 
 
 def disk_bytes_range(body_bytes: Interval, *, column_name: str = "BASE", layout: Layout = MYSQL) -> Interval:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -60,7 +61,9 @@ def notes_of(report: CapacityReport) -> list[str]:
     newest, notes = report.measurement, []
     age = (report.made_at - newest.taken_at).total_seconds() / 86_400
     if age > _STALE_DAYS:
-        notes.append(f"the newest measurement is {age:.0f} days old; take a new one with 'schemaless capacity measure'")
+        notes.append(
+            f"the newest measurement is {math.floor(age)} days old; take a new one with 'schemaless capacity measure'"
+        )
     if age < -1 / 24:
         notes.append(
             "by this machine's clock the newest measurement is from the future; either this clock or the catalog "
@@ -136,7 +139,7 @@ def note_on_other_tables(measurements: Sequence[Measurement]) -> list[str]:
     if earlier:
         growth = sum(files.values()) - sum(earlier[0].other_files.values())
         days = _days(earlier[0], newest)
-        text += f"; they grew by {_mib(growth / days)} a day over {days:.0f} days"
+        text += f"; they grew by {_mib(growth / days)} a day over {math.floor(days)} days"
     return [f"{text}. They count as used space now, but no forecast includes their growth"]
 
 

@@ -189,7 +189,7 @@ def _show_measurement(measurement: Measurement) -> None:
         )
     print_table(
         "\nclusters",
-        ["cluster", "read from", "copies", "shards", "files", "if rebuilt", "overhead", "disk", "free"],
+        ["cluster", "read from", "copies", "shards", "files", "if rebuilt", "not bodies", "disk", "free"],
         [
             [
                 space.cluster,

@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from schemaless.capacity import ratios
-from schemaless.capacity.disk_bytes import disk_bytes_range
+from schemaless.capacity.disk_bytes import DiskParts, disk_bytes_range, disk_parts
 from schemaless.capacity.model import Plan
 from schemaless.capacity.outlook import Outlook, Ranges, outlook
 from schemaless.cli.quantities import count_of, growth_of, range_of, ratio_of, share_of, size_of, weekdays_of
@@ -26,13 +26,14 @@ _LAYOUTS: Final = {"mysql": MYSQL, "mariadb": MARIADB}
 
 @dataclass(frozen=True, slots=True)
 class _Variant:
-    """A plan in one codec, its outlook, and the origin of its document size."""
+    """A plan in one codec, its outlook, and the origin of its document size; ``parts`` are those of the middle."""
 
     ranges: Ranges
     outlook: Outlook
     body_bytes: Interval | None = None
     ratio: Interval | None = None
     source: str | None = None
+    parts: DiskParts | None = None
 
 
 def _range_option(
@@ -64,7 +65,8 @@ _DAY = click.DateTime(["%Y-%m-%d"])
     "--body",
     size_of,
     "SIZE",
-    "Length of a stored body, instead of --bytes-per-document; the command adds InnoDB's overhead.",
+    "Length of a stored body, instead of --bytes-per-document; the command adds the row, its index "
+    "entry and the free pages of InnoDB.",
 )
 @_range_option(
     "--bytes-per-document-after",
@@ -223,9 +225,10 @@ def model_command(
         **ranges,
     )
 
-    def variant(bytes_each: Interval, *origin: Any) -> _Variant:
+    def variant(bytes_each: Interval, body_bytes: Interval | None = None, *origin: Any) -> _Variant:
         ranges = replace(now, bytes_per_document=bytes_each)
-        return _Variant(ranges, outlook(ranges, first_day, for_days), *origin)
+        parts = body_bytes and disk_parts(body_bytes.mid, column_name=column, layout=_LAYOUTS[server])
+        return _Variant(ranges, outlook(ranges, first_day, for_days), body_bytes, *origin, parts=parts)
 
     variants = {"now": variant(now.bytes_per_document, body)}
     if bytes_per_document_after is not None:
@@ -274,11 +277,27 @@ def _print(variants: dict[str, _Variant]) -> None:
         if variant.ratio is not None and variant.source != "given":
             text = f"\n{name}: bodies have {variant.ratio.mid:.1%} of their size now, from {variant.source}."
             console.print(text, markup=False)
+    if variants["now"].body_bytes is not None:
+        console.print()
+        for name, variant in variants.items():
+            if variant.parts is not None:
+                console.print(_parts_text(name, variant.parts), markup=False)
     if any(variant.ratio is not None and variant.body_bytes is None for variant in variants.values()):
         console.print(
             "\nRatios of bodies are only approximate for disk space, which InnoDB allocates in steps; --body takes "
             "that into account."
         )
+
+
+def _parts_text(name: str, parts: DiskParts) -> str:
+    """Return a sentence on what the disk space of a document consists of."""
+    total = sum(parts)
+    times = "" if not parts.body else f", {total / parts.body:.2f} times as much"
+    return (
+        f"{name}: a body of {parts.body:,.0f} bytes takes {total:,.0f} bytes of disk{times}: {parts.row:,.0f} for the "
+        f"rest of its row, {parts.key:,.0f} for its index entry, {parts.unfilled:,.0f} unfilled in its pages, and "
+        f"{parts.free_pages:,.0f} in pages that InnoDB keeps free."
+    )
 
 
 def _json(variants: dict[str, _Variant], first_day: datetime.date, for_days: float | None) -> dict[str, Any]:
@@ -290,6 +309,8 @@ def _json(variants: dict[str, _Variant], first_day: datetime.date, for_days: flo
     inputs |= {"start": first_day.isoformat(), "for_days": for_days}
     inputs["body_bytes"] = None if now.body_bytes is None else _low_mid_high(now.body_bytes)
     result: dict[str, Any] = {"inputs": inputs} | _answer(now)
+    if now.parts is not None:
+        result["bytes_per_document_parts"] = now.parts._asdict()
     for name, variant in variants.items():
         if name == "after re-encoding":
             inputs["bytes_per_document_after"] = _low_mid_high(variant.ranges.bytes_per_document)
@@ -408,7 +429,7 @@ def _range_text(values: Interval, text: Callable[[float], str]) -> str:
 
 
 def _number(count: float) -> str:
-    return f"{count:,}" if count == int(count) else f"{count:,.1f}"
+    return f"{count:,.0f}" if count == int(count) else f"{count:,.1f}"
 
 
 def _percent(share: float) -> str:
@@ -420,7 +441,7 @@ def _whole_percent(share: float) -> str:
 
 
 def _table_days(days: float) -> str:
-    return "never" if math.isinf(days) else f"{days:,.1f}"
+    return "never" if math.isinf(days) else f"{math.floor(days):,}"
 
 
 def _decimal_text(count: float) -> str:

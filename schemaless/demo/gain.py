@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from pathlib import Path
 from typing import NamedTuple
@@ -77,7 +78,7 @@ def show_days(outcome: MigrateOutcome) -> None:
             disk_bytes_per_host=TB,
             overhead_share=overhead_share,
         )
-        return f"{days_until_full(plan):,.0f} days"
+        return f"{math.floor(days_until_full(plan)):,} days"
 
     per_day = [_DOCUMENTS_PER_DAY * size / total.cells / GB for size in (total.bytes_before, total.bytes_after)]
     out().print("\nA disk of 1 TB (1,000 GB) at a million such documents a day, by body bytes:")

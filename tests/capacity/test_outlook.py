@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemaless.capacity.disk_bytes import LONGEST_BODY_BYTES, disk_bytes, disk_bytes_range
+from schemaless.capacity.disk_bytes import LONGEST_BODY_BYTES, disk_bytes, disk_bytes_range, disk_parts
 from schemaless.capacity.outlook import Ranges, outlook
 from schemaless.capacity.ratios import ratio
 from schemaless.errors import InvalidInput
@@ -133,3 +133,14 @@ def test_an_unpublished_ratio_is_an_error():
     """The error names the codecs with a published ratio."""
     with pytest.raises(InvalidInput, match=r"no published ratio for codec 'msgpack\+zstd', only for legacy, json\+zl"):
         ratio("msgpack+zstd")
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0, 60_000), st.sampled_from([MYSQL, MARIADB]))
+def test_the_parts_of_a_document_add_up(length, layout):
+    """Body, row, index entry, unfilled space and free pages are the whole, and none is negative."""
+    parts = disk_parts(length, layout=layout)
+
+    assert sum(parts) == pytest.approx(disk_bytes(length, layout=layout))
+    assert min(parts) >= 0
+    assert parts.body == math.ceil(length)
