@@ -75,8 +75,8 @@ def with_disks(
         if known is not None and not (same and same_free):
             source = "its server reports" if space.disk_from == "server" else "the measurement has"
             notes.append(
-                f"{space.cluster}: --disk says {_size_text(disk.disk_bytes, disk.free_bytes)}, {source} "
-                f"{_size_text(known, shown)}; the report uses --disk"
+                f"{space.cluster}: the given disk has {_size_text(disk.disk_bytes, disk.free_bytes)}, {source} "
+                f"{_size_text(known, shown)}; the report uses the given one"
             )
         disks.append(replace(space, disk_bytes=disk.disk_bytes, free_bytes=free, disk_from="flag"))
     return tuple(disks), notes

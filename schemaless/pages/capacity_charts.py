@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from schemaless.capacity.bars import bars
 from schemaless.capacity.forecast import Band, Forecast
 from schemaless.capacity.report import CapacityReport
-from schemaless.capacity.whatif import Scenario
+from schemaless.capacity.whatif import DiskOutlook, Scenario
 from schemaless.pages.capacity_planning import MANY_SHARDS, level_name
 from schemaless.pages.capacity_words import answer, days_text
 from schemaless.pages.charts import INK, SERIES, SOFT, Chart
@@ -37,7 +37,14 @@ _FUTURE_TIMES: Final = 1.0
 
 def charts(report: CapacityReport) -> list[Chart]:
     """Return the charts for which there are figures, in the order of the page."""
-    drawn = [_fill(report), _growth(report), _bytes(report), _days_by_codec(report), _skew(report)]
+    drawn = [
+        _fill(report),
+        _days_by_scenario(report),
+        _growth(report),
+        _bytes(report),
+        _days_by_codec(report),
+        _skew(report),
+    ]
     return [chart for chart in drawn if chart is not None]
 
 
@@ -273,15 +280,36 @@ def _days_by_codec(report: CapacityReport) -> Chart | None:
     if len(known) < 2:
         return None
     known = [known[0], *sorted(known[1:], key=lambda row: -_ending(row[1].days, row[1].horizon_days)[2])]
+    return _days_chart("days", "Days until full, now and in each codec", known, report.codec)
+
+
+def _days_by_scenario(report: CapacityReport) -> Chart | None:
+    """Chart the days until full in each scenario of the user, in their order."""
+    if not report.compares:
+        return None
+    rows = [(compared.change.name, compared.scenario.first) for compared in report.comparisons]
+    known = [(name, first) for name, first in rows if first is not None and first.days is not None]
+    return _days_chart("scenarios", "Days until full in each scenario", known, None) if known else None
+
+
+def _days_chart(name: str, title: str, known: Sequence[tuple[str, DiskOutlook]], marked: str | None) -> Chart:
+    """Chart days until full as bars with their intervals.
+
+    Args:
+        name: Name of the chart.
+        title: Title of the chart.
+        known: Name and outlook of each bar; the first one is the present.
+        marked: Name of the bar in the colour of re-encoding.
+    """
     horizon = max(first.horizon_days or 0 for _, first in known)
     ends = [_ending(first.days, horizon) for _, first in known]
     most = max(end[3] for end in ends)
 
     def draw(figure: Figure, _: bool) -> None:
         axes: Any = figure.subplots()
-        for row, ((name, first), end) in enumerate(zip(known, ends, strict=True)):
+        for row, ((bar, first), end) in enumerate(zip(known, ends, strict=True)):
             beyond = first.days is not None and math.isinf(first.days.mid)
-            colour = INK if name == "now" else _AFTER if name == report.codec else _NOW
+            colour = INK if bar == "now" else _AFTER if bar == marked else _NOW
             axes.barh(
                 row, end[2], color=colour, height=0.6, alpha=0.35 if beyond else 0.85, hatch="//" if beyond else None
             )
@@ -290,15 +318,15 @@ def _days_by_codec(report: CapacityReport) -> Chart | None:
                 axes.plot([end[1], end[3]], [row, row], color=SOFT, linewidth=5, solid_capstyle="butt")
             text = f"over {horizon:,}" if beyond else f"{math.floor(end[2]):,}"
             _beside(axes, text, end[2] if beyond else end[4], row)
-        axes.set_yticks(range(len(known)), [name for name, _ in known], color=INK)
+        axes.set_yticks(range(len(known)), [_short(bar) for bar, _ in known], color=INK)
         axes.invert_yaxis()
         axes.set_xlim(0, most * 1.3)
         axes.set_xlabel("days until full; 80 % (thick), 95 %")
         axes.grid(axis="x")
 
-    texts = "; ".join(f"{name} {days_text(first)}" for name, first in known)
+    texts = "; ".join(f"{bar} {days_text(first)}" for bar, first in known)
     description = f"Days until the first disk is full: {texts}."
-    return Chart("days", "Days until full, now and in each codec", description, draw, _SIZE, None)
+    return Chart(name, title, description, draw, _SIZE, None)
 
 
 def _ending(days: Band | None, horizon: int | None) -> list[float]:
@@ -329,9 +357,13 @@ def _skew(report: CapacityReport) -> Chart | None:
             mean = sum(shard.size_bytes for shard in sizes) / len(sizes)
             axes.axvline(mean, color=SOFT, linewidth=1.2, linestyle="--", label="average")
         elif sizes:
+            # Numbers of shards repeat between datastores, whose shards then stand in a row.
+            places = {(shard.cluster, shard.shard): shard.shard for shard in sizes}
+            if len(set(places.values())) < len(places):
+                places = {key: place for place, key in enumerate(places)}
             for name in names:
                 in_cluster = [shard for shard in sizes if shard.cluster == name]
-                numbers = [shard.shard for shard in in_cluster]
+                numbers = [places[shard.cluster, shard.shard] for shard in in_cluster]
                 axes.bar(numbers, [shard.size_bytes for shard in in_cluster], color=colours[name], label=name)
             mean = sum(shard.size_bytes for shard in sizes) / skew.shard_count
             axes.axhline(mean, color=SOFT, linewidth=1.2, linestyle="--", label="average")
@@ -366,9 +398,13 @@ def _skew(report: CapacityReport) -> Chart | None:
 def _legend(figure: Any) -> None:
     """Put a legend below the drawing, in as many columns as fit."""
     handles, names = figure.axes[0].get_legend_handles_labels()
-    short = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 7]}...{name[-4:]}" for name in names]
+    short = [_short(name) for name in names]
     columns = max(1, min(len(short), _LEGEND_CHARACTERS // (max(map(len, short), default=1) + 6)))
     figure.legend(handles, short, loc="outside lower center", ncols=columns)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 7]}...{name[-4:]}"
 
 
 def _above(axes: Any, text: str, x_share: float, y: float) -> None:

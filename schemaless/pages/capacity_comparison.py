@@ -99,7 +99,7 @@ def _side_by_side(report: CapacityReport) -> Table:
         "copies, in powers of 1,000, the units that disks are sold in. "
         "Cost at the start: of the space that more copies need at once."
     )
-    return Table(SIDE_BY_SIDE, ["", *(each.change.name for each in compared)], rows, 1, note)
+    return Table(SIDE_BY_SIDE, ["figure", *(each.change.name for each in compared)], rows, 1, note)
 
 
 def _by_disk(report: CapacityReport) -> Table:

@@ -12,6 +12,7 @@ from typing import Final
 from schemaless.capacity.report import CapacityReport
 from schemaless.pages import frame as shared
 from schemaless.pages.capacity_charts import charts
+from schemaless.pages.capacity_comparison import comparison_tables
 from schemaless.pages.capacity_planning import FULLEST, cost_answer, levels_text, order_answer
 from schemaless.pages.capacity_text import history_table, tables
 from schemaless.pages.capacity_words import Table, answer
@@ -40,7 +41,8 @@ h1 { overflow-wrap: anywhere; }
 th, td { padding: .3rem .45rem; }
 th.text, td.text { text-align: left; white-space: normal; min-width: 5rem; }
 td.long { min-width: 12rem; }
-@media screen and (max-width: 40rem) { td.long { min-width: 32rem; } }
+@media screen and (max-width: 40rem) { td.long { min-width: 32rem; }
+  .wide th:first-child, .wide td:first-child { position: sticky; left: 0; background: var(--paper); } }
 summary { color: var(--soft); font-size: .875rem; }
 @media print {
   body { font-size: 10pt; }
@@ -57,6 +59,9 @@ summary { color: var(--soft); font-size: .875rem; }
 
 def capacity_html(report: CapacityReport) -> str:
     """Return the HTML page of a capacity report."""
+    # What the user asked to compare comes before the charts.
+    several = report.compares or len(report.measurement.datastores) > 1
+    compared = [table for table in comparison_tables(report) if several and table.rows]
     return shared.html_page(
         f"How long the disks of {report.measurement.datastore} last",
         _times(report),
@@ -64,11 +69,12 @@ def capacity_html(report: CapacityReport) -> str:
             _warnings(report),
             _answers(report),
             _notes(report),
+            *(shared.section(table.title, _table(table), long=True) for table in compared),
             _charts(report),
             *(
                 shared.section(table.title, _table(table), long=True)
                 for table in tables(report)
-                if table.title != FULLEST
+                if table.title not in {FULLEST, *(other.title for other in compared)}
             ),
             shared.section("How the figures were obtained", shared.terms(report.how), long=True),
         ],

@@ -11,11 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC
 
+from schemaless.capacity.combined import Collected, combine
+from schemaless.capacity.disks import GivenDisk
 from schemaless.capacity.measurement import ClusterFiles, DayIntake, Group, Measurement
 from schemaless.capacity.planning import PlanningOptions
 from schemaless.capacity.rebuilt import Unit
 from schemaless.capacity.report import NO_CODEC_TRIALS, CapacityReport, CodecTrials
 from schemaless.capacity.reporting import Asked, assemble_report
+from schemaless.capacity.whatif import WhatIf
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.numbers import Interval
 from schemaless.survey.column_trials import ColumnSize, ColumnTrial
@@ -191,6 +194,35 @@ def of_many_shards() -> CapacityReport:
     groups = tuple(replace(each, shard=None) for each in base.groups)
     planning = PlanningOptions(lead_days=30, price_per_tb=90, fail_below_days=60)
     return report(replace(base, shard_count=4096, groups=groups), planning=planning)
+
+
+WHAT_IFS = (
+    WhatIf(name="twice", growth=2),
+    WhatIf(name="trips grows", growth={"trips": 2}, codec="msgpack+zlib"),
+    WhatIf(name="three copies", copies=3, price_per_tb=60, lead_days=10),
+)
+PLANNING = PlanningOptions(lead_days=45, price_per_tb=90)
+RACK = {"trips/cluster-1": "rack-a", "users/cluster-1": "rack-a"}
+
+
+def users(**changes: object) -> Measurement:
+    """A second datastore: 60 days of history, on a server of its own."""
+    one = measurement(days=60, bytes_a_day=5 * MIB, clusters=[space("cluster-1", stored=GIB / 2, node="users:3306")])
+    return replace(one, datastore="users", **changes)  # type: ignore[arg-type]
+
+
+def of_two(*, shared: bool = True, **options: object) -> CapacityReport:
+    """A report of two datastores, which share a disk if ``shared`` is set."""
+    collected = combine({"trips": Collected((measurement(),), tried()), "users": Collected((users(),), tried())})
+    if shared:
+        options |= {"disks": dict.fromkeys(RACK, GivenDisk(10 * GIB, 5 * GIB)), "disk_names": RACK}
+    return assemble_report(
+        collected.measurements,
+        collected.trials,
+        TAKEN_AT,
+        Asked(**options),
+        notes=collected.notes,  # type: ignore[arg-type]
+    )
 
 
 _ODD: dict[str, Callable[[], CapacityReport]] = {

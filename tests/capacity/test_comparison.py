@@ -14,10 +14,8 @@ from html.parser import HTMLParser
 import pytest
 
 from schemaless.capacity.combined import Collected, combine
-from schemaless.capacity.disks import GivenDisk
 from schemaless.capacity.forecast import Forecast, NoForecast, forecast
-from schemaless.capacity.measurement import Measurement
-from schemaless.capacity.planning import TB, PlanningOptions
+from schemaless.capacity.planning import TB
 from schemaless.capacity.report import CapacityReport, datastore_totals
 from schemaless.capacity.reporting import Asked, assemble_report
 from schemaless.capacity.whatif import WhatIf
@@ -26,36 +24,24 @@ from schemaless.pages.capacity_csv import csv_text
 from schemaless.pages.capacity_json import report_json
 from schemaless.pages.capacity_page import capacity_html
 from schemaless.pages.capacity_text import tables
-from tests.capacity.reports import GIB, MIB, TAKEN_AT, common, growth, measurement, report, space, tried
+from tests.capacity.reports import (
+    GIB,
+    MIB,
+    PLANNING,
+    RACK,
+    TAKEN_AT,
+    WHAT_IFS,
+    common,
+    growth,
+    measurement,
+    of_two,
+    report,
+    space,
+    tried,
+    users,
+)
 
 pytestmark = pytest.mark.once
-
-WHAT_IFS = (
-    WhatIf(name="twice", growth=2),
-    WhatIf(name="trips grows", growth={"trips": 2}, codec="msgpack+zlib"),
-    WhatIf(name="three copies", copies=3, price_per_tb=60, lead_days=10),
-)
-PLANNING = PlanningOptions(lead_days=45, price_per_tb=90)
-RACK = {"trips/cluster-1": "rack-a", "users/cluster-1": "rack-a"}
-
-
-def users(**changes: object) -> Measurement:
-    """A second datastore: 60 days of history, on a server of its own."""
-    one = measurement(days=60, bytes_a_day=5 * MIB, clusters=[space("cluster-1", stored=GIB / 2, node="users:3306")])
-    return replace(one, datastore="users", **changes)  # type: ignore[arg-type]
-
-
-def of_two(*, shared: bool = True, **options: object) -> CapacityReport:
-    collected = combine({"trips": Collected((measurement(),), tried()), "users": Collected((users(),), tried())})
-    if shared:
-        options |= {"disks": dict.fromkeys(RACK, GivenDisk(10 * GIB, 5 * GIB)), "disk_names": RACK}
-    return assemble_report(
-        collected.measurements,
-        collected.trials,
-        TAKEN_AT,
-        Asked(**options),
-        notes=collected.notes,  # type: ignore[arg-type]
-    )
 
 
 @pytest.fixture(scope="module")

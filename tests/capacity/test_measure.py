@@ -301,11 +301,11 @@ def test_a_given_disk_overrides_what_its_server_reports(fresh_store):
     given, other = found.clusters
     assert (given.disk_bytes, given.free_bytes, given.disk_from) == (4_000_000_000_000, 1_500_000_000_000, "flag")
     assert other.disk_from == shown["cluster-2"].disk_from
-    notes = [note for note in found.notes if "the report uses --disk" in note]
+    notes = [note for note in found.notes if "the report uses the given one" in note]
     if shown["cluster-1"].disk_bytes is None:  # The server is not on this machine.
         assert notes == []
     else:
-        assert notes[0].startswith("cluster-1: --disk says 4,000 GB with 1,500 GB free, its server reports ")
+        assert notes[0].startswith("cluster-1: the given disk has 4,000 GB with 1,500 GB free, its server reports ")
 
 
 def test_a_replica_is_read_if_it_answers_and_the_primary_otherwise(replicated, tmp_path):

@@ -174,8 +174,11 @@ def test_a_given_disk_that_differs_from_the_measured_one_is_noted():
     """The note has both values; a given disk that matches the measured one needs no note."""
     found = report(disks={"cluster-1": GivenDisk(40 * GIB, 3 * GIB), "cluster-2": GivenDisk(5 * GIB)})
 
-    (note,) = (note for note in found.notes if note.endswith("; the report uses --disk"))
-    assert "cluster-1: --disk says 42.95 GB with 3.221 GB free, its server reports 4.295 GB with 3.114 GB free" in note
+    (note,) = (note for note in found.notes if note.endswith("; the report uses the given one"))
+    assert (
+        "cluster-1: the given disk has 42.95 GB with 3.221 GB free, its server reports 4.295 GB with 3.114 GB free"
+        in note
+    )
     assert found.disks[1].disk.free_bytes == 5 * GIB - round(1.1 * GIB)
     assert not found.disks[1].disk.free_assumed
 

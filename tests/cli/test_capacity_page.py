@@ -26,11 +26,14 @@ from schemaless.pages.capacity_text import tables
 from tests.capacity.reports import (
     GIB,
     MIB,
+    PLANNING,
+    WHAT_IFS,
     common,
     measurement,
     odd_report,
     odd_reports,
     of_many_shards,
+    of_two,
     report,
     space,
     tried,
@@ -109,13 +112,14 @@ def reports() -> dict[str, CapacityReport]:
     """A full report, one of clusters with long names, and edge cases."""
     names = [f"cluster-{number}-with-a-long-name-in-the-rack-b" for number in range(6)]
     many = measurement(days=14, clusters=[space(name) for name in names])
-    return {"full": common(), "many": report(many), "shards": of_many_shards(), **odd_reports()}
+    plan = of_two(planning=PLANNING, what_ifs=WHAT_IFS)
+    return {"full": common(), "many": report(many), "shards": of_many_shards(), "plan": plan, **odd_reports()}
 
 
 @pytest.fixture(scope="module")
 def pages(reports) -> dict[str, str]:
     """The pages of reports that differ in their charts."""
-    names = ("full", "many", "shards", "empty", "one day")
+    names = ("full", "many", "shards", "plan", "empty", "one day")
     return {name: capacity_html(reports[name]) for name in names}
 
 
@@ -182,7 +186,7 @@ def test_an_accessibility_audit_finds_nothing(opened, width, scheme):
     """Axe reports no violation of contrast, names or structure, on screen and on paper."""
     found = {}
     # The second page only has other charts in the same styles, and paper is always light.
-    for name in ("full", "shards") if (width == LOOKS[0][0]) == (scheme == "light") else ("full",):
+    for name in ("full", "shards") if (width == LOOKS[0][0]) == (scheme == "light") else ("full", "plan"):
         for media in ("screen", "print") if (width, scheme) == LOOKS[0] else ("screen",):
             look_at(opened[name], width, scheme, media)
             # Reporting every passed element would take most of the time.

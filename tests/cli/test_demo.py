@@ -64,7 +64,7 @@ def test_demo_on_a_file_of_ones_own(invoke, folder, tmp_path, capsys, monkeypatc
     page = Path(second.out.strip().splitlines()[-1].split(": ")[-1].strip())
     assert page == folder / "capacity.html"
     assert "First disk full in" in page.read_text()
-    assert "the report uses --disk" not in page.read_text()  # No disk was given.
+    assert "the report uses the given one" not in page.read_text()  # No disk was given.
     # One figure for one thing, from its step to the last page.
     said = re.search(r"their files would have (.+) then", second.out)[1]
     assert f"step 5 said {said}\n" in second.out
