@@ -86,19 +86,22 @@ def test_python_on_a_page_runs_and_prints_what_it_says(page, fresh_url, tmp_path
 def script_of(page: Path, datastore: str) -> str:
     """Return a tutorial as a shell script: its programs saved under the names it gives them, its commands in order."""
     lines = ["set -euo pipefail"]
+    created: dict[str, str] = {}
     text = page.read_text(encoding="utf-8")
     for block in blocks(page):
-        if block.language == "python":
+        if block.language in ("python", "toml"):
             above = " ".join(text.split("\n")[: block.line - 1][-6:])
-            names = re.findall(r"[Ss]ave (?:it|this) as `(\w+\.py)`", above)
-            assert names, f"{block}: a tutorial's program has a file name"
+            names = re.findall(r"[Ss]ave (?:it|this) as `(\w+\.(?:py|toml))`", above)
+            assert names, f"{block}: a tutorial's file has a name"
             lines += [f"cat > {names[-1]} <<'END-OF-FILE'", block.text.rstrip("\n"), "END-OF-FILE"]
         for line in lines_of(block.text) if block.language == "console" else ():
             assert line.startswith("$ "), f"{block}: a tutorial shows commands alone, got {line!r}"
             command = line.removeprefix("$ ")
             if command.startswith((*BEFORE_THE_SUITE, "export SERVER")):
                 continue
-            command = re.sub(r"(?<=schemaless create )\w+", datastore, command)
+            for name in re.findall(r"(?<=schemaless create )\w+", command):
+                created.setdefault(name, f"{datastore}_{len(created)}" if created else datastore)
+                command = command.replace(f"schemaless create {name}", f"schemaless create {created[name]}")
             lines.append(re.sub(r"^python (\w+\.py)$", r"python \1 | tee \1.printed", command))
     return "\n".join([*lines, "wait", ""])
 

@@ -243,14 +243,7 @@ def _show_growth(measurement: Measurement) -> None:
 
 
 @capacity.command(cls=ReadOnlyCommand)
-@datastore_option(required=False)
-@click.option(
-    "--scenarios",
-    "scenario_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="TOML file of scenarios to compare side by side, and of the datastores to report on together.",
-)
+@url_option
 @click.option(
     "--last", type=click.IntRange(min=1), default=30, metavar="N", help="List only the N newest measurements."
 )
@@ -302,7 +295,14 @@ def _history_row(number: int, measurement: Measurement) -> list[str]:
 
 
 @capacity.command(cls=ReadOnlyCommand)
-@url_option
+@datastore_option(required=False)
+@click.option(
+    "--scenarios",
+    "scenario_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="TOML file of scenarios to compare side by side, and of the datastores to report on together.",
+)
 @click.option("--to", "codec", metavar="CODEC", help="Codec to re-encode to.  [default: the recommended one]")
 @choice_options
 @click.option(
