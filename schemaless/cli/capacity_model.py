@@ -225,10 +225,17 @@ def model_command(
         **ranges,
     )
 
-    def variant(bytes_each: Interval, body_bytes: Interval | None = None, *origin: Any) -> _Variant:
+    def variant(
+        bytes_each: Interval,
+        body_bytes: Interval | None = None,
+        ratio: Interval | None = None,
+        source: str | None = None,
+    ) -> _Variant:
         ranges = replace(now, bytes_per_document=bytes_each)
-        parts = body_bytes and disk_parts(body_bytes.mid, column_name=column, layout=_LAYOUTS[server])
-        return _Variant(ranges, outlook(ranges, first_day, for_days), body_bytes, *origin, parts=parts)
+        parts = None
+        if body_bytes is not None:
+            parts = disk_parts(body_bytes.mid, column_name=column, layout=_LAYOUTS[server])
+        return _Variant(ranges, outlook(ranges, first_day, for_days), body_bytes, ratio, source, parts)
 
     variants = {"now": variant(now.bytes_per_document, body)}
     if bytes_per_document_after is not None:
