@@ -65,7 +65,7 @@ _DISK_HELP: Final = (
 
 @click.group()
 def capacity() -> None:
-    """Measure a datastore, and say how long its disks last.
+    """Measure a datastore and forecast when its disks are full.
 
     'measure' records sizes and growth in the catalog, 'history' lists the recorded measurements, and 'report' uses them
     to forecast when the disks are full, now and after re-encoding. 'model' needs no datastore: it calculates from

@@ -31,9 +31,9 @@ from schemaless.terminal.output import (
 
 @click.group(commands=[tail])
 def cell() -> None:
-    """Write and read single cells, or follow them all.
+    """Write and read single cells, or follow the change feed.
 
-    ROW_KEY is a UUID, or uuid5:NAME for a row named by text, as 'load --row-key uuid5:FIELD' does.
+    ROW_KEY is a UUID, or uuid5:NAME, which hashes a name as 'load --row-key uuid5:FIELD' does.
     """
 
 
@@ -53,8 +53,8 @@ def cell() -> None:
 def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str | None, as_json: bool) -> None:
     """Write one cell. BODY is JSON text, or - for standard input.
 
-    Writing the same cell with the same body again changes nothing. Writing it with another body is refused: a change is
-    a new cell with a higher REF_KEY.
+    Writing the same cell with the same body again changes nothing. Writing it with another body is an error: write a
+    change as a new cell with a higher REF_KEY.
 
     \b
     Examples:

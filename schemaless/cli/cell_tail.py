@@ -44,7 +44,7 @@ _HELD_POLL_S = 0.02
     "--poll",
     type=FiniteRange(0.01, 86_400),
     default=0.5,
-    help="How many seconds to wait before looking for new cells again.",
+    help="Seconds between polls for new cells.",
 )
 @click.option(
     "--read-from",
@@ -66,14 +66,14 @@ def tail(
     read_from: str,
     stored: bool,
 ) -> int:
-    """Write the change feed: cells as NDJSON, in their order.
+    """Write the change feed as NDJSON.
 
-    Each line is one cell, as 'schemaless dump' writes it, with its shard. Cells of a shard come in the order of their
-    added_id, and none is skipped, however late it is committed: while an open transaction may still add a lower
+    Each line is one cell in the format of 'schemaless dump', with its shard number. Cells of a shard are printed in
+    added_id order, and none is skipped, however late it is committed: while an open transaction may still add a lower
     added_id, the shard waits, and standard error says so. There is no order between shards.
 
-    With --offsets, the command prints a line before it writes the location to the file. After a crash some lines are
-    printed again, and none is left out.
+    With --offsets, the command prints a line before it saves the location, so a crash may repeat lines but never loses
+    one.
 
     \b
     Examples:
@@ -87,7 +87,7 @@ def tail(
         if sum((location is not None, from_end)) > 1:
             raise InvalidInput("--location and --from-end exclude each other")
         if location is not None and len(shards) != 1:
-            raise InvalidInput("--location is one shard's: name it with --shards, or use --offsets for many")
+            raise InvalidInput("--location is for one shard: name it with --shards, or use --offsets for several")
         locations = {} if offsets is None else _read_offsets(offsets, store)
         for shard in shards:
             if shard not in locations:
@@ -111,7 +111,7 @@ class _Feed:
     column: str | None
     read_from: str
     held_since_s: dict[int, float] = field(default_factory=dict)
-    told: set[int] = field(default_factory=set)
+    reported: set[int] = field(default_factory=set)
 
     def round(self, limit: int) -> Iterator[tuple[int, Page[StoredCell]]]:
         """Yield the next page of each shard that has one."""
@@ -123,23 +123,23 @@ class _Feed:
                 column_name=self.column,
                 read_from=cast("Literal['primary', 'replica']", self.read_from),
             )
-            self._watch(shard, page if page.next_location == location else None)
+            self._report_stall(shard, page if page.next_location == location else None)
             if page.next_location != location:
                 yield shard, page
                 self.locations[shard] = page.next_location
 
-    def _watch(self, shard: int, still: Page[StoredCell] | None) -> None:
-        """Report on standard error why a shard has been held up for long."""
-        if still is None or still.held is None:
-            if shard in self.told:
+    def _report_stall(self, shard: int, stalled: Page[StoredCell] | None) -> None:
+        """Say on standard error why a shard's feed has been held for more than two seconds."""
+        if stalled is None or stalled.held is None:
+            if shard in self.reported:
                 note(f"shard {shard} continues, after {time.monotonic() - self.held_since_s[shard]:.0f} s")
             self.held_since_s.pop(shard, None)
-            self.told.discard(shard)
+            self.reported.discard(shard)
             return
         since_s = self.held_since_s.setdefault(shard, time.monotonic())
-        if shard not in self.told and time.monotonic() - since_s > _HELD_NOTE_AFTER_S:
-            self.told.add(shard)
-            note(f"shard {shard} waits after added_id {still.next_location}: {still.held}")
+        if shard not in self.reported and time.monotonic() - since_s > _HELD_NOTE_AFTER_S:
+            self.reported.add(shard)
+            note(f"shard {shard} waits after added_id {stalled.next_location}: {stalled.held}")
 
 
 def _write(feed: _Feed, kept: _Offsets, limit: int | None, follow: bool, poll_s: float, stored: bool) -> int:
@@ -167,11 +167,11 @@ def _write(feed: _Feed, kept: _Offsets, limit: int | None, follow: bool, poll_s:
             kept.locations[shard] = location
             if left == 0:
                 return 0
-            kept.save_now_and_then()
+            kept.save_periodically()
         if not moved:
             if not follow:
                 return 0
-            kept.save_now_and_then()
+            kept.save_periodically()
             time.sleep(min(poll_s, _HELD_POLL_S) if feed.held_since_s else poll_s)
 
 
@@ -185,7 +185,7 @@ class _Offsets:
         self._saved: dict[int, int] | None = None
         self._saved_at_s = 0.0
 
-    def save_now_and_then(self) -> None:
+    def save_periodically(self) -> None:
         """Save the offsets at most once a second."""
         if time.monotonic() - self._saved_at_s >= _SAVE_EVERY_S:
             self.save()
@@ -205,7 +205,7 @@ class _Offsets:
 
 
 def _read_offsets(path: Path, store: Datastore) -> dict[int, int]:
-    """Return the locations stored in an offsets file; none if the file does not exist yet.
+    """Read the locations from an offsets file; empty if the file does not exist yet.
 
     Raises:
         InvalidInput: the file is not an offsets file, or belongs to another datastore.

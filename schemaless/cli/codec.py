@@ -46,8 +46,8 @@ def codec() -> None:
 
     \b
     Workflow:
-      schemaless codec advise               recommends codecs, and says why
-      schemaless codec train --column LOG   makes a dictionary, such as 32768
+      schemaless codec advise               recommends codecs, with reasons
+      schemaless codec train --column LOG   creates a dictionary, such as 32768
       schemaless codec set --column LOG msgpack+zstd --dictionary 32768
                                             sets the codec of new cells
       schemaless migrate run --execute --column LOG --to msgpack+zstd \\
@@ -55,7 +55,7 @@ def codec() -> None:
       schemaless codec export --output dictionaries.ndjson
                                             backs the dictionaries up
 
-    Readers need no setting: each body says which codec and which dictionary it was written with.
+    Readers need no setting: each body contains the codec and the dictionary that it was written with.
     """
 
 
@@ -153,9 +153,9 @@ def train(
     keys, but no values: letters and digits are replaced by random ones before training. With '--values common' or
     'real' it saves more space; use them only for columns without personal data.
 
-    The command tries several sizes and judges them on rows that training has not seen. It keeps the best one in the
-    catalog if those rows take at least 2 % less space with it than without. No cell is written with it yet: use 'codec
-    set' for new cells, and 'migrate run' for existing ones. The account needs the role admin.
+    The command tries several sizes and evaluates them on rows that were not used for training. It saves the best one in
+    the catalog if those rows take at least 2 % less space with it than without. It does not put the dictionary to use:
+    use 'codec set' for new cells, and 'migrate run' for existing ones. The account needs the role admin.
 
     \b
     Examples:
@@ -200,7 +200,7 @@ def train(
         f"{training.judged_rows:,} rows that it was not trained on take {training.share:.1%} of their space without it"
     )
     if kept is None:
-        note("it does not help, so it was not kept; the column is better off without one")
+        note("the dictionary saves too little and was not saved; keep compressing this column without one")
         return EXIT_FAILED
     out().print(f"kept as dictionary {kept.id}; next:")
     detail = "" if level is None else f" --level {level}"

@@ -37,7 +37,7 @@ _SHOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class _Days:
-    """Days until disks are full: with current codecs, and with the advised ones."""
+    """Days until disks are full, with the current and with the advised codecs."""
 
     now: Interval
     advised: Interval
@@ -49,9 +49,9 @@ class _Days:
 @click.option("--column", "columns", multiple=True, metavar="NAME", help="Only cells of this column; may be repeated.")
 @shards_option
 @choice_options
-@click.option("--per-day", type=FiniteRange(min=0, min_open=True), metavar="N", help="The number of new cells a day.")
-@click.option("--disk", metavar="SIZE", help="The disk of each server, such as 4TB.")
-@click.option("--seed", type=int, metavar="N", help="The seed of the sample; the same seed draws the same sample.")
+@click.option("--per-day", type=FiniteRange(min=0, min_open=True), metavar="N", help="New cells per day.")
+@click.option("--disk", metavar="SIZE", help="Disk size of each server, such as 4TB.")
+@click.option("--seed", type=int, metavar="N", help="Seed of the sample; the same seed draws the same sample.")
 @click.option("--all", "show_all", is_flag=True, help="Show every codec that was tried.")
 @json_option
 def advise(
@@ -68,12 +68,11 @@ def advise(
 ) -> None:
     """Recommend a codec for each column, with reasons. Read-only.
 
-    The command reads a sample of each column and tries every codec of the store on it, at several levels, and zstd with
-    a freshly trained dictionary. It compares them on rows that the dictionary was not trained on. It advises the codec
-    that fills the fewest pages of the tables without costing more time than --cpu allows, and none if that saves less
-    than --least-gain. It shows both pages and bodies, since InnoDB allocates space in steps. The days that disks last
-    are calculated from the last 'capacity measure', or from --per-day and --disk. 'codec set' and 'migrate run' put the
-    advice into effect.
+    The command samples each column and tries every codec at several levels, including zstd with a freshly trained
+    dictionary, on rows that the dictionary was not trained on. It advises the codec that needs the fewest table pages
+    within the CPU budget of --cpu, and advises no change if that saves less than --least-gain. It shows both pages and
+    bodies, since InnoDB allocates space in steps. The days until disks are full are calculated from the last 'capacity
+    measure', or from --per-day and --disk. 'codec set' and 'migrate run' apply the advice.
 
     \b
     Examples:
@@ -100,18 +99,18 @@ def advise(
         print_json({"columns": [_advice_json(of_column) for of_column in advice], "days": last})
         return
     if not advice:
-        out().print("no cells were found" + (" of these columns" if columns else ""))
+        out().print("no cells found" + (" in these columns" if columns else ""))
         return
     for of_column in advice:
         _show(of_column, show_all)
     if days is not None:
         out().print(
-            f"disks last {estimate_text(days.now)} days as it is, {estimate_text(days.advised)} once all this is done, "
-            f"at {days.basis}",
+            f"disks last {estimate_text(days.now)} days with the current codecs, {estimate_text(days.advised)} with "
+            f"the advised ones, at {days.basis}",
             markup=False,
         )
     elif any(of_column.chosen is not None for of_column in advice):
-        note("days of disk: give --per-day and --disk, or run 'schemaless capacity measure' once")
+        note("to see how many days disks last, give --per-day and --disk, or run 'schemaless capacity measure' once")
 
 
 def _show(advice: ColumnAdvice, show_all: bool) -> None:
@@ -149,16 +148,16 @@ def _show(advice: ColumnAdvice, show_all: bool) -> None:
         out().print(f"- {line}", markup=False)
     if chosen is None:
         why = "too few cells to tell" if choice is None else choice.reason
-        out().print(f"advice: leave {advice.column_name} as it is; {why}\n", markup=False)
+        out().print(f"advice: keep the codec of {advice.column_name}; {why}\n", markup=False)
         return
     bodies, pages = (
-        f"{estimate_text(then, bytes_text)}, in place of {estimate_text(now, bytes_text)}"
+        f"{estimate_text(then, bytes_text)} instead of {estimate_text(now, bytes_text)}"
         for then, now in ((chosen.body_bytes, advice.body_bytes), (chosen.allocated_bytes, advice.allocated_bytes))
     )
     times = None if choice is None or choice.chosen is None else choice.cpu_times(choice.chosen)
     out().print(
-        f"advice: {chosen.name}. After a migration bodies take {bodies}; after a rebuild pages {pages}; encoding and "
-        f"decoding take {times:.2f} times what the default takes. Next:",
+        f"advice: {chosen.name}. After a migration, bodies take {bodies}; after a rebuild, pages take {pages}. "
+        f"Encoding and decoding take {times:.2f} times as long as with the default codec. Next:",
         markup=False,
     )
     for command in commands(advice):
@@ -167,7 +166,7 @@ def _show(advice: ColumnAdvice, show_all: bool) -> None:
 
 
 def _best(advice: ColumnAdvice) -> list[Candidate]:
-    """Return the smallest results, and the reference ones."""
+    """Candidates shown without ``--all``: the smallest, and the advised, default, knee and json+zlib ones."""
     knee = None if advice.choice is None else advice.choice.knee.name
     wanted = [tried for tried in advice.candidates if tried in (advice.chosen, advice.default) or tried.name == knee]
     text = [tried for tried in advice.candidates if tried.codec.name == "json+zlib" and tried.codec.level == 6]
@@ -185,7 +184,7 @@ def commands(advice: ColumnAdvice) -> list[str]:
     if chosen.codec.dictionary is not None:
         to = "" if chosen.codec.serializer == MSGPACK else f" --to {chosen.codec.name}"
         lines.append(f"schemaless codec train --column {advice.column_name}{to} --seed {advice.seed}")
-        dictionary = " --dictionary N   # N: what 'codec train' says"
+        dictionary = " --dictionary N   # N: the number that 'codec train' prints"
     own = chosen.codec.level == chosen.codec.compressor.level
     level = "" if chosen.codec.level is None or own else f" --level {chosen.codec.level}"
     lines.append(f"schemaless codec set --column {advice.column_name} {chosen.codec.name}{level}{dictionary}")
@@ -199,7 +198,7 @@ def commands(advice: ColumnAdvice) -> list[str]:
 def _days(
     store: Datastore, advice: list[ColumnAdvice], per_day: float | None, disk_bytes: float | None
 ) -> _Days | None:
-    """Return the days until disks are full, if growth and disk sizes are known."""
+    """Estimate the days until disks are full; None if growth or disk sizes are unknown."""
     cells = sum(of_column.cells.mid for of_column in advice)
     clusters = len(internals_of(store).topology.clusters)
     stored = None
@@ -227,10 +226,8 @@ def _days(
             disk_bytes = sum(disks) / clusters
             stored = float(sum(disks) - sum(free))
         elif disks:
-            given = (
-                f"; the disk is the one that was given, not the {bytes_text(sum(disks) / len(disks))} that was measured"
-            )
-        basis = f"the {per_day:,.0f} new cells a day that were measured {last.taken_at:%Y-%m-%d}{given}"
+            given = f"; the disk size is that of --disk, not the measured {bytes_text(sum(disks) / len(disks))}"
+        basis = f"the {per_day:,.0f} new cells a day measured on {last.taken_at:%Y-%m-%d}{given}"
     if not per_day or not shares:
         return None
 

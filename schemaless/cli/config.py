@@ -31,7 +31,7 @@ from schemaless.wire.secret import PASSWORD_VARIABLE, Secret
 
 @click.group()
 def config() -> None:
-    """Name datastores, and show which setting is used.
+    """Name datastores, and show the settings in effect.
 
     A TOML file gives names to the URLs of datastores. Every command, and connect(), takes the name in place of the URL:
 
@@ -59,11 +59,11 @@ class _Setting:
 @json_option
 @click.pass_context
 def show(ctx: click.Context, url: str | None, as_json: bool) -> None:
-    """Show each setting, and where it comes from.
+    """Show each setting and its source.
 
-    The command shows the datastore that a command would use now: its URL, whether there is a password, and how
-    connections behave. An option on the command line is stronger than SCHEMALESS_URL, which is stronger than the file's
-    default. The command connects to no server.
+    The command shows the datastore that a command would use now: its URL, whether there is a password, and the
+    connection settings. An option on the command line overrides SCHEMALESS_URL, which overrides the file's default. The
+    command connects to no server.
 
     \b
     Examples:
@@ -118,7 +118,7 @@ def _line(file: Configuration, line: int) -> str:
 
 @config.command(cls=ReadOnlyCommand)
 def path() -> None:
-    """Print where the configuration file is, or would be.
+    """Print the path of the configuration file, which need not exist.
 
     The path is that in SCHEMALESS_CONFIG, or else config.toml in the user's configuration folder.
 
@@ -135,11 +135,11 @@ def path() -> None:
 @click.option("--default", is_flag=True, help="Use this datastore when a command names none.")
 @json_option
 def add(name: str, url: str, default: bool, as_json: bool) -> None:
-    """Give a datastore's URL a name, in the configuration file.
+    """Name a datastore's URL in the configuration file.
 
-    If the file is missing, the command creates it, readable by its owner alone. It connects to no server. Keep a
-    password in SCHEMALESS_PASSWORD, or in an option file that the URL names by ?read_default_file=, rather than in the
-    URL.
+    If the file does not exist, the command creates it, readable only by its owner. It connects to no server. Keep the
+    password in SCHEMALESS_PASSWORD, or in an option file given by ?read_default_file= in the URL, rather than in the
+    URL itself.
 
     \b
     Example:
@@ -159,7 +159,7 @@ def add(name: str, url: str, default: bool, as_json: bool) -> None:
     text = with_datastore(text, name, url, default=default)
     if has_password(url) and path.exists() and path.stat().st_mode & 0o077:
         path.chmod(0o600)
-        note(f"{path} holds a password now, so only its owner may read it")
+        note(f"{path} now contains a password, so it is readable only by its owner")
     usual = os.umask(0o077)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""``schemaless demo``: the main job on real data, from empty servers to reclaimed bytes."""
+"""``schemaless demo``: a tour on real data, from empty servers to reclaimed bytes."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from schemaless.demo.story import run
     "--folder",
     type=click.Path(path_type=Path),
     default=Path(".schemaless") / "demo",
-    help="The folder for the data of the two servers; it is emptied at the start.",
+    help="Data directory of the two servers; it is emptied at the start.",
 )
 @codec_option("--to", legacy=False, help_text="The codec to re-encode to.")
 def demo(data: Path | None, row_key: str, ref_key: str, flavour: str, folder: Path, codec: str) -> int:
-    """Run the whole story on 7,134 real documents.
+    """Take a tour of the store on 7,134 real documents.
 
     The demo starts two private servers, creates a datastore of two shards on them, and loads the logbooks of aircraft
-    that left New York in 2013 as legacy JSON text. Then it reads some back, says how long disks would last, re-encodes
-    all documents, checks every cell, finds some through an index, has a trigger count flights, and says what was
-    gained. The servers keep running afterwards, so that you can look around.
+    that left New York in 2013 as legacy JSON text. It then reads some back, forecasts when disks would be full,
+    re-encodes all documents, checks every cell, queries an index, counts flights with a trigger, and shows the space
+    saved. The servers keep running afterwards, so that you can explore.
 
     \b
     Examples:

@@ -39,11 +39,11 @@ from schemaless.terminal.progress import duration
 def index() -> None:
     """Find rows by the contents of their documents.
 
-    An index holds some fields of the latest version of each row, from one column or several. Workers keep it up to date
-    from the change feed, on any number of machines. Writers do nothing for it, so an entry appears a moment after its
-    cell. The same workers fill a new index while applications write, and queries are accepted once it is ready. A query
-    names a value of the shard field, looks in that one shard, and reads each row that it finds again, so that a row
-    that does not match is never returned.
+    An index holds some fields of the latest version of each row, from one or several columns. Workers on any number of
+    machines maintain it from the change feed. Writes do not touch it, so an entry appears a moment after its cell. The
+    same workers fill a new index while applications write; it accepts queries once it is ready. A query gives a value
+    for the shard field, searches that one shard, and checks each row that it finds against its cells, so that it never
+    returns a row that does not match.
 
     \b
     Workflow:
@@ -67,32 +67,32 @@ def index() -> None:
     "--shard-field",
     metavar="FIELD",
     required=True,
-    help="The field whose value decides which shard an entry is in; every query names a value of it.",
+    help="The field whose value decides the shard of an entry; every query gives a value for it.",
 )
 @click.option(
     "--field",
     "fields",
     metavar="FIELD",
     multiple=True,
-    help="A field to query and order by; repeat it for more, in their order.",
+    help="A field to query and order by; repeat the option for more fields, in their order.",
 )
 @url_option
 @json_option
 def create(name: str, shard_field: str, fields: tuple[str, ...], url: str, as_json: bool) -> None:
-    """Create a secondary index, which workers then fill.
+    """Create a secondary index, to be filled by workers.
 
     An index is a table in each shard.
 
-    A FIELD is [NAME=]COLUMN.PATH:TYPE. COLUMN and PATH say where its value is in the documents of a column, with a dot
-    between keys. TYPE is uuid, int, float, bool, time (ISO 8601; UTC unless it says otherwise) or text(N). NAME is the
-    last key unless you give another. A column whose name has a dot stands in quotes: '"v1.BASE".client:uuid'. A value
-    that is missing or does not fit is NULL; a row whose shard field is NULL has no entry. A text over N characters is
-    cut in the index, and queries still find its row. An index has at most 16 fields.
+    A FIELD is [NAME=]COLUMN.PATH:TYPE. COLUMN and PATH locate the value in the documents of a column, with dots between
+    keys. TYPE is uuid, int, float, bool, time (ISO 8601; UTC unless stated otherwise) or text(N). NAME defaults to the
+    last key. Quote a column name that contains a dot: '"v1.BASE".client:uuid'. A value that is missing or does not fit
+    its type is NULL; a row whose shard field is NULL has no entry. A text of more than N characters is truncated in the
+    index, and queries still find its row. An index has at most 16 fields.
 
-    The order of fields counts: a query returns rows in the order of the first field that it does not ask for by '='.
+    The order of fields matters: a query returns rows in the order of the first field that it does not match by '='.
 
-    If the command is interrupted, the same command continues. On an index that exists, it restores the progress rows
-    that shards have lost, and workers read those shards again. With an existing name and other fields, the new index is
+    If the command is interrupted, the same command resumes it. On an existing index, it restores progress rows that
+    shards have lost, and workers read those shards again. With an existing name and other fields, the new index is
     built beside the old one, which answers queries until the new one is ready.
 
     The account needs the role admin. Afterwards, grant the roles follow, app and admin again, for the new tables; then
@@ -104,25 +104,26 @@ def create(name: str, shard_field: str, fields: tuple[str, ...], url: str, as_js
           --field BASE.at:time --field status=STATUS.s:text(64)
     """
     definition = define(name, shard_field, fields)
-    with open_store(url) as store, progress("making tables", None, "shards") as listener:
-        entry, made = indexes_of(store).create(definition, listener)
+    with open_store(url) as store, progress("creating tables", None, "shards") as listener:
+        entry, created = indexes_of(store).create(definition, listener)
     if as_json:
         print_json(
             {
                 "name": name,
                 "number": entry.number,
                 "state": entry.state,
-                "created": made,
+                "created": created,
                 "columns": list(definition.sources),
                 "fields": [field.name for field in definition.all_fields],
             }
         )
         return
     out().print(
-        f"index {name} is {'made' if made else 'there already'}, number {entry.number}: {entry.state}", markup=False
+        f"index {name} {'created' if created else 'exists already'}, number {entry.number}: {entry.state}",
+        markup=False,
     )
-    if made:
-        note("run what 'schemaless grants' prints for the roles follow, app and admin again; then fill the index by")
+    if created:
+        note("grant the roles follow, app and admin again ('schemaless grants' prints the SQL), then fill the index:")
         note(f"  schemaless index run {name}")
 
 
@@ -135,20 +136,20 @@ def create(name: str, shard_field: str, fields: tuple[str, ...], url: str, as_js
 def run(names: tuple[str, ...], workers: int, once: bool, url: str, as_json: bool) -> int:
     """Fill indexes and keep them up to date, until Ctrl-C.
 
-    Without NAMES, the command keeps all indexes. All workers share the shards out between them, on any number of
-    machines, and take over the shards of a worker that dies. An index is filled from the beginning of the change feed,
-    while applications write; once every cell that was there has been read, the index is ready and accepts queries. The
-    command shows how far that is, how fast, and how long it will still take.
+    Without NAMES, the command maintains all indexes. Workers on any number of machines divide the shards among
+    themselves and take over the shards of a worker that dies. An index is filled from the beginning of the change feed
+    while applications write; once every existing cell has been read, the index is ready and accepts queries. The
+    command shows the progress, the rate and the remaining time.
 
-    Kill it at any moment: the next run continues at most 100 ms or 500 cells of each worker earlier, which does no
-    harm. The account needs the role follow, with grants for the tables of these indexes.
+    You can kill it at any moment: the next run repeats at most the last 100 ms or 500 cells of each worker, which does
+    no harm. The account needs the role follow, with grants for the tables of these indexes.
 
     \b
     Examples:
       schemaless index run --workers 4
       schemaless index run client_trips --once
 
-    Exit status: 3 stopped; with --once 0, or 1 if the index cannot be kept up to date in some shard.
+    Exit status: 3 stopped; with --once 0, or 1 if the index cannot be maintained in some shard.
     """
     with open_store(url) as store:
         indexes = indexes_of(store)
@@ -157,10 +158,10 @@ def run(names: tuple[str, ...], workers: int, once: bool, url: str, as_json: boo
         while True:
             entries = indexes.maintained(names)
             if not entries:
-                raise InvalidInput("there is no index yet; 'schemaless index create' makes one")
+                raise InvalidInput("there is no index yet; create one with 'schemaless index create'")
             filling = [entry.name for entry in entries if entry.state == BACKFILLING]
             supervisor = index_supervisor(store, names, workers)
-            note(f"keeping {', '.join(f'{entry.name} ({entry.number})' for entry in entries)}")
+            note(f"maintaining {', '.join(f'{entry.name} ({entry.number})' for entry in entries)}")
             title = f"filling {', '.join(filling)}"
             with progress(title, None, "ids") if filling else nullcontext(ignore_events) as listener:
                 supervisor.run(Watch(indexes, names, listener, once=once))
@@ -185,16 +186,16 @@ def status(name: str | None, url: str, as_json: bool) -> int:
     """Show the state of an index, or of all indexes.
 
     An index is declared while its tables are created, backfilling while it is filled, ready, or dropping while its
-    tables are removed; only a ready one accepts queries. How far it is behind is given in two ways: by the added_ids
-    between its locations and the ends of the shards, counting all columns, and by the age of the first of these cells.
-    The status also names the workers, and says why a shard waits.
+    tables are removed; only a ready one accepts queries. Its lag is shown as the number of added_ids between its
+    locations and the ends of the shards, counting all columns, and as the age of the first of these cells. The status
+    also lists the workers, and the reason why a shard waits.
 
     \b
     Examples:
       schemaless index status
       schemaless index status client_trips --json
 
-    Exit status: 0, or 1 if a shard cannot be asked, has no progress row, or has a worker that waits after an error.
+    Exit status: 0, or 1 if a shard is unreachable, has no progress row, or has a worker that waits after an error.
     """
     with open_store(url) as store:
         indexes = indexes_of(store)
@@ -202,7 +203,7 @@ def status(name: str | None, url: str, as_json: bool) -> int:
     if as_json:
         print_json([status_json(index) for index in statuses])
     elif not statuses:
-        out().print("there is no index yet; 'schemaless index create' makes one")
+        out().print("there is no index yet; create one with 'schemaless index create'")
     else:
         show_statuses(statuses)
     return EXIT_FAILED if any(index.stands for index in statuses) else 0
@@ -225,7 +226,7 @@ def show_statuses(statuses: Sequence[IndexStatus]) -> None:
         if index.entry.message is not None:
             note(f"{name} ({index.entry.number}): {index.entry.message}")
         if index.entry.state in (BACKFILLING, READY) and not index.workers:
-            note(f"no worker keeps {name} up to date now; start one with 'schemaless index run'")
+            note(f"no worker is maintaining {name}; start one with 'schemaless index run'")
         faults = [(shard.shard, shard.fault) for shard in index.shards if shard.fault is not None]
         for status in index.shards:
             if status.state == QUARANTINED:
@@ -306,18 +307,18 @@ def check(name: str, repair: bool, shards_text: str | None, execute: bool, url: 
     """Compare each row with its entry, and each entry with its row.
 
     \b
-      missing   a row without the entry that it makes
-      stale     an entry that says something else than the row, or is in a
-                shard that the row has left
-      ahead     an entry made of versions that the row does not have, after a
+      missing   a row whose entry is missing
+      stale     an entry that differs from its row, or is in a shard that the
+                row has left
+      ahead     an entry from versions that the row does not have, after a
                 failover that lost cells
       orphan    an entry of a row that has no cell
 
-    The check runs while applications write and workers run. It looks at each difference again, and counts as lagging
-    what workers have yet to do. Rows whose shard field does not fit have no entry, and other fields that do not fit are
-    NULL: the check counts both, and neither is a fault. --repair writes entries that are missing or stale, and deletes
-    entries that belong to no row. The account needs the role follow. A check that is stopped, or meets an error, prints
-    what it found until then, and the command that checks the shards that are left.
+    The check runs while applications write and workers run. It examines each difference a second time, and counts
+    cells that workers have not processed yet as lagging. A row whose shard field does not fit its type has no entry,
+    and other fields that do not fit are NULL: the check counts both, and neither is a fault. --repair writes missing
+    and stale entries, and deletes entries that belong to no row. The account needs the role follow. If the check is
+    interrupted, it prints its findings so far and the command that checks the remaining shards.
 
     \b
     Examples:
@@ -330,7 +331,7 @@ def check(name: str, repair: bool, shards_text: str | None, execute: bool, url: 
         indexes = indexes_of(store)
         ready = [entry for entry in indexes.named(name) if entry.state == READY]
         if not ready:
-            raise InvalidInput(f"index {name} is not ready; 'schemaless index status {name}' says how far it is")
+            raise InvalidInput(f"index {name} is not ready; 'schemaless index status {name}' shows its progress")
         shards = shards_of(shards_text, store.shard_count)
         checking = indexes.check(ready[-1], repair=repair and execute)
         results: list[Found] = []
@@ -341,8 +342,8 @@ def check(name: str, repair: bool, shards_text: str | None, execute: bool, url: 
             # Hours of checking may precede this point.
             left = list_of_shards(shards[len(results) :])
             _print(ready[-1], results, left, as_json=as_json)
-            mended = " --repair --execute" if repair and execute else ""
-            note(f"to check the remaining shards: schemaless index check {name} --shards {left}{mended}")
+            repairing = " --repair --execute" if repair and execute else ""
+            note(f"to check the remaining shards: schemaless index check {name} --shards {left}{repairing}")
             raise
     total = _print(ready[-1], results, None, as_json=as_json)
     if repair and not execute:
@@ -376,7 +377,7 @@ def _print(entry: IndexEntry, results: list[Found], left: str | None, *, as_json
     "--number",
     type=CatalogId(),
     metavar="N",
-    help="Drop only the index of this number, if several have the name.",
+    help="Drop only the index with this number, if several have the name.",
 )
 @click.option(
     "--replaced",
@@ -389,9 +390,9 @@ def _print(entry: IndexEntry, results: list[Found], left: str | None, *, as_json
 def drop(name: str, number: int | None, replaced: bool, execute: bool, url: str, as_json: bool) -> None:
     """Drop an index.
 
-    From then on, queries of the index are refused. The command waits until workers have let go of the index, and then
-    drops its table in each shard. It drops every index of the name, unless --number or --replaced chooses one. Cells
-    are not changed. If the command is interrupted, the same command continues. The account needs the role admin, with
+    Queries of the index fail from the start. The command waits until all workers have released the index, and then
+    drops its table in each shard. It drops every index of that name, unless --number or --replaced selects one. Cells
+    are not changed. If the command is interrupted, the same command resumes it. The account needs the role admin, with
     grants for the index's tables.
 
     \b
@@ -408,7 +409,7 @@ def drop(name: str, number: int | None, replaced: bool, execute: bool, url: str,
         ]
         if not chosen:
             there = ", ".join(f"{entry.number} ({entry.state})" for entry in indexes.named(name))
-            raise InvalidInput(f"no index {name} matches that; there are {there}")
+            raise InvalidInput(f"no index {name} matches these options; its numbers are {there}")
         for entry in chosen if execute else ():
             with progress(f"dropping {name} ({entry.number})", None, "shards") as listener:
                 indexes.drop(entry, listener)

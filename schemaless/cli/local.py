@@ -57,7 +57,7 @@ folder_option = click.option(
 
 
 def server_data(server: LocalServer) -> dict[str, Any]:
-    """Return a private server, for ``--json``."""
+    """Return a private server for ``--json``."""
     return {
         **facts(server, "number", "role", "flavour", "version", "url"),
         "socket": str(server.socket),
@@ -68,7 +68,7 @@ def server_data(server: LocalServer) -> dict[str, Any]:
 
 
 def status_data(state: ServerStatus) -> dict[str, Any]:
-    """Return a private server and whether it runs, for ``--json``."""
+    """Return the state of a private server for ``--json``."""
     return {
         **facts(state, "number", "role", "replica", "state", "flavour", "version", "url"),
         "socket": str(state.socket),
@@ -94,14 +94,12 @@ _NAME: Final = "demo"
     default=0,
     help="Minimum number of replicas of each server.",
 )
-@click.option(
-    "--semi-sync", is_flag=True, help="Acknowledge a commit once a replica has it; needs --replicas, and new servers."
-)
+@click.option("--semi-sync", is_flag=True, help="Make commits wait for a replica; needs --replicas, and new servers.")
 @click.option(
     "--group-replication",
     "group",
     is_flag=True,
-    help="Make each server a group of three, which chooses its primary itself; for a new folder, MySQL only.",
+    help="Make each server a group of three, which elects its primary; for new folders, MySQL only.",
 )
 @click.option(
     "--flavour", type=click.Choice(FLAVOURS), help="The kind of server.  [default: mysql, or mariadb for MyRocks]"
@@ -134,21 +132,20 @@ def up(
     Running servers are left alone, stopped or crashed ones are started with their own data, and missing ones are
     created. The server program is the one in SCHEMALESS_MYSQLD, or else the system's. If there is neither, the command
     unpacks one from the system's package archive into SCHEMALESS_CACHE (~/.cache/schemaless) without installing it;
-    MySQL's takes 60 MB, once. If the command is interrupted, the same command continues. The next step is 'schemaless
-    create', with these URLs.
+    MySQL's takes 60 MB, once. If the command is interrupted, the same command resumes it. Then pass the printed URLs to
+    'schemaless create'.
 
-    With --replicas, each server becomes the primary of that many more servers, which follow it by GTID and replicate
-    before the command ends. Such a primary also listens on a port of 127.0.0.1, for the account of its replicas; root
-    stays on the socket. With --semi-sync as well, a primary acknowledges a commit only once a replica has it, and waits
-    up to a day for that: a failover then loses nothing that was acknowledged.
+    With --replicas, each server becomes the primary of that many more servers, which replicate by GTID and have caught
+    up when the command ends. Such a primary also listens on a port of 127.0.0.1 for its replicas' account; root can
+    connect only over the socket. With --semi-sync, a commit on a primary waits up to a day until a replica has received
+    it, so that a failover loses no acknowledged write.
 
-    With --engine rocksdb, the servers are MariaDB with the MyRocks plugin, and with settings under which the store's
-    guarantees hold; 'schemaless create --engine rocksdb' then keeps cells there.
+    With --engine rocksdb, the servers are MariaDB with the MyRocks plugin, configured so that the store's guarantees
+    hold; 'schemaless create --engine rocksdb' then stores cells in it.
 
-    With --group-replication, each server gets two replicas, and the three are a group: a commit is acknowledged once
-    two of them have it, and where the primary is lost, the others choose another one within 20 seconds or so, and
-    within seven with --option loose-group-replication-member-expel-timeout=0. 'schemaless topology watch' then has
-    programs write there.
+    With --group-replication, each server gets two replicas, and the three form a group: a commit is acknowledged once
+    two of them have it. If the primary fails, the others elect a new one within about 20 seconds, or seven with
+    --option loose-group-replication-member-expel-timeout=0. 'schemaless topology watch' then redirects programs to it.
 
     \b
     Examples:
@@ -185,14 +182,14 @@ def up(
     )
     if not any(server.replicas for server in running):
         return
-    note("and write the replicas into its catalog:")
+    note("then add the replicas to its catalog:")
     url = shlex.quote(running[0].url.replace("/?", f"/{_NAME}?", 1))
     for server in running:
         for replica in server.replicas:
             add = f"schemaless topology add-replica --cluster cluster-{server.number}"
             _echo_command(add, f"--url {url}", shlex.quote(replica.url))
     if is_member(running[0]):
-        note("and have programs follow what the group decides; this URL leads to the catalog on whichever is left:")
+        note("and make programs follow the group's elections; this URL finds the catalog on any member:")
         sockets = ",".join(str(member.socket) for member in (running[0], *running[0].replicas))
         several = url.replace(str(running[0].socket), sockets)
         _echo_command("schemaless topology watch", f"--url {several}")
@@ -210,9 +207,9 @@ def _echo_command(*parts: str) -> None:
 )
 @json_option
 def status(folder: Path, number: int | None, as_json: bool) -> int:
-    """Show the servers, and whether replicas replicate and members are of their group.
+    """Show the state of the servers, of replication and of group membership.
 
-    The servers are those of --folder.
+    The servers are those in --folder.
 
     \b
     Examples:
@@ -221,7 +218,7 @@ def status(folder: Path, number: int | None, as_json: bool) -> int:
       schemaless create trips --shards 4 \\
           --cluster "$(schemaless local status --url 1)"
 
-    Exit status: 0 if there are servers, all of them run, and all replicas and members are in order, else 1.
+    Exit status: 0 if there are servers, all are running, all replicas replicate and all members are online; else 1.
     """
     states = local_servers.status(folder)
     if number is not None:
@@ -247,21 +244,21 @@ def status(folder: Path, number: int | None, as_json: bool) -> int:
         ]
         print_table(None, ["server", "state", "version", "url", "process", "data"], rows, text_columns=4)
     else:
-        note(f"no servers in {folder.resolve()}; 'schemaless local up' creates some")
+        note(f"no servers in {folder.resolve()}; create them with 'schemaless local up'")
     stopped = [state for state in states if state.state != "running"]
     broken = [state for state in states if state.fault]
     if not as_json:
         for state in broken:
             note(f"{state.name} is not {_what(state)}: {state.fault}")
         if stopped:
-            note(f"{len(stopped)} of {len(states)} do not run; 'schemaless local up' starts them on their own data")
+            note(f"{len(stopped)} of {len(states)} are not running; 'schemaless local up' starts them on their data")
         elif broken:
-            note("'schemaless local up' has members join their group, and points replicas at their primaries")
+            note("'schemaless local up' reconnects replicas to their primaries and members to their group")
     return EXIT_FAILED if stopped or broken or not states else 0
 
 
 def _what(state: ServerStatus) -> str:
-    return "of its group" if state.of_group else "replicating"
+    return "in its group" if state.of_group else "replicating"
 
 
 @local.command()

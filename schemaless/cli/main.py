@@ -1,6 +1,6 @@
 """Root of the command line: command groups and error handling.
 
-Exit status: 0 done, 1 faults found or failed, 2 wrong usage, 3 stopped; the same command continues.
+Exit status: 0 done, 1 faults found or failed, 2 wrong usage, 3 stopped; the same command resumes.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from schemaless.terminal.shown import shown
 _SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     # heading: {name: (module with a command of that name, one line for the overview; a test compares it with its help)}
     "Getting started": {
-        "demo": ("schemaless.cli.demo", "Run the whole story on 7,134 real documents."),
+        "demo": ("schemaless.cli.demo", "Take a tour of the store on 7,134 real documents."),
         "local": ("schemaless.cli.local", "Run private MySQL servers on this machine, without root or Docker."),
         "create": ("schemaless.cli.create", "Create a datastore."),
-        "config": ("schemaless.cli.config", "Name datastores, and show which setting is used."),
+        "config": ("schemaless.cli.config", "Name datastores, and show the settings in effect."),
         "man": ("schemaless.cli.man", "Print the manual page."),
     },
     "Documents": {
-        "cell": ("schemaless.cli.cell", "Write and read single cells, or follow them all."),
+        "cell": ("schemaless.cli.cell", "Write and read single cells, or follow the change feed."),
         "load": ("schemaless.cli.load", "Load documents from an NDJSON file."),
         "dump": ("schemaless.cli.dump", "Write cells as NDJSON."),
         "export": ("schemaless.cli.export", "Write the history as Parquet files, for analytics."),
@@ -41,7 +41,7 @@ _SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "trigger": ("schemaless.cli.trigger", "Call a function for each new cell."),
     },
     "Space": {
-        "capacity": ("schemaless.cli.capacity", "Measure a datastore, and say how long its disks last."),
+        "capacity": ("schemaless.cli.capacity", "Measure a datastore and forecast when its disks are full."),
         "codec": ("schemaless.cli.codec", "Choose the codec of each column, and manage zstd dictionaries."),
         "migrate": ("schemaless.cli.migrate", "Re-encode bodies in place."),
         "rebuild": ("schemaless.cli.rebuild", "Rebuild tables to give free space back to the disk."),
@@ -98,7 +98,7 @@ class _Nouns(click.Group):
 
 
 class _ReaderGone(Exception):
-    """The reader of standard output (head, less) has gone."""
+    """The reader of standard output (head, less) has exited."""
 
 
 def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -112,27 +112,27 @@ def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
 )
 @click.version_option(package_name="schemaless-store", prog_name="schemaless")
 @click.option(
-    "--traceback", is_flag=True, help="Show the Python traceback of an error; may stand anywhere in the command line."
+    "--traceback", is_flag=True, help="Show the Python traceback of an error; accepted anywhere on the command line."
 )
 @click.option(
     "-d",
     "--datastore",
     metavar="NAME",
     shell_complete=_names,
-    help="The datastore: its name in the configuration, or its URL; may also stand after the command.",
+    help="The datastore: its name in the configuration, or its URL; also accepted after the command.",
 )
 def cli(traceback: bool, datastore: str | None) -> None:
     """An append-only cell store on sharded MySQL.
 
-    Data goes to standard output, progress and errors to standard error. Nothing that is stored is rewritten without
-    --execute. Name the datastore by -d, by --url or by SCHEMALESS_URL: either a URL, for example
+    Data goes to standard output, progress and errors to standard error. No command rewrites stored cells without
+    --execute. Name the datastore with -d, --url or SCHEMALESS_URL: either a URL, for example
 
         mysql://app@db-1:3306/mezzanine
 
-    or a name that 'schemaless config add' gave to such a URL. The password, if there is one, is in SCHEMALESS_PASSWORD.
-    Start with 'schemaless demo', or with 'schemaless local up' and 'schemaless create'.
+    or a name that 'schemaless config add' gave to such a URL. Put the password, if any, in SCHEMALESS_PASSWORD. Start
+    with 'schemaless demo', or with 'schemaless local up' and 'schemaless create'.
 
-    Exit status: 0 done, 1 faults found or failed, 2 wrong usage, 3 stopped; the same command continues.
+    Exit status: 0 done, 1 faults found or failed, 2 wrong usage, 3 stopped; the same command resumes.
     """
 
 
@@ -141,7 +141,7 @@ def _on_sigterm(signum: int, frame: FrameType | None) -> NoReturn:
 
 
 class _ShownRecords(logging.Formatter):
-    """Formats the library's warnings like all else that is printed."""
+    """Formats the library's warnings like all other output."""
 
     def format(self, record: logging.LogRecord) -> str:
         return shown(super().format(record))
@@ -177,7 +177,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _ended_by(problem: BaseException, arguments: list[str]) -> int:
-    """Say what ended a command, and return its exit status."""
+    """Report why a command ended, and return its exit status."""
     match problem:
         case InvalidInput() | InvalidCell() | UnknownCodec():
             error(str(problem))
@@ -197,7 +197,7 @@ def _ended_by(problem: BaseException, arguments: list[str]) -> int:
         changes_nothing = _changes_nothing(arguments)
     except (Exception, KeyboardInterrupt):  # noqa: BLE001 - a module may be half imported, or Ctrl-C pressed again
         changes_nothing = False
-    kept = "nothing that is stored was changed" if changes_nothing else "what was written is kept"
+    kept = "nothing was changed" if changes_nothing else "completed writes are kept"
     error(f"stopped; {kept}, and the same command can be run again")
     return EXIT_STOPPED
 

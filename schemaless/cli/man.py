@@ -1,4 +1,4 @@
-"""``schemaless man``: the manual page, made of the commands themselves, so that it says what --help says."""
+"""``schemaless man``: the manual page, generated from the commands' help."""
 
 from __future__ import annotations
 

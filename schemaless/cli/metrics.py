@@ -1,4 +1,4 @@
-"""``schemaless metrics``: serves what Prometheus scrapes."""
+"""``schemaless metrics``: serves metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from schemaless.terminal.output import ReadOnlyCommand, note
     default="127.0.0.1:9464",
     show_default=True,
     metavar="HOST:PORT",
-    help="The address to serve at; port 0 takes a free one. There is no password, so use a private network.",
+    help="The address to listen on; port 0 picks a free port. There is no password, so use a private network.",
 )
 def metrics(url: str, listen: str) -> None:
     """Serve metrics for Prometheus, until Ctrl-C.
 
-    The metrics are about jobs and their leases, servers, circuit breakers, the lag of replicas, the ends of change
-    feeds, how far triggers and indexes are behind, what is stored, and the days that disks last. The account needs the
-    role measure. The command needs the extra [metrics]; the days that disks last need [report] too.
+    The metrics cover jobs and their leases, servers, circuit breakers, replica lag, the ends of change feeds, the lag
+    of triggers and indexes, stored cells and bytes, and the days until disks are full. The account needs the role
+    measure. The command needs the extra [metrics]; the days until disks are full also need [report].
 
     \b
     Example:

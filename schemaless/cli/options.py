@@ -1,4 +1,4 @@
-"""Options that several commands share, and what their values mean."""
+"""Options that several commands share, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DatastoreOption(click.Option):
     """``--url`` of a command; without it, ``-d`` before the command, ``SCHEMALESS_URL``, and the configured default."""
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
-        """Return the URL or name that counts, and which of the four places it is from."""
+        """Return the URL or name in effect, and its source."""
         value, source = super().consume_value(ctx, opts)
         if source is ParameterSource.COMMANDLINE:
             return value, source
@@ -38,7 +38,7 @@ class DatastoreOption(click.Option):
 
 
 def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names in the configuration that a shell may complete to; none where it cannot be read."""
+    """Return the configured names that complete the word; none if the configuration cannot be read."""
     try:
         return [name for name in read_configuration().datastores if name.startswith(incomplete)]
     except InvalidInput:  # the command itself reports the error
@@ -55,7 +55,7 @@ engine_option = click.option(
 
 
 def datastore_option(*, required: bool = True) -> Callable[[Any], Any]:
-    """Return the option that names the datastore, by a URL or by a name in the configuration."""
+    """Option that names the datastore, by its URL or by its name in the configuration."""
     return click.option(
         "--url",
         "-d",
@@ -82,7 +82,7 @@ shards_option = click.option(
 
 
 def with_options(command: Callable[..., Any], *options: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Add options to a command, in their order."""
+    """Add options to a command, in the given order."""
     for option in reversed(options):
         command = option(command)
     return command
@@ -125,14 +125,14 @@ codec_details = (
         "dictionary_id",
         type=CatalogId(),
         metavar="N",
-        help="Compress by zstd with this dictionary, which 'schemaless codec train' has made.",
+        help="Compress with zstd and this dictionary; 'schemaless codec train' creates dictionaries.",
     ),
 )
-"""Commands with ``codec_option`` that take more of a codec have these options, too."""
+"""Options for the compression level and dictionary, for commands with ``codec_option``."""
 
 
 def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options by which ``survey.choice`` decides which codec is worth it."""
+    """Add the limits within which ``survey.recommendation`` recommends a codec."""
     return with_options(
         command,
         click.option(
@@ -141,14 +141,14 @@ def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=FiniteRange(min=0, min_open=True),
             default=MOST_CPU,
             metavar="FACTOR",
-            help="How many times as long as with the default codec encoding and decoding may take.",
+            help="Most time for encoding and decoding, as a multiple of the default codec's.",
         ),
         click.option(
             "--least-gain",
             type=share_of,
             metavar="SHARE",
             default=f"{LEAST_GAIN:.0%}",
-            help="The share of the pages that a rewrite must save to be advised.",
+            help="Smallest share of pages that a rewrite must save to be advised.",
         ),
     )
 
@@ -165,7 +165,7 @@ class Rewrite(NamedTuple):
 
 
 def rewrite_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say what to re-encode; they come as ``rewrite``."""
+    """Add the options that select cells and a codec, passed to the command as ``rewrite``."""
 
     @wraps(command)
     def with_rewrite(*arguments: Any, codec: str, dictionary_id: int | None, **options: Any) -> Any:
@@ -174,9 +174,7 @@ def rewrite_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     return with_options(
         with_rewrite,
-        codec_option(
-            "--to", legacy=True, help_text="The codec to re-encode to; legacy is bare JSON text, the way back."
-        ),
+        codec_option("--to", legacy=True, help_text="The codec to re-encode to; legacy goes back to bare JSON text."),
         *codec_details,
         click.option(
             "--from",
@@ -184,7 +182,7 @@ def rewrite_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Choice(codec_names()),
             multiple=True,
             metavar="CODEC",
-            help="Only bodies that are stored in this codec; may be repeated.  [default: all that are not in --to]",
+            help="Only bodies stored in this codec; may be repeated.  [default: all codecs but --to]",
         ),
         click.option(
             "--column", "columns", multiple=True, metavar="NAME", help="Only cells of this column; may be repeated."
@@ -194,17 +192,17 @@ def rewrite_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shards_of(text: str | None, shard_count: int) -> list[int]:
-    """Return the shard numbers of a list such as ``0-3,8``; all of them for None.
+    """Parse a list of shards such as ``0-3,8``; None means all.
 
     Raises:
-        InvalidInput: it is no such list, or names a shard that is not there.
+        InvalidInput: the list is malformed, or names a shard that does not exist.
     """
     if text is None:
         return list(range(shard_count))
     chosen: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        # No list has numbers of more digits, and Python refuses to read those of thousands.
+        # Python refuses to convert numbers of thousands of digits.
         if not first.isdecimal() or (dash and not last.isdecimal()) or max(len(first), len(last)) > _MOST_DIGITS:
             raise InvalidInput(f"--shards takes numbers and ranges such as 0-3,8, got {text!r}")
         numbers = range(int(first), int(last if dash else first) + 1)
@@ -215,7 +213,7 @@ def shards_of(text: str | None, shard_count: int) -> list[int]:
 
 
 def row_key_of(text: str) -> uuid.UUID:
-    """Return the row_key that a person typed: a UUID, or ``uuid5:NAME``.
+    """Parse a row_key given on the command line: a UUID, or ``uuid5:NAME``.
 
     Raises:
         InvalidInput: it is neither.

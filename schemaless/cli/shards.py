@@ -17,7 +17,7 @@ from schemaless.cli.jobs import (
     steer,
     throttle_changes,
 )
-from schemaless.cli.options import open_store, shards_of, shards_option, url_option
+from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option
 from schemaless.cli.shards_move import move, plan, show_records
 from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.status import status_of
@@ -42,11 +42,10 @@ from schemaless.terminal.output import (
 def shards() -> None:
     """Move shards to another cluster.
 
-    Applications and followers (triggers and indexes) keep running: they wait for a fraction of a second while a
-    shard is cut over to its new server. Cells keep their added_id, created_at and bytes, and followers keep their
-    locations.
+    Applications and followers (triggers and indexes) keep running; they pause for a fraction of a second while a shard
+    is cut over to its new server. Cells keep their added_id, created_at and bytes, and followers keep their locations.
 
-    A move is a job in the catalog. If it is killed, the same command continues where it stopped.
+    A move is a job in the catalog. If it is killed, the same command resumes it.
 
     \b
     Workflow:
@@ -54,7 +53,7 @@ def shards() -> None:
       schemaless shards move 0-255 --to cluster-3 --execute
       schemaless shards status       works from any terminal; so do pause,
                                      resume, throttle and abort
-      schemaless shards verify       compares both copies once more
+      schemaless shards verify       compares shards with their old tables
       schemaless shards drop-moved   drops the old tables, once compared
     """
 
@@ -65,11 +64,10 @@ def shards() -> None:
 @click.option("--all", "show_all", is_flag=True, help="Show the shards of all moves.")
 @json_option
 def status(url: str, job_id: int | None, show_all: bool, as_json: bool) -> None:
-    """Show how far a move is, and the state of each of its shards.
+    """Show the progress of a move and the phase of each shard.
 
-    A shard is copying, then cutting over for a moment, then moved. It is verified once it was compared with its
-    old tables, and dropped once those are removed. The column "paused for" says how long its readers and writers were
-    held.
+    The phases are copying, cutting over (a moment), moved, verified once the shard was compared with its old tables,
+    and dropped once those are removed. The column "paused for" shows how long readers and writers were held.
 
     \b
     Examples:
@@ -103,7 +101,7 @@ def status(url: str, job_id: int | None, show_all: bool, as_json: bool) -> None:
 def pause(url: str, job_id: int | None) -> None:
     """Pause a move.
 
-    If a shard is being cut over at that moment, the move completes that first.
+    A cutover that is in progress completes first.
 
     \b
     Example:
@@ -132,8 +130,8 @@ def resume(url: str, job_id: int | None) -> None:
 def throttle(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
     """Change when a running move waits.
 
-    The command changes the thresholds that you name and keeps the others. Without any, it shows them. The runners of
-    the move, wherever they are, use the new thresholds within a second or two.
+    The command changes the given thresholds and keeps the others; without options, it shows them. All runners of the
+    move, on any machine, use the new thresholds within a second or two.
 
     \b
     Examples:
@@ -149,16 +147,16 @@ def throttle(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
 @click.option(
     "--uncompared",
     is_flag=True,
-    help="Do not compare a moved shard if the server that it came from cannot be reached.",
+    help="Skip comparing a moved shard if its old server cannot be reached.",
 )
 @json_option
 def abort(url: str, job_id: int | None, uncompared: bool, as_json: bool) -> int:
-    """End a move for good.
+    """Abort a move for good.
 
     Shards that were not cut over stay where they are, and their copies are dropped. A shard that was cut over stays on
-    its new cluster, since it may have new cells there; another move can bring it back. It is still compared with
-    its old tables. If that server is gone for good, give --uncompared. If the command is killed, the same command
-    continues.
+    its new cluster, since it may have new cells there; another move can bring it back. It is still compared with its
+    old tables; if their server is gone for good, give --uncompared. If the command is killed, the same command
+    resumes it.
 
     \b
     Example:
@@ -174,7 +172,7 @@ def abort(url: str, job_id: int | None, uncompared: bool, as_json: bool) -> int:
     show_records(records, as_json)
     moved = [record.shard for record in records if record.phase != "aborted"]
     if moved:
-        note(f"{len(moved)} shards had been cut over, and stay where they are now")
+        note(f"{len(moved)} shards had already been cut over; they stay on their new cluster")
     return EXIT_FAILED if moved else 0
 
 
@@ -188,10 +186,10 @@ _NAMED = 5
 def verify(shards_text: str | None, url: str, as_json: bool) -> int:
     """Compare moved shards with their old tables, cell by cell. Read-only.
 
-    A move compares each shard before it ends. This command does that again, from the beginning, as long as 'shards
-    drop-moved' has not dropped the old tables. It compares ids, keys, times and bytes, by digests that the two servers
-    compute. A body that was re-encoded since counts as the same if its document is the same. The command shows the
-    SHA-256 of all cells in the old tables. It ignores cells that were written after the move.
+    A move compares each shard before it ends. This command repeats the comparison until 'shards drop-moved' has dropped
+    the old tables. It compares ids, keys, times and bytes by digests that the two servers compute. A body that was
+    re-encoded after the move counts as equal if its document is equal; cells written after the move are ignored. The
+    output shows the SHA-256 of all cells in the old tables.
 
     \b
     Examples:
@@ -218,7 +216,7 @@ def _data(compared: Compared) -> dict[str, object]:
 
 def _show_comparisons(comparisons: list[Compared]) -> None:
     if not comparisons:
-        out().print("no move has left anything behind to compare with")
+        out().print("no moved shard has old tables to compare with")
         return
     print_table(
         None,
@@ -239,9 +237,9 @@ def _show_comparisons(comparisons: list[Compared]) -> None:
     )
     for compared in comparisons:
         for what, ids in (
-            ("are no longer there", compared.lacking),
-            ("differ there", compared.differing),
-            ("are there, but were not left behind", compared.strange),
+            ("are missing from the moved shard", compared.lacking),
+            ("differ in the moved shard", compared.differing),
+            ("are in the moved shard, but not in its old tables", compared.strange),
         ):
             if ids:
                 named = ", ".join(map(str, ids[:_NAMED])) + (", ..." if len(ids) > _NAMED else "")
@@ -250,22 +248,22 @@ def _show_comparisons(comparisons: list[Compared]) -> None:
 
 @shards.command("drop-moved")
 @shards_option
-@click.option("--execute", is_flag=True, help="Really drop the tables; without it, the command only lists them.")
+@click.option("--execute", is_flag=True, help="Drop the tables. Without this option, the command only lists them.")
 @url_option
 @json_option
 def drop_moved(shards_text: str | None, execute: bool, url: str, as_json: bool) -> int:
     """Drop the old tables of moved shards.
 
-    They are on the clusters that the shards came from. The command drops an old table only if it was compared with the
+    The old tables are on the clusters that the shards came from. The command drops one only if it was compared with the
     moved shard, still has as many cells as it had then, and is on a server where the catalog no longer has the shard.
-    There is no way back, but the moved shard has all its cells.
+    Dropping cannot be undone, but the moved shard has all the cells.
 
     \b
     Examples:
       schemaless shards drop-moved
       schemaless shards drop-moved --shards 0-255 --execute
 
-    Exit status: 0, or 1 if some tables had to stay.
+    Exit status: 0, or 1 if some tables could not be dropped.
     """
     with open_store(url) as store:
         leftovers = left_behind(store, shards_of(shards_text, store.shard_count))
@@ -295,7 +293,7 @@ def _show_leftovers(leftovers: list[Leftovers], execute: bool, as_json: bool) ->
         )
         return
     if not leftovers:
-        out().print("no move has left anything behind")
+        out().print("no moved shard has old tables")
         return
     done = "dropped" if execute else "would be dropped"
     print_table(
@@ -317,4 +315,4 @@ def _show_leftovers(leftovers: list[Leftovers], execute: bool, as_json: bool) ->
         if leftover.refusal is not None:
             note(f"shard {leftover.record.shard} stays: {leftover.refusal}")
     if not execute:
-        note("nothing was changed; add --execute to do it")
+        note_dry()

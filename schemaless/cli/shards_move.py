@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
-from schemaless.cli.options import note_dry, open_store, shards_of, url_option
+from schemaless.cli.options import note_dry, open_store, shards_of, url_option, with_options
 from schemaless.cli.quantities import FiniteRange
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
@@ -43,29 +43,26 @@ _ROWS_SHOWN = 64
 
 
 def _which_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what says which shards go where."""
-    for option in reversed(
-        (
-            click.argument("shards_text", metavar="[SHARDS]", required=False),
-            click.option("--to", "target", metavar="CLUSTER", help="The cluster to move to, such as cluster-3."),
-            click.option("--drain", metavar="CLUSTER", help="Move all shards of this cluster, instead of SHARDS."),
-            click.option(
-                "--balance",
-                "balanced",
-                is_flag=True,
-                help="Instead of SHARDS and --to: even out clusters, by the figures of 'capacity report'.",
-            ),
-            click.option(
-                "--unchecked-accounts",
-                "unchecked",
-                is_flag=True,
-                help="Do not check whether the accounts that use a shard may use it on the target.",
-            ),
-            url_option,
-        )
-    ):
-        command = option(command)
-    return command
+    """Add the options that select the shards and their target."""
+    return with_options(
+        command,
+        click.argument("shards_text", metavar="[SHARDS]", required=False),
+        click.option("--to", "target", metavar="CLUSTER", help="The cluster to move to, such as cluster-3."),
+        click.option("--drain", metavar="CLUSTER", help="Move all shards of this cluster, instead of SHARDS."),
+        click.option(
+            "--balance",
+            "balanced",
+            is_flag=True,
+            help="Even out the clusters by the figures of 'capacity report', instead of SHARDS and --to.",
+        ),
+        click.option(
+            "--unchecked-accounts",
+            "unchecked",
+            is_flag=True,
+            help="Skip the check that the accounts that use a shard have grants for it on the target.",
+        ),
+        url_option,
+    )
 
 
 @click.command(cls=ReadOnlyCommand)
@@ -80,12 +77,11 @@ def plan(
     url: str,
     as_json: bool,
 ) -> int:
-    """Say what a move would take. Changes nothing.
+    """Estimate the size and duration of a move. Read-only.
 
-    For each shard, the plan shows its bytes, how long copying may take, and why it cannot be moved, if that is so.
-    Reasons are: a table that does not belong to this store, an unfinished job about the shard, accounts that may not
-    use it on the target (with the GRANT that they need), or no space on the target's disk, as far as that can be seen
-    from here.
+    For each shard, the plan shows its bytes, an estimate of the copying time, and anything that prevents the move: a
+    table that does not belong to this store, an unfinished job on the shard, accounts without grants on the target
+    (with the GRANT statements they need), or too little space on the target's disk, if its free space can be read.
 
     \b
     Examples:
@@ -105,8 +101,8 @@ def plan(
 
 @click.command()
 @_which_options
-@click.option("--execute", is_flag=True, help="Really move; without it, the command says what that would take.")
-@job_option("Continue this job with its original options; other options are ignored.")
+@click.option("--execute", is_flag=True, help="Move the shards. Without this option, the command only prints the plan.")
+@job_option("Resume this job. Its shards, target and options stay those that it was started with.")
 @workers_options
 @throttle_options
 @click.option(
@@ -115,7 +111,7 @@ def plan(
     type=FiniteRange(0, MOST_PAUSE_S * 1000, min_open=True),
     default=1000.0,
     metavar="MS",
-    help="How long one attempt to cut a shard over may hold its readers and writers.",
+    help="Longest pause of readers and writers per attempt to cut a shard over.",
 )
 @click.option(
     "--give-up",
@@ -123,8 +119,8 @@ def plan(
     type=FiniteRange(0, MOST_GIVE_UP_S, min_open=True),
     default=3600.0,
     metavar="SECONDS",
-    help="How long to try to cut a copied shard over, for example while a long transaction runs; and how long to keep "
-    "copying while the backlog does not shrink.",
+    help="Give up after retrying a cutover for this long, for example because of a long transaction, or after copying "
+    "for this long without shrinking the backlog.",
 )
 @json_option
 def move(
@@ -145,13 +141,14 @@ def move(
 ) -> int:
     """Move shards to another cluster.
 
-    SHARDS are numbers such as 0-3,8. Each shard is copied while applications use it. Then it is held for a moment, in
-    which the rest is copied and the catalog is changed. Afterwards all of it is compared with the old tables,
-    cell by cell. Copying waits while replicas of either cluster lag, as a migration does; --max-mb-per-s slows it down.
+    SHARDS are numbers such as 0-3,8. Each shard is copied while applications use it. Its readers and writers then pause
+    for a moment, in which the remaining cells are copied and the catalog is changed. Finally the moved shard is
+    compared with its old tables, cell by cell. Copying waits while replicas of either cluster lag, as a migration does;
+    --max-mb-per-s limits its rate.
 
-    If a move is killed, or a server fails, the same command continues it. With --drain it then also moves the shards
-    that have come to the cluster since, and a cluster without shards is drained already. The old tables
-    stay until 'schemaless shards drop-moved'. The account needs the role move.
+    If a move is killed, or a server fails, the same command resumes it. With --drain, it then also moves the shards
+    that have been moved to the cluster in between; it succeeds at once on a cluster without shards. The old tables stay
+    until 'schemaless shards drop-moved'. The account needs the role move.
 
     \b
     Examples:
@@ -195,11 +192,11 @@ def move(
 
 def _check_which(shards_text: str | None, target: str | None, drain: str | None, balanced: bool) -> None:
     if balanced and (shards_text, target, drain) != (None, None, None):
-        raise InvalidInput("--balance chooses the shards and where they go; leave out SHARDS, --to and --drain")
+        raise InvalidInput("--balance chooses the shards and their targets; omit SHARDS, --to and --drain")
     if balanced:
         return
     if target is None:
-        raise InvalidInput("name the cluster that the shards go to: --to CLUSTER")
+        raise InvalidInput("name the target cluster: --to CLUSTER")
     if (shards_text is None) == (drain is None):
         raise InvalidInput("name the shards, such as 0-3,8, or all of a cluster by --drain CLUSTER")
 
@@ -226,14 +223,14 @@ class _Runs:
         self._dask = dask
 
     def run(self, spec: MoveSpec, shards: Sequence[int], job: Job | None = None) -> None:
-        """Run one job to its end: the given one, else the one that these shards have or get."""
+        """Run one job to its end: the given one, else the shards' unfinished job or a new one."""
         with JobProgress(self._job_store) as shown:
             self.records += run_move(
                 self._store, spec, shards, job=job, count=self._workers, dask=self._dask, listener=shown
             )
 
     def drain(self, spec: MoveSpec) -> None:
-        """Move all shards of a cluster; a drain that was interrupted is completed before others are moved."""
+        """Move all shards of a cluster, completing an interrupted drain first."""
         shards = _shards(self._store, None, spec.drain)
         joined = MOVE.same(self._job_store, spec, shards)
         if joined is not None:
@@ -247,7 +244,7 @@ class _Runs:
             note(f"{spec.drain} has no shards; there is nothing to move")
 
     def balance(self, spec: MoveSpec) -> None:
-        """Complete the moves that are unfinished, then even out clusters by one job for each target."""
+        """Complete unfinished moves, then even out the clusters with one job for each target."""
         for job in self._job_store.jobs("move"):
             if job.unfinished:
                 self.run(MoveSpec.of(job), self._job_store.numbers(job.job_id), job)
@@ -276,7 +273,7 @@ def _plan_balance(store: Datastore, spec: MoveSpec, as_json: bool) -> int:
         for target, of_target in plans.items():
             _show_plan(target, of_target)
         if uneven.moves and not plans:
-            note("they are there by now; 'schemaless capacity measure' takes the next measurement")
+            note("all these shards have been moved; run 'schemaless capacity measure' before balancing again")
     return EXIT_FAILED if any(plan.refusal is not None for some in plans.values() for plan in some) else 0
 
 
@@ -292,7 +289,7 @@ def _plan(store: Datastore, spec: MoveSpec, shards: Sequence[int], as_json: bool
 def _plans(store: Datastore, spec: MoveSpec, shards: Sequence[int]) -> list[ShardPlan]:
     if not shards:
         return []
-    with progress("looking at both servers", len(shards), "shards") as listener:
+    with progress("inspecting both servers", len(shards), "shards") as listener:
         return make_plan(store, spec, shards, listener=listener)
 
 
@@ -312,11 +309,11 @@ def _show_plan(target: str, plans: Sequence[ShardPlan]) -> None:
         return
     total = _plan_data(target, plans)["total"]
     out().print(
-        f"{len(plans)} shards with {bytes_text(total['file_bytes'])} would go to {target}; copying may take "
-        f"{duration(total['seconds'])}, one after the other"
+        f"{len(plans)} shards with {bytes_text(total['file_bytes'])} would move to {target}; copying them one by one "
+        f"may take {duration(total['seconds'])}"
     )
     if plans[0].free_bytes is None:
-        note("how much is free on the target's disk cannot be seen from here; look there first")
+        note("the free space on the target's disk cannot be read from here; check it on that server first")
     if len(plans) <= _ROWS_SHOWN:
         print_table(
             "\nby shard",
@@ -353,23 +350,21 @@ def _plan_json(plan: ShardPlan) -> dict[str, Any]:
 if TYPE_CHECKING:
     from schemaless.capacity.skew import Skew
 
-_MEASURE = "'schemaless capacity measure' takes a measurement"
+_MEASURE = "run 'schemaless capacity measure' first"
 
 
 def balance(store: Datastore) -> tuple[Skew, dict[str, list[int]]]:
-    """Return how uneven clusters are, and which shards go to which cluster so that they are even.
-
-    By the figures and the function of 'capacity report'.
+    """Compute the skew between clusters, and the shards to move to each target cluster, as 'capacity report' does.
 
     Raises:
-        InvalidInput: nothing was measured, or before clusters or shards were changed.
+        InvalidInput: there is no measurement, or the topology has changed since the last one.
     """
     from schemaless.capacity import history
     from schemaless.capacity.skew import ShardSize, skew, skew_of
 
     measurement = history.latest(store)
     if measurement is None:
-        raise InvalidInput(f"nothing was measured yet; {_MEASURE}")
+        raise InvalidInput(f"there is no measurement yet; {_MEASURE}")
     topology, taken = internals_of(store).topology, f"{measurement.taken_at:%Y-%m-%d %H:%M} UTC"
     spaces = [space for space in measurement.clusters if space.problem is None]
     measured = [space.cluster for space in spaces]
@@ -377,7 +372,7 @@ def balance(store: Datastore) -> tuple[Skew, dict[str, list[int]]]:
         raise InvalidInput(f"{', '.join(lacking)} is not in the measurement of {taken}; {_MEASURE}")
     uneven = skew_of(measurement)
     if not uneven.shards:
-        # With many shards, only clusters are measured; the file size is all that is known of each shard.
+        # With many shards, a measurement covers whole clusters; per shard only file sizes are available.
         every = range(store.shard_count)
         sizes = {shard: size.file_bytes for shard, size in sizes_of(store, every).items()}
         shards = [ShardSize(shard, topology.cluster_of(shard).name, size) for shard, size in sizes.items()]
@@ -389,9 +384,9 @@ def balance(store: Datastore) -> tuple[Skew, dict[str, list[int]]]:
         parts.setdefault(move.to_cluster, []).append(move.shard)
     goes = {move.shard: move.to_cluster for move in uneven.moves}
     for size in uneven.shards:
-        # Check every shard, not only those to be moved: a cluster may be full by now.
+        # Check every shard, not only those to be moved: other moves may have filled a cluster.
         if topology.cluster_of(size.shard).name not in (size.cluster, goes.get(size.shard)):
-            raise InvalidInput(f"shard {size.shard} has been moved since it was measured at {taken}; {_MEASURE}")
+            raise InvalidInput(f"shard {size.shard} has been moved since the measurement of {taken}; {_MEASURE}")
     return uneven, {target: sorted(shards) for target, shards in sorted(parts.items())}
 
 
@@ -430,7 +425,7 @@ def show_records(records: Sequence[MoveRecord], as_json: bool) -> None:
         print_json({"shards": [asdict(record) for record in records]})
         return
     if not records:
-        out().print("no shard was begun to be moved")
+        out().print("no shard has started to move")
         return
     print_table(
         None,

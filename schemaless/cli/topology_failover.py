@@ -44,7 +44,7 @@ timeout_option = click.option(
 
 
 def say_reconnect() -> None:
-    """Print when connected programs learn of a change."""
+    """Say how soon connected programs follow a change."""
     latest_s = math.ceil(MAX_REFRESH_INTERVAL_S)
     note(f"connected programs follow this change within {latest_s} s of use; those of version 0.1 when they reconnect")
 
@@ -60,8 +60,8 @@ def say_adoption(done: Adoption) -> None:
         note(f"the old primary {state}: 'schemaless topology lost --from URL' lists its lost cells once it answers")
     if done.old_written_s is not None:
         note(
-            f"programs that are connected to the old primary may write there for up to {math.ceil(done.old_written_s)} "
-            "s from now, until they read the catalog again, and longer if they cannot reach the catalog: stop the old "
+            "programs connected to the old primary may write to it until they read the catalog again, for up to "
+            f"{math.ceil(done.old_written_s)} s from now, and longer if they cannot reach the catalog: stop the old "
             "primary, or cut it off"
         )
     if done.url is not None:
@@ -129,17 +129,17 @@ def change_data(change: NodeChange) -> dict[str, Any]:
 @url_option
 @json_option
 def adopt(primary: str, cluster: str, accept_loss: bool, timeout_s: float, url: str, as_json: bool) -> None:
-    """Make all programs write to a server that was promoted.
+    """Make all programs write to a promoted server.
 
     Call this command from the hook of your failover tool, such as Group Replication, orchestrator or keepalived, or run
-    it yourself. The tool promotes a server; this command checks the result, and makes every program write there. From
-    a cluster's first adoption on, no program writes to a server that was not adopted: neither to an old primary that
-    returns, nor to another server behind the same address. Run it once for your present primary, before you need it.
+    it by hand. The tool promotes a server; this command checks the result and redirects every program to it. From a
+    cluster's first adoption on, programs write only to an adopted server: neither to an old primary that returns, nor
+    to another server at the same address. Run it once for your present primary, before you need it.
 
-    Before it writes anything, the command checks that the new primary accepts writes, replicates from no server, has
-    every shard, and lacks nothing that a replica has received, and that the old primary, if it answers, is read-only.
-    Then added_ids continue in a new block, so that no id is assigned twice. Replicas that do not follow the new primary
-    are removed from the catalog.
+    Before it writes anything, the command checks that the new primary accepts writes, is no replica, has every shard,
+    and has every transaction that a replica has received, and that the old primary, if it answers, is read-only. New
+    added_ids start in a new block, so that no id is assigned twice. Replicas that do not follow the new primary are
+    removed from the catalog.
 
     If the command is killed, run it again. It supports MySQL only.
 
@@ -177,15 +177,15 @@ def watch(once: bool, interval_s: float, url: str, as_json: bool) -> int:
     """Adopt the primaries that Group Replication elects, until Ctrl-C.
 
     Use it for clusters whose servers form a MySQL Group Replication group in single-primary mode. A group that loses
-    its primary elects another one by itself. The command asks the members which one that is, and then does the same as
-    'schemaless topology adopt'. A group without a claim gets its first one. The command itself does not elect a server.
+    its primary elects another. The command asks the members which server that is, and then adopts it as 'schemaless
+    topology adopt' does. A group without a claim gets its first one. The command itself never elects a server.
 
-    It trusts a member only if that member is ONLINE and sees a majority of its group, because a primary that was cut
-    off still considers itself the primary. Before it adopts a server, it commits a transaction there, which the server
-    can do only with the majority.
+    It trusts only a member that is ONLINE and sees a majority of its group, because a primary that was cut off still
+    considers itself the primary. Before it adopts a server, it commits a transaction there, which succeeds only with
+    the majority.
 
     An adoption removes the old primary from the catalog. When that server rejoins the group, the same watch adds it as
-    a replica. A cluster whose servers are not a group is reported once, and ignored.
+    a replica. A cluster whose servers are not a group is reported once and then ignored.
 
     The command prints a line for each new finding, or a JSON object with --json. Several watches can run at the same
     time: run them on several hosts, so that one remains when a host fails. You can stop a watch at any moment. The
@@ -250,17 +250,17 @@ def _data(finding: Finding) -> dict[str, Any]:
 def lost(old: str, stored: bool, settled: bool, output: Path | None, url: str) -> None:
     """Write the cells that a failover lost as NDJSON.
 
-    These are the cells that the old primary has, but the datastore lacks or has with another document. The old primary
-    may be read-only, and nothing is written to any server. The lines have the format of 'schemaless dump'. 'schemaless
-    load --from-dump' puts the cells again, under new added_ids and with the times at which they were first stored. A
-    cell that exists with another document is a conflict, which 'load' reports.
+    Lost cells exist on the old primary, but are missing from the datastore or have another document there. The old
+    primary may be read-only; the command writes to no server. The lines have the format of 'schemaless dump', and
+    'schemaless load --from-dump' puts the cells again, with new added_ids and their original times. A cell that exists
+    with another document is a conflict, which 'load' reports.
 
-    The command compares every shard of which the old primary has cells, by digests of 10,000 rows, and transfers cells
-    only if two digests differ. Run it before you rebuild the old primary.
+    The command compares all shards that have cells on the old primary by digests of 10,000 rows, and transfers cells
+    only where two digests differ. Run it before you rebuild the old primary.
 
-    If the old primary did not answer or had more transactions at an adoption, the catalog records that, and no
-    dictionary can be removed until it is settled: with --settled and the URL that the catalog had, or by adding the
-    rebuilt server as a replica.
+    If the old primary did not answer during an adoption, or was ahead of the new one, the catalog records it as
+    unsettled, and no dictionary can be removed. Settle it with --settled and the URL that the catalog had, or by adding
+    the rebuilt server as a replica.
 
     \b
     Examples:
@@ -283,4 +283,4 @@ def lost(old: str, stored: bool, settled: bool, output: Path | None, url: str) -
             sink.write(lines)
             count += 1
         sink.flush()
-    note(f"{count:,} cells exist only on the old primary, or differ there" if count else "nothing was lost")
+    note(f"{count:,} cells exist only on the old primary or differ there" if count else "no cells were lost")

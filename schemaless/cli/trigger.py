@@ -1,4 +1,4 @@
-"""``schemaless trigger``: functions that are called for each new cell."""
+"""``schemaless trigger``: runs and controls functions that are called for each new cell."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ _LONG_CALL_S: Final = 10.0
 def trigger() -> None:
     """Call a function for each new cell.
 
-    A function becomes a trigger by @schemaless.trigger(column=...). It is called at least once for each cell of the
-    column, in the order in which the cells were added to their shard. Each shard stores how far the trigger is. Workers
-    on any number of machines share the shards out between them, and take over the shards of a worker that dies. If the
-    function fails for a cell, the cell is tried again after longer and longer waits, and then parked. If too many cells
-    of a shard are parked, the shard stops.
+    The decorator @schemaless.trigger(column=...) makes a function a trigger. It is called at least once for each cell
+    of the column, in the order in which the cells were added to their shard. Each shard stores the trigger's location.
+    Workers on any number of machines divide the shards among themselves, and take over the shards of a worker that
+    dies. If the function fails for a cell, the call is retried with exponential backoff, and then the cell is parked.
+    If too many cells of a shard are parked, the shard stops.
 
     \b
     Examples:
@@ -66,23 +66,22 @@ def trigger() -> None:
 @trigger.command()
 @click.argument("target", metavar="MODULE:NAME")
 @workers_option
-@click.option("--once", is_flag=True, help="End once all cells that are stored now have been processed.")
+@click.option("--once", is_flag=True, help="Exit once all cells that are stored now have been processed.")
 @url_option
 @json_option
 def run(target: str, workers: int, once: bool, url: str, as_json: bool) -> int:
     """Call a trigger's function for each cell, until Ctrl-C.
 
-    The function is called for cells that are stored already and for new ones. Each worker process imports MODULE from
-    the current folder or from where Python finds it. NAME is the function in MODULE that has the decorator
-    @schemaless.trigger. A trigger that runs for the first time begins where the start= of its decorator says; later it
-    continues where it was. The command may run on several machines at once: the shards are shared out again whenever a
-    worker starts or ends.
+    The function is called for existing cells and for new ones. Each worker process imports MODULE from the current
+    folder or from Python's module path. NAME is the decorated function in MODULE. On its first run, a trigger starts at
+    the start= of its decorator; later runs continue where it stopped. The command may run on several machines at once:
+    the shards are divided again whenever a worker starts or exits.
 
-    On Ctrl-C, running calls may end, and the workers store how far they are; a call that has not ended after 30 seconds
-    is killed. After kill -9, the last cells are delivered again, at most 100 ms or 500 cells of each worker.
+    On Ctrl-C, running calls may complete, and the workers save their locations; a call that takes longer than another
+    30 seconds is killed. After kill -9, the last cells are delivered again: at most 100 ms or 500 cells of each worker.
 
-    If a cell ends its worker process, its shard is quarantined: while that lasts, additional processes call the
-    function for the cells of quarantined shards, one at a time, and all other shards continue.
+    If a cell kills its worker process, its shard is quarantined: separate processes call the function for the cells of
+    quarantined shards, one at a time, and all other shards continue.
 
     The account needs the role follow, and also app if the function writes cells.
 
@@ -98,7 +97,7 @@ def run(target: str, workers: int, once: bool, url: str, as_json: bool) -> int:
     with open_store(url) as store:
         supervisor = trigger_supervisor(store, target, loaded.name, workers)
         if prepare(store, loaded):
-            note(f"trigger {loaded.name} is new, and begins at the {loaded.start} of {store.shard_count} shards")
+            note(f"trigger {loaded.name} is new; it starts at the {loaded.start} of {store.shard_count} shards")
         if not once:
             supervisor.run()
             return 0
@@ -119,13 +118,13 @@ def run(target: str, workers: int, once: bool, url: str, as_json: bool) -> int:
 def status(name: str | None, each_shard: bool, url: str, as_json: bool) -> int:
     """Show the state of a trigger, or of all triggers.
 
-    The status shows how far behind each shard is, which shards wait, are quarantined or have stopped and why, and which
-    workers run; the worst shards come first. A shard is quarantined while one of its cells kills its workers: separate
-    workers handle its cells one at a time, and all other shards continue.
+    The status shows the lag of each shard, why a shard waits, is quarantined or has stopped, and the running workers;
+    the worst shards come first. A shard is quarantined while one of its cells kills its workers: separate workers
+    handle its cells one at a time, and all other shards continue.
 
-    How far a shard is behind is given in two ways: by the added_ids between the trigger's location and the shard's end,
-    counting all columns, and by the age of the first of these cells. A call that has taken 10 seconds or more is named
-    with its cell: its shard waits for it, and the worker's other shards go to other workers.
+    The lag is shown as the number of added_ids between the trigger's location and the shard's end, counting all
+    columns, and as the age of the first of these cells. A call that has taken 10 seconds or more is listed with its
+    cell: its shard waits for it, and the worker's other shards go to other workers.
 
     \b
     Examples:
@@ -151,16 +150,16 @@ def show_status(trigger: TriggerStatus, each_shard: bool) -> None:
     """Print the status of a trigger."""
     spec = trigger.setting.spec
     of = "all columns" if spec["column"] is None else f"column {spec['column']}"
-    apart = sum(worker.for_quarantine for worker in trigger.workers)
-    by = _counted(len(trigger.workers) - apart)
-    if apart:
-        by += f", and {_counted(apart)} for quarantined shards"
+    separate = sum(worker.for_quarantine for worker in trigger.workers)
+    by = _counted(len(trigger.workers) - separate)
+    if separate:
+        by += f", and {_counted(separate)} for quarantined shards"
     out().print(f"[bold]{trigger.name}[/]: {trigger.setting.desired_state}, cells of {of}, by {by}")
     if not trigger.workers and trigger.setting.desired_state != "paused":
-        note("no worker runs it now; start one with 'schemaless trigger run MODULE:NAME'")
+        note("no worker is running it; start one with 'schemaless trigger run MODULE:NAME'")
     polled = {server: how for server, how in trigger.finds_by.items() if how != HEARD}
     if trigger.finds_by and not polled:
-        note("new cells are heard of from the binary log")
+        note("the binary log announces new cells")
     for server, how in polled.items():
         note(f"new cells on {server} are found by {how}")
     for server, advice in trigger.small_caches.items():
@@ -240,9 +239,9 @@ def status_json(trigger: TriggerStatus) -> dict[str, Any]:
 @url_option
 @json_option
 def pause(name: str, url: str, as_json: bool) -> None:
-    """Pause a trigger: workers start no more calls until 'trigger resume'.
+    """Pause a trigger: workers start no calls until 'trigger resume'.
 
-    Calls that are running end by themselves. Workers learn of the pause within two seconds, and keep their shards.
+    Running calls complete. Workers notice the pause within two seconds, and keep their shards.
 
     \b
     Examples:
@@ -253,7 +252,7 @@ def pause(name: str, url: str, as_json: bool) -> None:
     if as_json:
         print_json({"name": name, "wanted": "paused"})
     else:
-        out().print(f"{name} is paused; 'schemaless trigger resume {name}' lets it continue", markup=False)
+        out().print(f"{name} is paused; 'schemaless trigger resume {name}' resumes it", markup=False)
 
 
 @trigger.command()
@@ -261,10 +260,10 @@ def pause(name: str, url: str, as_json: bool) -> None:
 @url_option
 @json_option
 def resume(name: str, url: str, as_json: bool) -> None:
-    """Let a paused trigger continue.
+    """Resume a paused trigger and stopped shards.
 
-    Shards that have stopped try their cell again, from the first attempt on. A shard stops when too many of its cells
-    are parked: look at them with 'trigger parked', fix the cause, and then 'trigger replay' or 'trigger skip' them.
+    A stopped shard tries its cell again, counting attempts from one. A shard stops when too many of its cells are
+    parked: inspect them with 'trigger parked', fix the cause, and then use 'trigger replay' or 'trigger skip'.
     Otherwise the shard stops at the same cell again.
 
     \b
@@ -276,7 +275,7 @@ def resume(name: str, url: str, as_json: bool) -> None:
     if as_json:
         print_json({"name": name, "wanted": "running", "restarted_shards": restarted})
     else:
-        out().print(f"{name} continues; {restarted} shards had stopped", markup=False)
+        out().print(f"{name} is running again; {restarted} stopped shards were restarted", markup=False)
 
 
 @trigger.command()
@@ -285,9 +284,9 @@ def resume(name: str, url: str, as_json: bool) -> None:
 @url_option
 @json_option
 def remove(name: str, execute: bool, url: str, as_json: bool) -> None:
-    """Forget a trigger, with its progress and parked cells.
+    """Remove a trigger, with its progress and parked cells.
 
-    Its workers end by themselves. If the trigger is run again later, it begins where the start= of its decorator says.
+    Its workers exit. If the trigger is run again later, it starts at the start= of its decorator.
 
     \b
     Examples:
@@ -318,7 +317,7 @@ def remove(name: str, execute: bool, url: str, as_json: bool) -> None:
 @click.option(
     "--since",
     metavar="TIME",
-    help="Continue from the cells that were stored at this time, such as 2026-03-01T12:00+00:00.",
+    help="Continue from the first cell stored at or after this time, such as 2026-03-01T12:00+00:00.",
 )
 @shards_option
 @execute_option
@@ -334,13 +333,13 @@ def reset(
     url: str,
     as_json: bool,
 ) -> None:
-    """Let a trigger continue from another location.
+    """Move a trigger to another location.
 
-    The trigger is called again for the cells after the location. Use it after the function was fixed, or after a
-    failover that lost cells. Cells after the location that are parked are no longer parked, since the trigger is called
-    for them again anyway. The worker of a shard continues from the new location within a moment.
+    The trigger is called again for the cells after the location. Use it after fixing the function, or after a failover
+    that lost cells. Parked cells after the location are no longer parked, since the trigger is called for them anyway.
+    The worker of a shard continues from the new location within a moment.
 
-    With --since, the command reads the shards to find the location, and begins ten minutes earlier, since cells are not
+    With --since, the command searches the shards for the location and starts ten minutes earlier, since cells are not
     stored in the exact order of their times.
 
     \b
@@ -350,7 +349,7 @@ def reset(
       schemaless trigger reset bill_rider --shards 17 --location 250311 --execute
     """
     if sum((from_beginning, location is not None, since is not None)) != 1:
-        raise InvalidInput("name one place: --from-beginning, --location or --since")
+        raise InvalidInput("give exactly one of --from-beginning, --location and --since")
     with open_store(url) as store:
         triggers = Triggers(store)
         before = {status.shard: status.row for status in triggers.status(name).shards}
@@ -426,10 +425,10 @@ def _cell_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @url_option
 @json_option
 def parked(name: str, shards_text: str | None, url: str, as_json: bool) -> None:
-    """List the cells that a trigger has parked, and why.
+    """List the cells that a trigger has parked, and their errors.
 
-    Each cell has the error of its last attempt; with --json, also the traceback. Fix the cause and use 'trigger
-    replay', or use 'trigger skip'.
+    The error is that of the last attempt; --json adds the traceback. Fix the cause and use 'trigger replay', or use
+    'trigger skip'.
 
     \b
     Examples:
@@ -451,11 +450,11 @@ def parked(name: str, shards_text: str | None, url: str, as_json: bool) -> None:
 @click.argument("name")
 @_cell_options
 def replay(name: str, **chosen: Unpack[_Chosen]) -> None:
-    """Try parked cells again, once each.
+    """Retry parked cells, once each.
 
-    The workers of their shards call the function for them within a moment, between new cells, so they are not in the
-    order of the shard. A cell whose call succeeds is parked no more; any other stays parked, with its newest error. If
-    the trigger is paused or has no workers, the calls are made once it runs again.
+    The workers of their shards call the function for them within a moment, between new cells and thus out of the
+    shard's order. A cell whose call succeeds is no longer parked; any other stays parked with its latest error. If the
+    trigger is paused or has no workers, the calls follow once it runs again.
 
     \b
     Examples:
@@ -469,9 +468,9 @@ def replay(name: str, **chosen: Unpack[_Chosen]) -> None:
 @click.argument("name")
 @_cell_options
 def skip(name: str, **chosen: Unpack[_Chosen]) -> None:
-    """Forget parked cells: the function is never called for them again.
+    """Discard parked cells: the function is never called for them again.
 
-    The cells themselves are kept. If a shard has stopped, 'trigger resume' lets it continue.
+    The cells themselves are kept. 'trigger resume' restarts a shard that has stopped.
 
     \b
     Examples:
@@ -510,13 +509,13 @@ def _chosen_cells(
     triggers: Triggers, name: str, shards: list[int], added_id: int | None, everything: bool
 ) -> list[ParkedCell]:
     if everything == (added_id is not None):
-        raise InvalidInput("name one parked cell by --shards and --added-id, or take --all")
+        raise InvalidInput("name one parked cell with --shards and --added-id, or use --all")
     if added_id is not None and len(shards) != 1:
         raise InvalidInput("--added-id is for one shard: name that shard with --shards")
     cells = [cell for cell in triggers.parked(name, shards) if everything or cell.added_id == added_id]
     if not cells and added_id is not None:
         raise InvalidInput(
-            f"{name} has not parked added_id {added_id} of shard {shards[0]}; 'parked' lists what it has"
+            f"{name} has not parked added_id {added_id} of shard {shards[0]}; 'trigger parked' lists its parked cells"
         )
     return cells
 

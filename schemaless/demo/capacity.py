@@ -1,4 +1,4 @@
-"""The demo's capacity report: documents get a history and disks a size, and what is measured then is reported."""
+"""The demo's capacity report, on invented document times and disk sizes."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _SEED: Final = 2013
 
 
 def times(count: int) -> Callable[[int], datetime]:
-    """Return a function that gives document 1 to ``count`` a time of the last 180 days, in their order.
+    """Return a function that assigns document 1 to ``count`` a time in the last 180 days, in order.
 
-    They are made up: with a weekly shape, growth, and noise, and the same again on the same day.
+    The invented times have a weekly pattern, growth and noise, and are the same for all runs on one day.
     """
     draw = random.Random(_SEED)  # noqa: S311 - nothing secret
     today = datetime.combine(datetime.now(UTC).date(), time(), UTC)
@@ -54,9 +54,9 @@ def times(count: int) -> Callable[[int], datetime]:
 
 
 def report(store: Datastore, codec: str, file: Path) -> CapacityReport:
-    """Measure, keep that, write the page of the report, and return it.
+    """Take and save a measurement, write the report's page, and return the report.
 
-    The disks are made up: half as large again as what is on them. They are kept so, and a later report says the same.
+    The disk sizes are invented, one and a half times the data, and saved so that a later report agrees.
     """
     first = measure(store)
     files = {space.cluster: space.file_bytes or 0 for space in first.clusters}

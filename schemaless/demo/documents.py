@@ -1,4 +1,4 @@
-"""The demo's documents: the logbooks, or a file of the user's own."""
+"""The demo's documents: the logbooks, or a file of the user."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from schemaless.terminal.output import note, progress
 
 
 def load_logbooks(store: Datastore) -> LoadOutcome:
-    """Load the built-in logbooks as legacy JSON text, with made-up times."""
+    """Load the built-in logbooks as legacy JSON text, with invented times."""
     logbooks = documents(report=note)
     keys: dict[int, CellKey] = {}
     at = times(ALL_DOCUMENTS)
@@ -40,10 +40,10 @@ def load_logbooks(store: Datastore) -> LoadOutcome:
 
 
 def _listener(shown: Listener) -> Listener:
-    """Return what counts lines, and names those that are passed over."""
+    """Return a listener that counts lines and reports skipped ones."""
     return together(
         only(Advanced, lambda line: shown(Advanced())),
-        only(LineSkipped, lambda line: note(f"   passed over line {line.number}: {line.message}")),
+        only(LineSkipped, lambda line: note(f"   skipped line {line.number}: {line.message}")),
     )
 
 
@@ -55,9 +55,9 @@ def _reader(row_key: str, ref_key: str) -> Callable[[bytes, int], NewStoredCell]
 
 
 def check_file(path: Path, row_key: str, ref_key: str) -> None:
-    """Raise InvalidInput for a file that has no line to load; reads as far as the first that can be."""
+    """Raise InvalidInput if no line of a file can be loaded; stops reading at the first that can."""
     if not path.is_file():
-        raise InvalidInput(f"--data: there is no file {path}; name an NDJSON file, one JSON document a line")
+        raise InvalidInput(f"--data: there is no file {path}; give an NDJSON file, with one JSON document per line")
     to_cell = _reader(row_key, ref_key)
     first: SchemalessError | None = None
     with path.open("rb") as raw:
@@ -71,12 +71,12 @@ def check_file(path: Path, row_key: str, ref_key: str) -> None:
                 first = first or error
             else:
                 return
-    why = "" if first is None else f" that can be loaded; the first line that is none: {first}"
-    raise InvalidInput(f"--data: {path} holds no document{why}")
+    why = "" if first is None else f" that can be loaded; the first error: {first}"
+    raise InvalidInput(f"--data: {path} contains no document{why}")
 
 
 def load_file(store: Datastore, path: Path, row_key: str, ref_key: str) -> LoadOutcome:
-    """Load a file of NDJSON as legacy JSON text, with made-up times; lines that cannot be loaded are named."""
+    """Load an NDJSON file as legacy JSON text, with invented times, reporting lines that cannot be loaded."""
     with path.open("rb") as raw:
         at = times(sum(1 for _ in open_lines(raw, str(path))))
     read = _reader(row_key, ref_key)

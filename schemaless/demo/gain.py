@@ -1,4 +1,4 @@
-"""What the demo says at its end: what re-encoding and rebuilding gained, and what to try next."""
+"""The demo's summary: the space saved by re-encoding and rebuilding, and commands to try next."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _DOCUMENTS_PER_DAY = 1_000_000
 
 
 class Size(NamedTuple):
-    """Size of all cell tables: their files, and the bytes of the pages in them that are used."""
+    """Size of all cell tables: their files, and the bytes of their used pages."""
 
     files: TableSize
     used_bytes: int
 
 
 def show_gain(outcome: MigrateOutcome, before: Size, after: Size, last: Size) -> None:
-    """Print what was reclaimed; the sizes are before, re-encoded and rebuilt."""
+    """Print the space saved; ``before``, ``after`` and ``last`` are the original, re-encoded and rebuilt sizes."""
     total = outcome.total()
     share = total.bytes_after / total.bytes_before if total.bytes_before else 1.0
     print_table(
@@ -56,17 +56,17 @@ def show_gain(outcome: MigrateOutcome, before: Size, after: Size, last: Size) ->
     out().print(f"\n[bold]{bytes_text(total.reclaimed_bytes)} of body bytes reclaimed ({1 - share:.1%}).[/]")
     out().print(
         "Re-encoding alone does not shrink the files: new bodies need pages before the pages of the old ones are free."
-        f"{line_break()}Free pages take the next cells, or a rebuild gives them back to the disk. InnoDB keeps some 6 "
-        f"MiB of each{line_break()}file free, which counts in files as small as these."
+        f"{line_break()}New cells fill the free pages, or a rebuild returns them to the disk. InnoDB keeps some 6 "
+        f"MiB of each{line_break()}file free, which matters for files as small as these."
     )
     for reason, count in total.kept_as_text.most_common():
         out().print(f"{count:,} bodies kept as JSON text, compressed: {reason}")
     for reason, count in total.left.most_common():
-        out().print(f"{count:,} bodies left as they are: {reason}")
+        out().print(f"{count:,} bodies left unchanged: {reason}")
 
 
 def show_days(outcome: MigrateOutcome) -> None:
-    """Print how long a disk would last, with the bodies before and after."""
+    """Print the days until a disk is full, with the bodies before and after."""
     total = outcome.total()
     if not total.cells:
         return
@@ -94,7 +94,7 @@ def show_days(outcome: MigrateOutcome) -> None:
 
 
 def next_steps(url: str, folder: Path, logbooks: bool) -> list[str]:
-    """Return commands to look around with, as a shell takes them."""
+    """Return shell commands for exploring the datastore."""
     command = command_at(folder)
     first = f"{command} cell history uuid5:N14228" if logbooks else f"{command} dump | head -n 1"
     return [
@@ -106,10 +106,10 @@ def next_steps(url: str, folder: Path, logbooks: bool) -> list[str]:
         f"{command} index status by_maker",
         f"{command} trigger status flights_by_airline",
         f"{command} capacity report",
-        f"{command} local down --delete --folder {shlex.quote(str(folder))}        # when you have seen enough",
+        f"{command} local down --delete --folder {shlex.quote(str(folder))}        # when you are done",
     ]
 
 
 def command_at(folder: Path) -> str:
-    """Return what the command line is called where the demo was started: by make, from the clone, or otherwise."""
+    """Return the name of the command: ``make`` runs the demo in a relative folder, from the clone's environment."""
     return "schemaless" if folder.is_absolute() else ".venv/bin/schemaless"

@@ -1,4 +1,4 @@
-"""The demo's second ways to the logbooks: an index of what is in them, and a projection that a trigger keeps."""
+"""The demo's index of the logbooks' contents, and its trigger, which counts flights."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from schemaless.triggers.supervision import caught_up, prepare
 _INDEX: Final = define("by_maker", f"{COLUMN}.plane.manufacturer:text(40)", [f"{COLUMN}.plane.seats:int"])
 _MAKER: Final = "AIRBUS"
 _SHOWN: Final = 3
-_LOOK_S: Final = 0.02
-_PATIENCE_S: Final = 120.0
+_POLL_S: Final = 0.02
+_TIMEOUT_S: Final = 120.0
 
 _flights: dict[CellKey, Counter[str]] = {}
 
 
 @trigger(column=COLUMN, start="beginning")
 def flights_by_airline(cell: Cell, call: Call) -> None:
-    """Count a logbook's flights, under its key: a cell that comes again changes nothing."""
+    """Count a logbook's flights by its key, so that a repeated call changes nothing."""
     _flights[cell.key] = Counter(leg["carrier"]["name"] for leg in cell.body["legs"])
 
 
 def show(store: Datastore) -> None:
-    """Fill an index of the logbooks and ask it, have a trigger called for each of them, and print what both say.
+    """Fill and query an index of the logbooks, call a trigger for each of them, and print the results.
 
     Raises:
-        SchemalessError: they do not come to the end.
+        SchemalessError: the index or the trigger has not caught up in two minutes.
     """
     _flights.clear()
     indexes = indexes_of(store)
@@ -49,7 +49,7 @@ def show(store: Datastore) -> None:
     started_s = time.monotonic()
     stop = threading.Event()
     handlers: list[Handler] = [*indexes.handlers(), Calls(flights_by_airline, store)]
-    # What 'schemaless index run' and 'trigger run' start as processes, here in a thread.
+    # 'schemaless index run' and 'trigger run' start worker processes; here a thread is enough.
     worker = Worker(internals_of(store).follower_access, handlers, "the demo", stop=stop)
     thread = threading.Thread(target=worker.run, name="the demo's worker")
     thread.start()
@@ -58,10 +58,10 @@ def show(store: Datastore) -> None:
         filling, called = indexes.backfill(entry), caught_up(store, flights_by_airline)
         while not (indexes.watch(entry, filling) and called()):
             if not thread.is_alive():
-                raise SchemalessError("the worker ended before index and trigger were through; its error is above")
-            if time.monotonic() > started_s + _PATIENCE_S:
-                raise SchemalessError(f"the index and the trigger have not caught up after {_PATIENCE_S:.0f} s")
-            time.sleep(_LOOK_S)
+                raise SchemalessError("the worker ended before index and trigger had caught up; see its error above")
+            if time.monotonic() > started_s + _TIMEOUT_S:
+                raise SchemalessError(f"the index and the trigger have not caught up after {_TIMEOUT_S:.0f} s")
+            time.sleep(_POLL_S)
     finally:
         stop.set()
         thread.join()

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from schemaless.capacity.report import CapacityReport
 from schemaless.demo.documents import check_file, load_file, load_logbooks
 from schemaless.demo.gain import Size, command_at, next_steps, show_days, show_gain
-from schemaless.demo.index_and_trigger import show as second_ways
+from schemaless.demo.index_and_trigger import show as show_index_and_trigger
 
 _NAME = "demo"
 
@@ -51,43 +51,43 @@ _READS = 200
 
 
 def run(data: Path | None, row_key: str, ref_key: str, flavour: str, folder: Path, codec: str) -> int:
-    """Tell the whole story, and return the exit status.
+    """Run the demo, and return the exit status.
 
     Args:
-        data: a file of NDJSON; None for the built-in logbooks.
-        row_key: where each document has its row_key.
-        ref_key: where each document has its ref_key.
-        flavour: whose servers are started, ``"mysql"`` or ``"mariadb"``.
-        folder: where the servers keep their data; what is there is deleted.
-        codec: what bodies are re-encoded to.
+        data: an NDJSON file; None for the built-in logbooks.
+        row_key: expression for the row_key of each document.
+        ref_key: expression for the ref_key of each document.
+        flavour: ``"mysql"`` or ``"mariadb"``.
+        folder: data directory of the servers; existing contents are deleted.
+        codec: the codec to re-encode to.
     """
     if data is not None:
-        # Before anything of an earlier demo is deleted.
+        # Check the file before deleting the data of an earlier demo.
         check_file(data, row_key, ref_key)
-    with _says_what_is_left(folder) as left:
-        return _steps(data, row_key, ref_key, flavour, folder, codec, left)
+    with _report_leftovers(folder) as leaves:
+        return _steps(data, row_key, ref_key, flavour, folder, codec, leaves)
 
 
 def _steps(
-    data: Path | None, row_key: str, ref_key: str, flavour: str, folder: Path, codec: str, left: Callable[[str], None]
+    data: Path | None, row_key: str, ref_key: str, flavour: str, folder: Path, codec: str, leaves: Callable[[str], None]
 ) -> int:
-    """Run the steps; ``left`` takes what would be there if it ended now."""
+    """Run the steps; ``leaves`` takes a sentence about the state if the demo is interrupted from here on."""
     started = time.monotonic()
-    left(f"an earlier demo in {folder}, if there was one, is deleted or half deleted")
+    leaves(f"an earlier demo in {folder} may be partly deleted")
     local_servers.down(folder, delete=True, report=note)
-    left(f"servers in {folder} may be there, without data")
+    leaves(f"{folder} may contain servers without data")
     _step(f"1. two private {flavour} servers in {folder}")
     servers = local_servers.up(folder, _SERVERS, flavour, report=note, progress=progress)
-    out().print(f"   {servers[0].flavour} {servers[0].version}, on sockets, no root, no Docker")
+    out().print(f"   {servers[0].flavour} {servers[0].version}, on sockets, without root or Docker")
 
-    left(f"the servers in {folder} keep running, with a datastore that is not complete")
-    _step(f"2. a datastore of {_SHARDS} shards over both")
+    leaves(f"the servers in {folder} are running, with an incomplete datastore")
+    _step(f"2. a datastore of {_SHARDS} shards on both")
     url = create(_NAME, _SHARDS, [server.url for server in servers])
     out().print(f"   {url}", markup=False)
 
-    left(f"the servers in {folder} keep running, with what was loaded so far")
+    leaves(f"the servers in {folder} are running, with the documents loaded so far")
     with connect(url) as store:
-        _step("3. load the documents as legacy JSON text, as they would have been stored for years")
+        _step("3. load the documents as legacy JSON text, like data that has been stored for years")
         with _timed() as seconds:
             loaded = load_logbooks(store) if data is None else load_file(store, data, row_key, ref_key)
         cells = loaded.created
@@ -97,7 +97,7 @@ def _steps(
         out().print(
             f"   {cells:,} cells, {loaded.body_bytes:,} body bytes, {mean:,.0f} on average, in {seconds():.1f} s"
         )
-        out().print(f"   their created_at is made up: the last {DAYS} days, with weeks, growth and noise")
+        out().print(f"   with invented times: the last {DAYS} days, with a weekly pattern, growth and noise")
         before = _sizes(store)
 
         _step("4. read some back through the library")
@@ -105,7 +105,7 @@ def _steps(
             read = _read_back(store)
         out().print(f"   {len(read)} cells by key in {seconds() * 1000:.0f} ms")
 
-        _step("5. measure, forecast the growth, and say how long disks half as large again would last")
+        _step("5. measure, and forecast when disks of one and a half times that size would be full")
         with _timed() as seconds:
             outlook = _capacity(store, codec, folder.absolute() / "capacity.html")
         out().print(f"   in {seconds():.1f} s")
@@ -117,7 +117,7 @@ def _steps(
         rate = total.bytes_before / max(seconds(), 1e-9) / 1_000_000
         out().print(f"   {total.cells:,} cells in {seconds():.1f} s, {rate:.1f} MB of legacy text a second")
         again = migrate(store, MigrateSpec(codec)).total()
-        out().print(f"   run a second time: {again.cells} cells to do")
+        out().print(f"   second run: {again.cells} cells to re-encode")
         changed = sum(store.get_cell(*cell.key) != cell for cell in read)
         out().print(
             f"   the {len(read)} cells of step 4 read again: {changed} differ in document, added_id or created_at"
@@ -131,7 +131,7 @@ def _steps(
         out().print(f"   {verdict}: {checked.cells:,} cells decoded in {seconds():.1f} s ({codecs})")
         after = _sizes(store)
 
-        _step("8. rebuild the tables, online, so that the files give back what is free")
+        _step("8. rebuild the tables online, to return free space to the disk")
         with _timed() as seconds:
             rebuilt = rebuild(store)
         done = sum(shard.state == "done" for shard in rebuilt)
@@ -140,47 +140,47 @@ def _steps(
         predicted = None if outlook is None or outlook.after is None else outlook.after.file_bytes
         if predicted is not None:
             files = estimate_text(predicted, bytes_text)
-            out().print(f"   their files have {bytes_text(last.files.file_bytes)}; step 5 said {files}", markup=False)
+            out().print(f"   file size {bytes_text(last.files.file_bytes)}; step 5 predicted {files}", markup=False)
         page = folder.absolute() / "report.html"
         job = JobStore(store).job(report.job_id)
         write_whole(page, reclaimed_html(reclaimed_report(store, job, datetime.now(UTC))))
 
         if data is None:
-            _step("9. find logbooks by what is in them, and have a trigger add up the flights of each airline")
-            second_ways(store)
+            _step("9. query logbooks by their contents, and count the flights of each airline with a trigger")
+            show_index_and_trigger(store)
 
-    _step("What it gained")
+    _step("Result")
     show_gain(report, before, after, last)
     show_days(report)
-    out().print(f"\nWith pictures, by cluster, shard and column: {page}", markup=False)
-    out().print(f"\nAll of it took {time.monotonic() - started:.0f} s. The servers keep running. Look around:\n")
+    out().print(f"\nReport with charts, by cluster, shard and column: {page}", markup=False)
+    out().print(f"\nThe demo took {time.monotonic() - started:.0f} s. The servers keep running; commands to try:\n")
     for line in next_steps(url, folder, data is None):
         out().print(f"   {line}", markup=False, soft_wrap=True)
     if outlook is not None:
-        out().print(f"\nHow long the disks last, before re-encoding and after: {folder.absolute() / 'capacity.html'}")
+        out().print(f"\nCapacity report, before and after re-encoding: {folder.absolute() / 'capacity.html'}")
     return EXIT_FAILED if checked.faults or total.left or changed else 0
 
 
 def _capacity(store: Datastore, codec: str, file: Path) -> CapacityReport | None:
-    """Make the capacity report and print its answer; None where the extra [report] is not installed."""
+    """Write the capacity report and print its answer; None if the extra [report] is not installed."""
     try:
         report = capacity_report(store, codec, file)
     except SchemalessError as error:
         note(f"   no capacity report: {error}")
         return None
     now = answer(report.now)
-    out().print(f"   until a disk is full as it is: {now.days}. {now.detail}", markup=False)
+    out().print(f"   until a disk is full with JSON text: {now.days}. {now.detail}", markup=False)
     if report.after is not None:
-        out().print(f"   as {report.codec}, rebuilt: {answer(report.after).days}", markup=False)
+        out().print(f"   with {report.codec}, rebuilt: {answer(report.after).days}", markup=False)
         if report.after.file_bytes is not None:
             files = estimate_text(report.after.file_bytes, bytes_text)
-            out().print(f"   their files would have {files} then", markup=False)
+            out().print(f"   predicted file size: {files}", markup=False)
     return report
 
 
 @contextmanager
-def _says_what_is_left(folder: Path) -> Iterator[Callable[[str], None]]:
-    """Give a function that takes the state of things; left early, the block says the last one and what to run."""
+def _report_leftovers(folder: Path) -> Iterator[Callable[[str], None]]:
+    """Yield a function that records the current state, which is reported with the next step if the block fails."""
     state = "nothing was changed"
 
     def now(text: str) -> None:
@@ -191,8 +191,8 @@ def _says_what_is_left(folder: Path) -> Iterator[Callable[[str], None]]:
         yield now
     except (KeyboardInterrupt, SchemalessError):
         note(
-            f"the demo did not finish: {state}. Run the same command again to begin from the start, or, to be "
-            f"rid of it: {command_at(folder)} local down --delete --folder {shlex.quote(str(folder))}"
+            f"the demo did not finish: {state}. Run the same command to start over, or delete the servers with: "
+            f"{command_at(folder)} local down --delete --folder {shlex.quote(str(folder))}"
         )
         raise
 
@@ -203,7 +203,7 @@ def _step(text: str) -> None:
 
 @contextmanager
 def _timed() -> Iterator[Callable[[], float]]:
-    """Give a function that returns the seconds since the block began, or that it took."""
+    """Yield a function that returns the seconds since the block began, or that it took."""
     started = time.monotonic()
     ended: float | None = None
     yield lambda: (time.monotonic() if ended is None else ended) - started
@@ -211,7 +211,7 @@ def _timed() -> Iterator[Callable[[], float]]:
 
 
 def _read_back(store: Datastore) -> list[Cell]:
-    """Read a few cells of each shard by their keys."""
+    """Read several cells of each shard by key."""
     return [
         cell
         for shard in range(store.shard_count)

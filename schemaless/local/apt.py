@@ -1,7 +1,7 @@
-"""Packages from the system's archive, fetched with apt and unpacked: never installed, no root, apt checks signatures.
+"""Fetching and unpacking packages with apt: without root and without installing them; apt checks the signatures.
 
-Here live the machine's apt sources, and apt runs that use folders of their own. What is looked for in the packages is
-``binaries.py``'s business.
+This module reads the machine's apt sources and runs apt with private folders. ``binaries.py`` decides which packages
+to fetch.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ ETC_APT: Final = Path("/etc/apt")
 MIB: Final = 1024 * 1024
 
 Progress = Callable[[str, int | None, str], AbstractContextManager[Listener]]
-"""``progress(description, total, unit)`` is a context manager that yields a listener, which is told each advance."""
+"""``progress(description, total, unit)`` returns a context manager that yields a listener for ``Advanced`` events."""
 
-# Hooks and extra indexes of the machine are not wanted; its proxies, certificates and date checks are.
+# The machine's hooks and extra indexes are cleared; its proxies, certificates and date checks stay in effect.
 _CLEAR = "".join(
     f"#clear {name};\n"
     for name in (
@@ -68,11 +68,11 @@ class ArchiveUnreachable(LocalServerError):
 
 @dataclass(frozen=True)
 class Source:
-    """One archive that the machine's apt sources name.
+    """One archive from the machine's apt sources.
 
     Attributes:
-        uri: where it is.
-        suites: the suites that are configured.
+        uri: its address.
+        suites: the configured suites.
         components: such as ``main``.
         signed_by: key file, fingerprint or inline key (continuation lines included); None for the global keyring.
     """
@@ -83,7 +83,7 @@ class Source:
     signed_by: str | None
 
     def deb822(self) -> str:
-        """Return the stanza that apt reads."""
+        """Return the source as a stanza of a ``.sources`` file."""
         lines = [
             "Types: deb",
             f"URIs: {self.uri}",
@@ -129,7 +129,7 @@ def _deb822(text: str) -> Iterator[Source]:
 
 
 def configured_sources(etc_apt: Path = ETC_APT) -> list[Source]:
-    """Return the binary archives that the machine's apt sources name, in apt's order.
+    """Return the binary archives in the machine's apt sources, in apt's order.
 
     Reads one-line ``.list`` files and deb822 ``.sources`` files; skips flat archives, discs and disabled entries.
     """
@@ -159,8 +159,8 @@ def distribution_sources(
 ) -> list[Source]:
     """Return the sources of the distribution itself: component ``main``, suites of the running release.
 
-    A source without ``Signed-By`` gets the distribution's own keyring where it is on disk, so that a key which a third
-    party put among the trusted ones verifies nothing here.
+    A source without ``Signed-By`` gets the distribution's keyring if it is on disk, so that third-party keys among the
+    machine's trusted keys verify nothing here.
     """
     release = _os_release(os_release)
     name = release.get("ID", "debian")
@@ -196,7 +196,7 @@ def _os_release(path: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Package:
-    """One package that apt would fetch: its name, file name, size in bytes, and ``algorithm:digest``."""
+    """One package that apt would fetch; ``digest`` is ``algorithm:digest``."""
 
     name: str
     file_name: str
@@ -205,12 +205,12 @@ class Package:
 
 
 class Apt:
-    """apt with its own state, lists and cache below ``folder``, and nothing else of its own on the machine."""
+    """Runs apt with its state, lists and cache below ``folder``; it writes nowhere else."""
 
     def __init__(self, folder: Path, sources: Sequence[Source], progress: Progress | None = None) -> None:
         missing = [tool for tool in ("apt-get", "apt-cache", "dpkg-deb") if shutil.which(tool) is None]
         if missing:
-            raise LocalServerError(f"{' and '.join(missing)} not found on PATH")
+            raise LocalServerError(f"cannot find {' and '.join(missing)} on PATH")
         self.folder = folder
         self.sources = list(sources)
         self.progress = progress or _no_progress
@@ -222,7 +222,7 @@ class Apt:
 
     @property
     def debs(self) -> Path:
-        """Where ``download`` puts packages."""
+        """Folder of downloaded packages."""
         return self.folder / "debs"
 
     def _command(self, tool: str, *arguments: str) -> list[str]:
@@ -240,7 +240,7 @@ class Apt:
             "Dir::Etc::preferences": "/dev/null",
             "Dir::Etc::preferencesparts": "/dev/null",
             "Dir::Log": self.folder,
-            "APT::Sandbox::User": "",  # no second user: the folders are the caller's
+            "APT::Sandbox::User": "",  # the _apt user could not write to the caller's folders
             "APT::Update::Error-Mode": "any",
             "APT::Install-Recommends": "false",
             "APT::Get::AllowUnauthenticated": "false",
@@ -257,7 +257,7 @@ class Apt:
     def _run(
         self, command: Sequence[str], what: str, *, cwd: Path | None = None, poll: Callable[[], None] | None = None
     ) -> str:
-        """Run ``command`` and return its output; call ``poll`` now and then; leave nothing running behind."""
+        """Run ``command`` and return its output, calling ``poll`` periodically; kill its process group on an error."""
         environment = {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
         output_path = self.folder / "output"
         with output_path.open("w+b") as output:
@@ -296,19 +296,19 @@ class Apt:
         where = ", ".join(sorted({source.uri for source in self.sources}))
         if any(sign in text for sign in _OFFLINE_SIGNS):
             raise ArchiveUnreachable(
-                f"the package archive {where} cannot be reached while {what}: {said}; check the network (or apt's "
-                "proxy settings) and run the same command again, or set SCHEMALESS_MYSQLD to a mysqld that is here"
+                f"cannot reach the package archive {where} while {what}: {said}; check the network (or apt's proxy "
+                "settings) and run the same command again, or set SCHEMALESS_MYSQLD to a local mysqld"
             )
         raise LocalServerError(f"apt failed while {what} from {where}: {said}")
 
     def update(self) -> None:
-        """Fetch the indexes of the sources and check their signatures."""
+        """Fetch the indexes of the sources and verify their signatures."""
         suites = ", ".join(sorted({suite for source in self.sources for suite in source.suites}))
         with self._bytes_progress(f"package index of {suites}", None, self.folder / "state/lists") as poll:
             self._run(self._command("apt-get", "update"), f"reading the package index of {suites}", poll=poll)
 
     def closure(self, package: str) -> list[Package]:
-        """Return what ``package`` needs, itself included, as if nothing were installed; empty when it is not there."""
+        """Return ``package`` and all its dependencies, as if nothing were installed; empty if it does not exist."""
         command = self._command("apt-get", "install", "-qq", "--print-uris", package)
         try:
             text = self._run(command, f"resolving {package}")
@@ -327,17 +327,17 @@ class Apt:
 
     def search(self, pattern: str) -> list[str]:
         """Return the names of packages that match a regular expression."""
-        text = self._run(self._command("apt-cache", "search", "--names-only", pattern), f"looking for {pattern}")
+        text = self._run(self._command("apt-cache", "search", "--names-only", pattern), f"searching for {pattern}")
         return [line.split(" ", 1)[0] for line in text.splitlines() if " - " in line]
 
     def installed_bytes(self, packages: Sequence[Package]) -> int:
-        """Return the size of ``packages`` unpacked."""
+        """Return the unpacked size of ``packages``."""
         command = self._command("apt-cache", "show", "--no-all-versions", *(package.name for package in packages))
         text = self._run(command, "reading package sizes")
         return 1024 * sum(int(match) for match in re.findall(r"^Installed-Size: (\d+)", text, re.MULTILINE))
 
     def download(self, packages: Sequence[Package]) -> None:
-        """Fetch ``packages`` into ``debs``; what is there already and is what the index names is kept."""
+        """Fetch ``packages`` into ``debs``, except those that are there with the digest from the index."""
         missing = [package for package in packages if not _is_package(self.debs / package.file_name, package)]
         total = sum(package.file_bytes for package in missing)
         if not missing:
@@ -347,7 +347,7 @@ class Apt:
             self._run(self._command("apt-get", "download", *names), "fetching packages", cwd=self.debs, poll=poll)
         absent = [package.name for package in packages if not (self.debs / package.file_name).is_file()]
         if absent:
-            raise LocalServerError(f"apt said that it fetched {', '.join(absent)}, but the files are not there")
+            raise LocalServerError(f"apt reported success, but did not fetch {', '.join(absent)}")
 
     def unpack(self, packages: Sequence[Package], into: Path) -> None:
         """Unpack ``packages`` below ``into``."""
@@ -364,7 +364,7 @@ class Apt:
 
     @contextmanager
     def _bytes_progress(self, description: str, total: int | None, folder: Path) -> Iterator[Callable[[], None]]:
-        """Progress in MiB, read from how much a folder grows."""
+        """Show progress in MiB, measured by the growth of a folder."""
         before = space.used_bytes(folder)
         shown = 0
         with self.progress(description, None if total is None else max(1, total // MIB), "MiB") as listener:
@@ -383,7 +383,7 @@ class Apt:
 
 
 def _is_package(path: Path, package: Package) -> bool:
-    """Return whether the file at ``path`` is the one that the signed index describes."""
+    """True if the file at ``path`` has the size and digest from the signed index."""
     algorithm, _, expected = package.digest.partition(":")
     if algorithm != "SHA256" or not path.is_file() or path.stat().st_size != package.file_bytes:
         return False

@@ -1,7 +1,7 @@
-"""Which ``mysqld`` to run: the caller's, the system's, or one unpacked from the package archive into a cache.
+"""Choice of the ``mysqld`` to run: the caller's, the system's, or one unpacked from the package archive into a cache.
 
-The cache holds one folder for each unpacked server. It is filled in a folder beside it, under a lock, and renamed into
-place, so a folder that is there is whole.
+The cache has one folder for each unpacked server. A server is unpacked into a temporary folder under a lock and then
+renamed into place, so that every folder in the cache is complete.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from schemaless.local.apt import Apt, ArchiveUnreachable, Package, Progress, Sou
 
 FLAVOURS: Final = ("mysql", "mariadb")
 MINIMUM: Final = {"mysql": (8, 0, 16), "mariadb": (10, 6, 1)}
-"""No older server knows every option used here and every feature that the store needs."""
+"""Oldest versions that support all the options used here and all the features that the store needs."""
 
 _PROGRAMS: Final = {"mysql": ("mysqld",), "mariadb": ("mariadbd", "mysqld")}
 SYSTEM_FOLDERS: Final = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin", "/usr/libexec")
 _INSTALL_HINT: Final = (
-    "install a server (MySQL 8.0.16 or later, or MariaDB 10.6.1 or later; the program is enough, it need not run), "
+    "install a server (MySQL 8.0.16 or later, or MariaDB 10.6.1 or later; it need not be running), "
     "or set SCHEMALESS_MYSQLD to the path of a mysqld or mariadbd"
 )
 _INDEX_BYTES: Final = 80 * 1024 * 1024
-# The closure of a server package holds Perl for its scripts, which are not run here.
+# Excludes Perl, which a server package depends on for scripts that are not run here.
 _WANTED: Final = re.compile(r"(lib(?!perl)|zlib|(mysql|mariadb)-(server-core|common))")
 
 Say = Callable[[str], None]
@@ -48,9 +48,9 @@ class Binary:
     Attributes:
         flavour: "mysql" or "mariadb".
         version: such as "9.7.4".
-        command: how it is started: its path, with its own dynamic loader before it when it was unpacked.
-        root: the folder that it was unpacked in, or None for a program of the system.
-        name: what identifies it among others, safe as a file name.
+        command: its path, preceded by its own dynamic loader if it was unpacked.
+        root: the folder it was unpacked in, or None for an installed program.
+        name: a unique identifier that is safe as a file name.
     """
 
     flavour: str
@@ -61,12 +61,12 @@ class Binary:
 
     @property
     def program(self) -> Path:
-        """The server program itself."""
+        """Path of the server program."""
         return Path(self.command[-1])
 
     @property
     def share(self) -> Path:
-        """The folder with messages, character sets and, for MariaDB, the SQL of the system tables."""
+        """Folder of messages, character sets and, for MariaDB, the SQL of the system tables."""
         base = self.program.parent.parent
         folders = [base / "share" / name for name in ("mysql", "mariadb", "mysql-8.0", "")]
         for folder in folders:
@@ -84,7 +84,7 @@ class Binary:
         return engine == "innodb" or (self.plugins / rocksdb.PLUGIN).is_file()
 
     def path_arguments(self) -> list[str]:
-        """Return the options that tell an unpacked program where its files are; a system's program knows."""
+        """Return the options that locate the files of an unpacked program; empty for an installed one."""
         if self.root is None:
             return []
         base = self.program.parent.parent
@@ -99,9 +99,9 @@ class Binary:
 
 
 def environment() -> dict[str, str]:
-    """Return what server programs get of this process's environment: no secrets, and no LD_ variables.
+    """Return the environment for server programs: no secrets, and no LD_ variables.
 
-    A server outlives its starter by days, and an unpacked one has its own loader, which would obey LD_PRELOAD.
+    A server may outlive its starter by days, and the loader of an unpacked server would obey LD_PRELOAD.
     """
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "USER", "TZ", "TMPDIR") if name in os.environ}
     return {**kept, "LC_ALL": "C"}
@@ -118,19 +118,20 @@ def cache_folder() -> Path:
     try:
         return Path.home() / ".cache/schemaless"
     except RuntimeError:
-        raise LocalServerError("this user has no home folder; set SCHEMALESS_CACHE to a folder to write to") from None
+        raise LocalServerError("this user has no home folder; set SCHEMALESS_CACHE to a writable folder") from None
 
 
 def candidates(
     flavour: str, engine: str = "innodb", *, report: Say | None = None, progress: Progress | None = None
 ) -> Iterator[Binary]:
-    """Yield server programs to try, best first; the archive is asked only when the ones before did not do.
+    """Yield server programs to try, best first.
 
-    ``SCHEMALESS_MYSQLD`` is the only one when it is set. Else: those on ``PATH`` and in the system's folders, then an
-    unpacked one. For ``mysql`` the last is MariaDB, where no archive has MySQL.
+    If ``SCHEMALESS_MYSQLD`` is set, it is the only candidate. Otherwise programs on ``PATH`` and in the system's
+    folders come first, then one unpacked from the package archive, which is contacted only if the caller gets that far.
+    For ``mysql``, that one is MariaDB if the archive has no MySQL.
 
     Raises:
-        LocalServerError: nothing is here and nothing can be fetched; says what to install.
+        LocalServerError: no server is installed and none can be fetched; the message says what to install.
     """
     say = report or (lambda line: None)
     explicit = os.environ.get("SCHEMALESS_MYSQLD")
@@ -147,7 +148,7 @@ def candidates(
         try:
             binary = inspect((str(path),))
         except LocalServerError as problem:
-            say(f"{path} is left aside: {problem}")
+            say(f"skipping {path}: {problem}")
             continue
         if binary.flavour == flavour and is_recent(binary) and binary.has_engine(engine):
             yield binary
@@ -157,12 +158,12 @@ def candidates(
 def _explicit(path_text: str, flavour: str) -> Binary:
     path = Path(path_text).expanduser().absolute()
     if not path.is_file() or not os.access(path, os.X_OK):
-        raise LocalServerError(f"SCHEMALESS_MYSQLD is {path}, which is no program; set it to a mysqld, or unset it")
+        raise LocalServerError(f"SCHEMALESS_MYSQLD is {path}, which is not a program; set it to a mysqld, or unset it")
     binary = inspect((str(path),))
     if binary.flavour != flavour:
         raise LocalServerError(
-            f"SCHEMALESS_MYSQLD is {path}, a {binary.flavour} {binary.version}, and {flavour} was asked for; ask for "
-            f"--flavour {binary.flavour}, or unset it"
+            f"SCHEMALESS_MYSQLD is {path}, which is {binary.flavour} {binary.version}, not {flavour}; use --flavour "
+            f"{binary.flavour}, or unset it"
         )
     if not is_recent(binary):
         oldest = ".".join(map(str, MINIMUM[flavour]))
@@ -174,7 +175,7 @@ def _system_programs(flavour: str) -> Iterator[Path]:
     seen: set[str] = set()
     for folder in [*os.environ.get("PATH", "").split(os.pathsep), *SYSTEM_FOLDERS]:
         for program in _PROGRAMS[flavour]:
-            # which() steps over folders that may not be entered
+            # which() skips folders without search permission.
             file = shutil.which(program, path=folder) if folder else None
             if file is not None and os.path.realpath(file) not in seen:
                 seen.add(os.path.realpath(file))
@@ -185,7 +186,7 @@ def inspect(command: tuple[str, ...]) -> Binary:
     """Ask a server program for its version.
 
     Raises:
-        LocalServerError: it does not run, or is no MySQL and no MariaDB.
+        LocalServerError: it does not run, or is neither MySQL nor MariaDB.
     """
     try:
         result = subprocess.run(
@@ -201,7 +202,7 @@ def inspect(command: tuple[str, ...]) -> Binary:
     match = re.search(r"Ver (\d+\.\d+\.\d+)", result.stdout)
     if result.returncode != 0 or match is None:
         said = (result.stderr or result.stdout).strip().splitlines()
-        raise LocalServerError(f"{command[-1]} --version says no version: {said[-1] if said else result.returncode}")
+        raise LocalServerError(f"{command[-1]} --version prints no version: {said[-1] if said else result.returncode}")
     flavour = "mariadb" if "mariadb" in result.stdout.lower() else "mysql"
     status = Path(command[-1]).stat()
     name = f"{flavour}-{match[1]}-system-{status.st_size:x}{status.st_mtime_ns:x}"
@@ -209,13 +210,13 @@ def inspect(command: tuple[str, ...]) -> Binary:
 
 
 def is_recent(binary: Binary) -> bool:
-    """Return whether the server is no older than ``MINIMUM``."""
+    """True if the server is at least ``MINIMUM``."""
     return tuple(int(part) for part in binary.version.split(".")) >= MINIMUM[binary.flavour]
 
 
 @contextmanager
 def cache_lock(folder: Path, report: Say | None = None) -> Iterator[None]:
-    """Hold the cache's lock; waits for another run that fills it."""
+    """Hold the cache's lock, waiting for any other process that is filling the cache."""
     with space.full_disk_is_an_error(folder, "writing the cache", space.CACHE_REMEDY):
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / ".lock").open("w")
@@ -224,18 +225,18 @@ def cache_lock(folder: Path, report: Say | None = None) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if report is not None:
-                report(f"another run is filling {folder}; waiting for it")
+                report(f"another process is filling {folder}; waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def servers_folder() -> Path:
-    """Return the part of the cache that holds unpacked servers."""
+    """Return the folder of unpacked servers in the cache."""
     return cache_folder() / "servers"
 
 
 def cached(flavour: str, engine: str = "innodb") -> Binary | None:
-    """Return the newest unpacked server of the cache with a storage engine, or None."""
+    """Return the newest unpacked server in the cache that has the storage engine, or None."""
     folder = servers_folder()
     manifests = []
     for path in folder.glob(f"{flavour}-*/manifest.json"):
@@ -256,10 +257,10 @@ def cached(flavour: str, engine: str = "innodb") -> Binary | None:
 def unpacked(
     flavour: str, engine: str = "innodb", *, report: Say | None = None, progress: Progress | None = None
 ) -> Binary:
-    """Return a server unpacked from the package archive, fetching it when the cache has none.
+    """Return an unpacked server from the cache, or fetch one from the package archive.
 
     Raises:
-        LocalServerError: no apt, no source, no space, or the archive cannot be reached.
+        LocalServerError: there is no apt, no source or no space, or the archive is unreachable.
     """
     binary = cached(flavour, engine)
     if binary is not None:
@@ -267,17 +268,17 @@ def unpacked(
     say = report or (lambda line: None)
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise LocalServerError(
-            f"no {flavour} server was found (SCHEMALESS_MYSQLD, PATH, {', '.join(SYSTEM_FOLDERS)}), and there is no "
-            f"apt-get and dpkg-deb to unpack one with; {_INSTALL_HINT}"
+            f"no {flavour} server found (SCHEMALESS_MYSQLD, PATH, {', '.join(SYSTEM_FOLDERS)}), and no apt-get and "
+            f"dpkg-deb to unpack one with; {_INSTALL_HINT}"
         )
     folder = servers_folder()
     if re.search(r"[:;]", str(folder)):
         raise LocalServerError(
-            f"the cache folder {folder} has a colon or a semicolon in its path, which a library path cannot hold; set "
+            f"the path of the cache folder {folder} contains a colon or semicolon, which library paths cannot; set "
             "SCHEMALESS_CACHE to another folder"
         )
     with cache_lock(folder, say):
-        binary = cached(flavour, engine)  # another run may have filled it meanwhile
+        binary = cached(flavour, engine)  # another process may have filled it before this one got the lock
         if binary is not None:
             return binary
         with space.full_disk_is_an_error(folder, "writing the cache", space.CACHE_REMEDY):
@@ -288,26 +289,26 @@ def _fill(folder: Path, flavour: str, engine: str, say: Say, progress: Progress 
     sources = distribution_sources()
     if not sources:
         raise LocalServerError(
-            f"no {flavour} server was found (SCHEMALESS_MYSQLD, PATH, {', '.join(SYSTEM_FOLDERS)}), and the apt "
-            f"sources of this machine name no archive of its distribution to unpack one from; {_INSTALL_HINT}"
+            f"no {flavour} server found (SCHEMALESS_MYSQLD, PATH, {', '.join(SYSTEM_FOLDERS)}), and this machine's "
+            f"apt sources have no archive of its distribution to unpack one from; {_INSTALL_HINT}"
         )
     space.require(folder, _INDEX_BYTES, "the package index", space.CACHE_REMEDY)
     part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder))
-    # What an interrupted run fetched is used again when it is what the signed index names; the rest of it goes.
+    # Keep the packages that an interrupted run has fetched; download() checks them against the signed index.
     (part / "debs").mkdir()
     for old in folder.glob(".part-*"):
         if old != part:
             for deb in old.glob("**/*.deb"):
                 deb.replace(part / "debs" / deb.name)
             shutil.rmtree(old, ignore_errors=True)
-    say(f"no {flavour} server is installed: unpacking one from the package archive, into {folder} (not installed)")
+    say(f"no {flavour} server is installed: unpacking one from the package archive into {folder} (without installing)")
     problems: list[LocalServerError] = []
     try:
         for offer in _offers(part, flavour, sources, progress, problems, say):
             try:
                 return _unpack(folder, part, *offer, engine, say)
             except _Unfit as problem:
-                say(f"{offer[2]} is left aside: {problem}")
+                say(f"skipping {offer[2]}: {problem}")
                 problems.append(problem)
     except LocalServerError:
         shutil.rmtree(part, ignore_errors=True)
@@ -321,7 +322,7 @@ def _fill(folder: Path, flavour: str, engine: str, say: Say, progress: Progress 
 
 
 class _Unfit(LocalServerError):
-    """A server package that does not run on this machine."""
+    """The server package does not run on this machine."""
 
 
 def _offers(
@@ -332,13 +333,13 @@ def _offers(
     problems: list[LocalServerError],
     say: Say,
 ) -> Iterator[tuple[Apt, str, str]]:
-    """Yield (apt, flavour, package): the configured suites, then the suite sid, then MariaDB for who wanted MySQL."""
+    """Yield (apt, flavour, package) from the configured suites, then from sid, then MariaDB in place of MySQL."""
     configured = _updated(part, sources, progress, problems)
     if configured is not None:
         for package in _server_packages(configured, flavour):
             yield configured, flavour, package
     if flavour == "mysql":
-        # Debian's stable suites have no MySQL; sid has. The keyring that verifies this machine's suites must verify it.
+        # Only Debian's sid has MySQL. It must be signed by a key of the keyring that verifies this machine's suites.
         tried = set()
         for source in sources:
             if source.uri in tried or "security" in source.uri or any(suite == "sid" for suite in source.suites):
@@ -349,12 +350,12 @@ def _offers(
                 for package in _server_packages(sid, flavour):
                     yield sid, flavour, package
         if any(isinstance(problem, ArchiveUnreachable) for problem in problems):
-            return  # MySQL may well be there: another server is not what a broken line should lead to
+            return  # A network failure must not change the flavour: MySQL may exist in the archive.
         if configured is not None:
             configured = _updated(part, sources, progress, problems)
         if configured is not None:
             for package in _server_packages(configured, "mariadb"):
-                say("no suite of the package archive has MySQL for this machine: taking MariaDB")
+                say("no suite of the package archive has MySQL for this machine: using MariaDB")
                 yield configured, "mariadb", package
 
 
@@ -373,7 +374,7 @@ def _updated(
 
 
 def _server_packages(apt: Apt, flavour: str) -> list[str]:
-    """Return the server packages of a flavour, the newest first: ``mysql-server-core-8.4`` or without a number."""
+    """Return server packages, newest first: ``mysql-server-core-8.4``, then those without a number."""
     names = apt.search(f"^{flavour}-server-core(-[0-9.]+)?$")
 
     def version(name: str) -> tuple[bool, list[int]]:
@@ -398,7 +399,7 @@ def _plugin_packages(apt: Apt) -> list[Package]:
 def _unpack(folder: Path, part: Path, apt: Apt, flavour: str, package: str, engine: str, say: Say) -> Binary:
     packages = [member for member in apt.closure(package) if _WANTED.match(member.name)]
     if not packages:
-        raise _Unfit(f"apt cannot resolve what {package} needs; {_INSTALL_HINT}")
+        raise _Unfit(f"apt cannot resolve the dependencies of {package}; {_INSTALL_HINT}")
     if engine == "rocksdb":
         packages += _plugin_packages(apt)
     fetched = sum(member.file_bytes for member in packages)
@@ -413,7 +414,7 @@ def _unpack(folder: Path, part: Path, apt: Apt, flavour: str, package: str, engi
         shutil.rmtree(root / unneeded, ignore_errors=True)
     command = _unpacked_command(root)
     if command is None:
-        raise _Unfit(f"{package} was unpacked, but holds no server program or no dynamic loader")
+        raise _Unfit(f"{package} contains no server program or no dynamic loader")
     try:
         binary = inspect(command)
     except LocalServerError as problem:
@@ -430,7 +431,7 @@ def _unpack(folder: Path, part: Path, apt: Apt, flavour: str, package: str, engi
         "suites": sorted({suite for source in apt.sources for suite in source.suites}),
     }
     (root / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-    if target.exists():  # not whole, or cached() had found it
+    if target.exists():  # incomplete, or cached() would have found it
         shutil.rmtree(target)
     root.rename(target)
     shutil.rmtree(part, ignore_errors=True)
@@ -441,7 +442,7 @@ def _unpack(folder: Path, part: Path, apt: Apt, flavour: str, package: str, engi
 
 
 def _unpacked_command(root: Path) -> tuple[str, ...] | None:
-    """Return how to start the server below ``root``: its own loader, its own libraries; None when it is not whole."""
+    """Return the command for the server below ``root``, with its own loader and libraries; None if incomplete."""
     programs = [root / "usr/sbin" / name for name in ("mysqld", "mariadbd")]
     program = next((path for path in programs if path.is_file() and not path.is_symlink()), None)
     folders = [*sorted(root.glob("usr/lib*")), *sorted(root.glob("lib*"))]

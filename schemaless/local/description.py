@@ -1,4 +1,4 @@
-"""What is known about a private server: its values for callers, and ``server.json``, which describes it on disk."""
+"""Descriptions of private servers: the values that callers get, and ``server.json`` on disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REPLICA_IDS = 1000
 
 
 class _Server:
-    """What a server's number and folders say of it, whatever else is known."""
+    """Properties that derive from a server's number and folder."""
 
     number: int
     replica: int
@@ -30,22 +30,22 @@ class _Server:
 
     @property
     def name(self) -> str:
-        """What people call it: "server 1", "replica 1 of server 1"."""
+        """Name for messages: "server 1", "replica 1 of server 1"."""
         return f"replica {self.replica} of server {self.number}" if self.replica else f"server {self.number}"
 
     @property
     def url(self) -> str:
-        """What to connect with, such as ``mysql://root@/?unix_socket=/run/user/1000/schemaless/3f2a.sock``."""
+        """URL to connect to, such as ``mysql://root@/?unix_socket=/run/user/1000/schemaless/3f2a.sock``."""
         return f"mysql://root@/?unix_socket={quote(str(self.socket), safe='/')}"
 
     @property
     def data(self) -> Path:
-        """Its data folder."""
+        """Data directory."""
         return self.folder / "data"
 
     @property
     def log(self) -> Path:
-        """Its error log."""
+        """Error log."""
         return self.folder / "error.log"
 
 
@@ -58,11 +58,11 @@ class LocalServer(_Server):
         replica: 0 for a primary; 1, 2, ... for its replicas.
         flavour: "mysql" or "mariadb".
         version: such as "9.7.4".
-        socket: where it listens.
-        folder: holds its data, its log and its description.
-        pid: its process.
-        port: where a primary listens for its replicas, on 127.0.0.1 alone; None without.
-        replicas: those of a primary, by number.
+        socket: path of its Unix socket.
+        folder: contains its data, its log and its description.
+        pid: its process id.
+        port: port on 127.0.0.1 on which a primary listens for its replicas, or None.
+        replicas: the replicas of a primary, by number.
     """
 
     number: int
@@ -78,15 +78,15 @@ class LocalServer(_Server):
 
 @dataclass(frozen=True)
 class ServerStatus(_Server):
-    """What is known about a server without changing anything.
+    """State of a server.
 
     Attributes:
         number: as in ``LocalServer``; so are replica, flavour, version, socket and folder.
         state: "running", "stopped" (by ``down``, or never started) or "crashed" (it ended without a shutdown).
-        pid: its process, or None.
-        data_bytes: what its data folder takes on disk.
-        of_group: whether it was made to be of a group.
-        fault: why a running replica does not replicate, or a running member is not of its group; else None.
+        pid: its process id, or None.
+        data_bytes: size of its data directory on disk.
+        of_group: True if it was created as a member of a group.
+        fault: reason why a running replica does not replicate, or a running member is not in its group; else None.
     """
 
     number: int
@@ -104,7 +104,7 @@ class ServerStatus(_Server):
 
 @dataclass(frozen=True)
 class Description(_Server):
-    """What ``server.json`` holds, and the files beside it."""
+    """Contents of ``server.json``, and paths of the files next to it."""
 
     number: int
     replica: int
@@ -121,16 +121,16 @@ class Description(_Server):
 
     @property
     def server_id(self) -> int:
-        """Its ``server_id``, which no other server of the folder has."""
+        """``server_id``, unique within the folder."""
         return self.number + _REPLICA_IDS * self.replica
 
     @property
     def pid_file(self) -> Path:
-        """Where it writes its process id; gone after a shutdown."""
+        """File with the process id; the server removes it when it shuts down."""
         return self.folder / "mysqld.pid"
 
     def running_pid(self) -> int | None:
-        """Return its process, or None."""
+        """Return the id of its running process, or None."""
         try:
             hint = int(self.pid_file.read_text())
         except (OSError, ValueError):
@@ -139,12 +139,12 @@ class Description(_Server):
         return pids[0] if pids else None
 
     def binary(self) -> Binary:
-        """Return the program that it was made with."""
+        """Return the program that it was created with."""
         return Binary(self.flavour, self.version, self.command, self.root, self.program)
 
     def server(self, pid: int) -> LocalServer:
-        """Return it as a running server."""
-        # The running server's own command line knows best where it listens.
+        """Return the value for callers of a running server."""
+        # The command line of the running process is authoritative for the socket.
         arguments = command_line(pid)
         socket = next(
             (Path(part.removeprefix("--socket=")) for part in arguments if part.startswith("--socket=")), None
@@ -154,7 +154,7 @@ class Description(_Server):
         )
 
     def write(self) -> None:
-        """Write it beside its data, whole or not at all."""
+        """Write ``server.json`` atomically."""
         state = asdict(self)
         del state["folder"]
         state["name"] = state.pop("program")
@@ -164,7 +164,7 @@ class Description(_Server):
 
     @classmethod
     def read(cls, folder: Path) -> Description | None:
-        """Return what ``folder`` describes, or None where it describes nothing.
+        """Read ``server.json`` in ``folder``; None if there is none.
 
         Raises:
             LocalServerError: the description is damaged.
@@ -175,11 +175,11 @@ class Description(_Server):
             return None
         except ValueError as problem:
             raise LocalServerError(
-                f"{folder / 'server.json'} is damaged ({problem}); with 'schemaless local down --delete' all servers "
-                "of the folder and their data go"
+                f"{folder / 'server.json'} is damaged ({problem}); 'schemaless local down --delete' deletes all "
+                "servers in the folder and their data"
             ) from problem
         state["program"] = state.pop("name")
         state |= {name: tuple(state[name]) for name in ("command", "options")}
         state |= {name: state[name] and Path(state[name]) for name in ("root", "socket")}
-        # Folders from before there were replicas have neither of the first two.
+        # Older folders, from before replicas were supported, lack the first two.
         return cls(**{"replica": 0, "port": None, **state, "folder": folder})

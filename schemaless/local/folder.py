@@ -1,4 +1,4 @@
-"""The folder of private servers: what is in it, its lock, and who watches over it."""
+"""The folder of private servers: its contents, its lock and its watcher."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from schemaless.local.description import Description
 from schemaless.local.processes import Watcher, socket_path
 
 MARKER: Final = "schemaless-local.json"
-"""This file tells a folder of ours."""
+"""File that marks a folder as one of private servers."""
 
 _SERVER_FOLDER: Final = re.compile(r"server-[1-9]\d*(-replica-[1-9])?")
 
@@ -25,17 +25,17 @@ _watchers: dict[Path, Watcher] = {}
 
 
 def server_folder(folder: Path, number: int, replica: int = 0) -> Path:
-    """Return where a server is kept."""
+    """Return the folder of a server."""
     return folder / (f"server-{number}-replica-{replica}" if replica else f"server-{number}")
 
 
 def server_folders(folder: Path) -> list[Path]:
-    """Return the folders of all servers, whole or half made."""
+    """Return the folders of all servers, including incomplete ones."""
     return sorted(path for path in folder.glob("server-*") if _SERVER_FOLDER.fullmatch(path.name))
 
 
 def descriptions(folder: Path) -> list[Description]:
-    """Return the whole servers of a folder, each primary before its replicas, by number.
+    """Return the complete servers in a folder by number, each primary before its replicas.
 
     Raises:
         LocalServerError: a description is damaged.
@@ -45,20 +45,20 @@ def descriptions(folder: Path) -> list[Description]:
 
 
 def require_ours(folder: Path) -> None:
-    """Raise LocalServerError for a folder that holds something else."""
+    """Raise LocalServerError if the folder contains anything other than private servers."""
     if not (folder / MARKER).is_file():
         content = sorted(path.name for path in folder.iterdir() if path.name not in (".lock", ".gitignore"))
         if content:
             named = ", ".join(content[:3]) + (", ..." if len(content) > 3 else "")
             raise LocalServerError(
-                f"{folder} holds something else ({named}); choose another --folder, empty or not there yet"
+                f"{folder} contains other files ({named}); choose a --folder that is empty or does not exist"
             )
 
 
 @contextmanager
 def locked(folder: Path, say: Callable[[str], None], *, create: bool) -> Iterator[None]:
-    """Hold the folder's lock; with ``create``, make the folder and mark it as one of ours."""
-    with space.full_disk_is_an_error(folder, "making the servers' folder", space.SERVERS_REMEDY):
+    """Hold the folder's lock; with ``create``, create and mark the folder."""
+    with space.full_disk_is_an_error(folder, "creating the servers' folder", space.SERVERS_REMEDY):
         if create:
             if folder.exists() and not folder.is_dir():
                 raise LocalServerError(f"{folder} is a file; choose another --folder")
@@ -70,7 +70,7 @@ def locked(folder: Path, say: Callable[[str], None], *, create: bool) -> Iterato
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    say(f"another command is at work in {folder}; waiting for it")
+                    say(f"another command is using {folder}; waiting for it")
                     fcntl.flock(file, fcntl.LOCK_EX)
                 with contextlib.suppress(OSError):
                     if os.path.samestat(os.fstat(file.fileno()), (folder / ".lock").stat()):
@@ -78,25 +78,25 @@ def locked(folder: Path, say: Callable[[str], None], *, create: bool) -> Iterato
             except BaseException:
                 file.close()
                 raise
-            file.close()  # the folder was deleted while this waited
+            file.close()  # the folder was deleted during the wait
             if create:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with file:
         if create and not (folder / MARKER).is_file():
-            with space.full_disk_is_an_error(folder, "making the servers' folder", space.SERVERS_REMEDY):
-                (folder / ".gitignore").write_text("*\n")  # it is in somebody's project, as a rule
+            with space.full_disk_is_an_error(folder, "creating the servers' folder", space.SERVERS_REMEDY):
+                (folder / ".gitignore").write_text("*\n")  # the folder is usually inside a project
                 (folder / MARKER).write_text('{"format": 1}\n')
         yield
 
 
 def watch(folder: Path, places: list[Path], *, remove: bool) -> None:
-    """Have the servers in ``places`` end when this process ends; with ``remove``, the folder goes too."""
+    """Stop the servers in ``places`` when this process ends; with ``remove``, also delete the folder."""
     unwatch(folder)
     _watchers[folder] = Watcher(folder, [socket_path(place) for place in places], remove=remove)
 
 
 def unwatch(folder: Path) -> None:
-    """Stop watching over a folder, if this process does."""
+    """Stop watching a folder; does nothing if this process does not watch it."""
     watcher = _watchers.pop(folder, None)
     if watcher is not None:
         watcher.close()

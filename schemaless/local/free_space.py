@@ -1,4 +1,4 @@
-"""Room on disks: how much is free, how much a folder takes, and the error when it is too little."""
+"""Disk space: free and used bytes, and the errors of a full disk."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ CACHE_REMEDY: Final = "free some, or set SCHEMALESS_CACHE to a folder on another
 
 
 class NoSpace(LocalServerError):
-    """A disk has too little room."""
+    """A disk has too little free space."""
 
 
 def no_space(folder: Path, what: str, remedy: str) -> NoSpace:
-    """Return the error for a disk that is full."""
+    """Return the error for a full disk."""
     return NoSpace(f"no space left{what} in {folder} ({free_text(folder)} free); {remedy}")
 
 
 def free_bytes(folder: Path) -> int:
-    """Return the bytes that this user may still write where ``folder`` is, or would be."""
+    """Return the bytes that this user may write to the disk of ``folder``, which need not exist."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return shutil.disk_usage(folder).free
 
 
 def free_text(folder: Path) -> str:
-    """Return the free bytes for people."""
+    """Format the free space in MiB."""
     return f"{free_bytes(folder) / 1024 / 1024:,.0f} MiB"
 
 
 def used_bytes(folder: Path) -> int:
-    """Return the bytes allocated by the files below ``folder``; files that vanish meanwhile count as nothing."""
+    """Return the bytes allocated by the files below ``folder``, ignoring files that disappear during the scan."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -50,22 +50,22 @@ def used_bytes(folder: Path) -> int:
 
 
 def require(folder: Path, needed_bytes: int, what: str, remedy: str) -> None:
-    """Raise unless ``needed_bytes`` are free where ``folder`` is.
+    """Check that the disk of ``folder`` has ``needed_bytes`` free.
 
     Raises:
-        NoSpace: too little is free; the message says how much is needed, where, and the remedy.
+        NoSpace: it has less; the message gives both sizes and the remedy.
     """
     free = free_bytes(folder)
     if free < needed_bytes:
         raise NoSpace(
-            f"{what} needs {needed_bytes / 1024 / 1024:,.0f} MiB in {folder}, and {free / 1024 / 1024:,.0f} MiB are "
-            f"free; {remedy}"
+            f"{what} needs {needed_bytes / 1024 / 1024:,.0f} MiB in {folder}, but only {free / 1024 / 1024:,.0f} MiB "
+            f"are free; {remedy}"
         )
 
 
 @contextmanager
 def full_disk_is_an_error(folder: Path, what: str, remedy: str) -> Iterator[None]:
-    """Turn a disk that fills up, a quota or a read-only file system into one clear error."""
+    """Turn the errors of a full disk, a quota or a read-only file system into one with a remedy."""
     try:
         yield
     except OSError as problem:

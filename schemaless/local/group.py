@@ -1,4 +1,4 @@
-"""Group Replication between private servers: three of them, which decide among themselves who is the primary."""
+"""Group Replication between three private servers, which elect their primary."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from schemaless.topology.sql import replicas
 from schemaless.wire.sql.sessions import SELECT_PORT
 
 REPLICAS: Final = 2
-"""A group is a server and so many replicas of it: three, the fewest of which one may be lost."""
+"""Replicas per group; with the server itself, three members are the fewest that survive the loss of one."""
 
 ARGUMENTS: Final = (
     "--plugin-load-add=group_replication.so",
-    # Members meet on the servers' own ports, by an account with a password: nobody else can join.
+    # Members connect to the servers' own ports with an account and a password, so that no other server can join.
     "--loose-group-replication-communication-stack=MYSQL",
     "--loose-group-replication-start-on-boot=OFF",
     "--loose-group-replication-recovery-get-public-key=ON",
-    # A gigabyte of memory else, for members that are away.
+    # The default is one gigabyte of memory, for members that are temporarily unreachable.
     "--loose-group-replication-message-cache-size=134217728",
     f"--report-host={HOST}",
-    # Whoever comes back takes no writes before the group has it.
+    # A restarted server must not accept writes before it has joined the group.
     "--super-read-only=ON",
 )
-"""Servers are started with these; what a group is told of ports it is told when they listen."""
+"""Start options of members. Ports are configured later, once the servers listen."""
 
 _ACCOUNT: Final = "group_member"
 _WAIT_S: Final = 120.0
@@ -39,24 +39,24 @@ _POLL_S: Final = 0.05
 
 
 def is_wanted(options: Sequence[str]) -> bool:
-    """Return whether servers with these options are to be of a group."""
+    """True if servers with these options are members of a group."""
     return ARGUMENTS[0] in options
 
 
 def is_member(server: LocalServer) -> bool:
-    """Return whether a server was made to be of a group."""
+    """True if a server was created as a member of a group."""
     description = Description.read(server.folder)
     return description is not None and is_wanted(description.options)
 
 
 def require_able(flavour: str) -> None:
-    """Raise LocalServerError for a server that knows no groups."""
+    """Raise LocalServerError for a server without Group Replication."""
     if flavour != "mysql":
-        raise LocalServerError(f"Group Replication is MySQL's, and this is {flavour}; --semi-sync works with both")
+        raise LocalServerError(f"{flavour} has no Group Replication; use --flavour mysql, or --semi-sync instead")
 
 
 def fault(server: LocalServer) -> str | None:
-    """Say why a running server is not of its group, or None where it is."""
+    """Return the reason why a running server is not in its group; None if it is."""
     try:
         with session(server) as opened:
             state = _state(opened)
@@ -66,22 +66,22 @@ def fault(server: LocalServer) -> str | None:
 
 
 def form(members: Sequence[LocalServer], say: Callable[[str], None]) -> None:
-    """Have running servers be a group, and wait until all of them are in it.
+    """Make running servers join their group, and wait until all of them are online in it.
 
-    Where there is no group, as after all were stopped, and all of its members are here, the one that has most begins
-    it. Who is the primary from then on is the group's own affair.
+    If the group is down, as after all its servers were stopped, and all its members are running, the member with the
+    most transactions bootstraps it. The group then elects its primary.
 
     Raises:
-        LocalServerError: one does not get in.
+        LocalServerError: a server cannot join.
     """
     with ExitStack() as stack:
         opened = {member: stack.enter_context(session(member)) for member in members}
         inside = [member for member in members if _state(opened[member]) == "ONLINE"]
         if not inside and len(members) <= REPLICAS:
-            say(f"the group of server {members[0].number} is down: it begins again where all of its members run")
+            say(f"the group of server {members[0].number} is down; it restarts once all its members are running")
             return
         if not inside:
-            inside = [_begin(opened, say)]
+            inside = [_bootstrap(opened, say)]
         for member in members:
             if member not in inside:
                 _join(opened, member, inside[0])
@@ -89,19 +89,19 @@ def form(members: Sequence[LocalServer], say: Callable[[str], None]) -> None:
             _wait(member, opened[member], say)
 
 
-def _begin(opened: dict[LocalServer, Session], say: Callable[[str], None]) -> LocalServer:
-    """Begin a group with the server that lacks nothing, and return it; all of them get one account for it."""
+def _bootstrap(opened: dict[LocalServer, Session], say: Callable[[str], None]) -> LocalServer:
+    """Create the group's account on all servers, and bootstrap the group on the most advanced one."""
     password = secrets.token_urlsafe(24)
     for member_session in opened.values():
         for statement in (
-            sql.STOP_GROUP,  # of one that has lost its majority
+            sql.STOP_GROUP,  # a member that has lost the majority must leave first
             sql.set_global("super_read_only", 0),
             *sql.make_member_account(_ACCOUNT, HOST, password),
             sql.set_global("super_read_only", 1),
         ):
             member_session.run(statement)
     first = _most_advanced(opened)
-    say(f"{first.name} begins a group of {len(opened)}")
+    say(f"{first.name} bootstraps a group of {len(opened)}")
     opened[first].run(sql.set_global("group_replication_bootstrap_group", 1))
     try:
         _join(opened, first, None)
@@ -117,20 +117,20 @@ def _most_advanced(opened: dict[LocalServer, Session]) -> LocalServer:
         if not member_session.run(replicas.select_lacking(applied)):
             return member
     raise LocalServerError(
-        f"each server of the group of server {next(iter(opened)).number} has what another one lacks; delete them with "
-        "'schemaless local down --delete', and start again"
+        f"the servers of the group of server {next(iter(opened)).number} have diverged: each lacks transactions of "
+        "another; delete them with 'schemaless local down --delete', and start again"
     )
 
 
 def _join(opened: dict[LocalServer, Session], member: LocalServer, inside: LocalServer | None) -> None:
-    """Have a server join the group of another one; without one, it is to begin its own."""
+    """Join a server to the group of the member ``inside``, or to a new group."""
     name = str(uuid.uuid4()) if inside is None else str(opened[inside].run(sql.SELECT_GROUP_NAME))
-    # The ports that they have now: one that was taken meanwhile is another one than at the last start.
+    # Ask for the current ports: a server gets another port if its previous one is taken.
     at = {server: f"{HOST}:{int(its.run(SELECT_PORT))}" for server, its in opened.items()}
     opened[member].run(sql.STOP_GROUP)
     opened[member].run(sql.set_global("group_replication_group_name", name))
     opened[member].run(sql.set_global("group_replication_local_address", at[member]))
-    # Not itself: one that was killed and joins again would ask itself first, and take longer.
+    # A seed list with the server itself would delay rejoining after a crash: it would contact itself first.
     seeds = [address for server, address in at.items() if server != member]
     opened[member].run(sql.set_global("group_replication_group_seeds", ",".join(seeds)))
     opened[member].run(sql.START_GROUP)
@@ -141,15 +141,15 @@ def _wait(member: LocalServer, opened: Session, say: Callable[[str], None]) -> N
     while (state := _state(opened)) != "ONLINE":
         now = time.monotonic()
         if state != "RECOVERING" or now - began > _WAIT_S:
-            raise LocalServerError(f"{member.name} is {state} in its group; its log is {member.log}")
+            raise LocalServerError(f"{member.name} is {state} in its group; see its log, {member.log}")
         if now - said > 5:
             said = now
-            say(f"{member.name} is not in its group yet: it gets what it lacks")
+            say(f"{member.name} is still recovering before it joins its group")
         time.sleep(_POLL_S)
 
 
 def _state(opened: Session) -> str:
-    """Return a server's state in its group; UNREACHABLE where it is cut off from the majority."""
-    (row,) = opened.rows(sql.SELECT_OWN_PLACE)
+    """Return a server's state in its group; UNREACHABLE if it is cut off from the majority."""
+    (row,) = opened.rows(sql.SELECT_MEMBER_STATE)
     state = str(row["state"])
     return state if row["majority"] or state != "ONLINE" else "UNREACHABLE"

@@ -1,4 +1,4 @@
-"""The options that local servers run with, and how a data folder is made."""
+"""Options of local servers, and the creation of data directories."""
 
 from __future__ import annotations
 
@@ -20,21 +20,20 @@ from schemaless.local.processes import processes_on, send
 from schemaless.local.sql import BEGIN_MARIADB, END_MARIADB
 
 INITIAL_BYTES: Final = {"mysql": 400 * 1024 * 1024, "mariadb": 250 * 1024 * 1024}
-"""So much has to be free before a data folder is made: the folder, its logs, and some to work with."""
+"""Free space required for a new server, in bytes: its data directory, its logs, and some headroom."""
 
 RELAXED: Final[Mapping[str, str]] = {
     "innodb-flush-log-at-trx-commit": "2",
     "sync-binlog": "0",
     "innodb-flush-method": "O_DIRECT_NO_FSYNC",
 }
-"""Tests give these to their servers: what was committed survives ``kill -9`` of the server, not a loss of power.
+"""Options for tests: commits survive ``kill -9`` of the server, but not a power loss.
 
-The log is still written at each commit, and the operating system keeps what was written; only the waiting for the
-disk is left out.
+The log is still written to the operating system at each commit; only waiting for the disk is omitted.
 """
 
 _TEMPLATE: Final = 1
-"""This is raised when ``_initialise`` makes other data folders than before."""
+"""Version of the template; raise it when ``_initialise`` creates different data directories."""
 
 _COMMON: Final = (
     "--skip-networking",
@@ -51,7 +50,7 @@ _COMMON: Final = (
     "--max-binlog-size=64M",
     "--sync-binlog=1",
     "--performance-schema=ON",
-    # Of its buffers, what the store never reads stays small: a server takes 540 MB else.
+    # Shrink the buffers that the store never reads: a server needs 540 MB otherwise.
     "--performance-schema-digests-size=1000",
     "--performance-schema-events-waits-history-long-size=100",
     "--performance-schema-events-stages-history-long-size=100",
@@ -69,22 +68,22 @@ _OF_FLAVOUR: Final = {
     ),
     "mariadb": (
         "--innodb-log-file-size=192M",
-        # What the change feed reads; off unless told.
+        # The change feed reads this instrument, which is off by default.
         "--performance-schema-instrument=wait/lock/metadata/sql/mdl=ON",
     ),
 }
 _REPLICA: Final = (
     "--relay-log=relay",
-    # What was fetched and not applied when it crashed is fetched again.
+    # After a crash, fetch again the transactions that were not applied.
     "--relay-log-recovery=1",
     "--read-only=1",
 )
 _REPLICA_OF_FLAVOUR: Final = {
     "mysql": ("--super-read-only=1", "--replica-preserve-commit-order=1"),
-    # MySQL has these two as they are here by itself, the second one as a setting of the channel.
+    # Both are MySQL's defaults; its retry count is a setting of the channel.
     "mariadb": ("--log-slave-updates=1", "--master-retry-count=0"),
 }
-# The order of MariaDB's own install script; the help tables are left out.
+# In the order of MariaDB's install script, without the help tables.
 _MARIADB_TABLES: Final = (
     "system_tables.sql",
     "performance_tables.sql",
@@ -97,7 +96,7 @@ _MARIADB_TABLES: Final = (
 def option_arguments(options: Mapping[str, object] | Sequence[str]) -> list[str]:
     """Return options as arguments: ``{"port": 1}`` and ``["port=1"]`` and ``["--port=1"]`` are all ``--port=1``."""
     if isinstance(options, str):
-        raise TypeError("options are a mapping or a sequence of them, not one str")
+        raise TypeError("options must be a mapping or a sequence of strings, not a single string")
     given = [f"{name}={value}" for name, value in options.items()] if isinstance(options, Mapping) else list(options)
     return ["--" + option.removeprefix("--") for option in given]
 
@@ -107,12 +106,12 @@ def _identity_arguments() -> list[str]:
 
 
 def server_command(binary: Binary, server: Description) -> list[str]:
-    """Return the command that runs a server; its own options come last, so they win."""
-    # Else it would be TMPDIR, which may be gone before the server is. A colon separates several folders.
+    """Return the command that runs a server; its own options come last, so they take precedence."""
+    # The default is TMPDIR, which may be deleted while the server runs. A colon would separate several folders.
     temporary = [] if ":" in str(server.data) else [f"--tmpdir={server.folder / 'tmp'}"]
     return [
         *binary.command,
-        "--no-defaults",  # first, or the machine's my.cnf is read
+        "--no-defaults",  # must come first, or the server reads the machine's my.cnf
         f"--datadir={server.data}",
         *binary.path_arguments(),
         *_identity_arguments(),
@@ -126,23 +125,23 @@ def server_command(binary: Binary, server: Description) -> list[str]:
         *(["--skip-networking=0", "--bind-address=127.0.0.1", f"--port={server.port}"] if server.port else []),
         *([*_REPLICA, *_REPLICA_OF_FLAVOUR[binary.flavour]] if server.replica else []),
         *server.options,
-        # Where it listens, 127.0.0.1 must never mean "localhost": root@localhost has no password.
+        # 127.0.0.1 must not resolve to "localhost" on a server that listens: root@localhost has no password.
         *(["--skip-name-resolve=1"] if server.port else []),
         *(["--skip-networking=1"] if server.replica and not server.port else []),
     ]
 
 
 def make_data_folder(binary: Binary, data: Path, report: Callable[[str], None]) -> None:
-    """Make ``data``: system tables, and root without a password over the socket.
+    """Create the data directory ``data``: system tables, and root without a password over the socket.
 
-    Copied from a template in the cache, which is made when it is missing; what must differ between servers (their
-    UUID, their keys) is not in it. Where the cache cannot be written, the server makes it here.
+    It is copied from a template in the cache, which is created if necessary, without the parts that must differ
+    between servers (UUID, keys). If the cache is not writable, the server initialises ``data`` itself.
 
     Raises:
-        LocalServerError: the server cannot make one here, or the disk is full.
+        LocalServerError: the server cannot initialise it, or the disk is full.
     """
     space.require(data.parent, INITIAL_BYTES[binary.flavour], "a new server", space.SERVERS_REMEDY)
-    with space.full_disk_is_an_error(data.parent, "making a data folder", space.SERVERS_REMEDY):
+    with space.full_disk_is_an_error(data.parent, "creating a data directory", space.SERVERS_REMEDY):
         if data.exists():
             shutil.rmtree(data)
         template = _template(binary, report)
@@ -169,10 +168,10 @@ def _template(binary: Binary, report: Callable[[str], None]) -> Path | None:
         if target.is_dir():
             return target
         for old in folder.glob(".part-*"):
-            for pid in processes_on(old / "data"):  # of a run that was killed
+            for pid in processes_on(old / "data"):  # left by a run that was killed
                 send(pid, old / "data", signal.SIGKILL)
             shutil.rmtree(old, ignore_errors=True)
-        report(f"initialising {binary.flavour} {binary.version}, once: a few seconds")
+        report(f"initialising {binary.flavour} {binary.version} (once, a few seconds)")
         part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder))
         try:
             data = part / "data"
@@ -209,10 +208,10 @@ def _initialise(binary: Binary, data: Path) -> None:
     try:
         result = subprocess.run(command, input=script, capture_output=True, env=environment(), timeout=600)
     except (OSError, subprocess.TimeoutExpired) as problem:
-        raise LocalServerError(f"{binary.program} cannot make a data folder in {data}: {problem}") from problem
+        raise LocalServerError(f"{binary.program} cannot initialise the data directory {data}: {problem}") from problem
     said = (result.stderr + result.stdout).decode("utf-8", "replace")
     if result.returncode != 0 or not (data / "mysql").is_dir():
-        _raise_for(said, data, f"{binary.flavour} {binary.version} ({binary.program}) making a data folder")
+        _raise_for(said, data, f"{binary.flavour} {binary.version} ({binary.program}) initialising a data directory")
 
 
 def _mariadb_script(share: Path) -> bytes:
@@ -229,7 +228,7 @@ def _mariadb_script(share: Path) -> bytes:
 
 
 def _raise_for(said: str, folder: Path, what: str) -> None:
-    """Raise what a server's or a tool's last words mean."""
+    """Raise the error that a server's or tool's output indicates."""
     lines = error_lines(said)
     if is_full_disk(said):
         raise space.no_space(folder.parent, "", f"{space.SERVERS_REMEDY}: {lines}")
@@ -237,17 +236,17 @@ def _raise_for(said: str, folder: Path, what: str) -> None:
 
 
 def is_full_disk(said: str) -> bool:
-    """Return whether a server's words are about a disk without room."""
+    """True if the output of a server reports a full disk."""
     return re.search(r"No space left|\b(errno:?|error( number)?) 28\b", said, re.IGNORECASE) is not None
 
 
 def is_taken_port(said: str) -> bool:
-    """Return whether a server's words are about a port that another process has."""
+    """True if the output of a server reports that its port is taken."""
     return "Address already in use" in said
 
 
 def error_lines(said: str) -> str:
-    """Return the last lines of a server's log that say what went wrong."""
+    """Return the last error lines of a server's output, or its last lines."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if "[ERROR]" in line or line.startswith("ERROR")]
-    return "\n  ".join(["", *(errors or lines)[-6:]]) if lines else "it said nothing"
+    return "\n  ".join(["", *(errors or lines)[-6:]]) if lines else "it printed nothing"

@@ -1,6 +1,6 @@
-"""Processes, sockets and locks of local servers, told apart exactly.
+"""Processes, sockets and locks of local servers.
 
-A server is known by the ``--datadir`` on its command line, not by a number in a file: process ids are used again.
+A server is identified by the ``--datadir`` on its command line, since process ids are reused.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from typing import Final
 from schemaless.errors import LocalServerError
 
 SOCKET_PATH_MAX_BYTES: Final = 107
-"""``sockaddr_un`` holds so much on Linux, its closing zero apart."""
+"""Longest path in ``sockaddr_un`` on Linux, in bytes, without the terminating zero."""
 
 _POLL_S: Final = 0.02
 
 
 def runtime_folder() -> Path:
-    """Return this user's folder for sockets, made when it is missing: short, and nobody else's.
+    """Return this user's private folder for sockets, creating it if necessary.
 
-    ``$XDG_RUNTIME_DIR/schemaless`` where that exists, else ``schemaless-<uid>`` in the folder for temporary files.
+    ``$XDG_RUNTIME_DIR/schemaless`` if that variable names a folder, else ``schemaless-<uid>`` in the temporary folder.
 
     Raises:
         LocalServerError: the folder belongs to another user, or is open to others.
@@ -46,36 +46,36 @@ def runtime_folder() -> Path:
         status = folder.lstat()
     except OSError as problem:
         raise LocalServerError(
-            f"the folder for sockets {folder} cannot be made ({problem.strerror}); set XDG_RUNTIME_DIR to a folder of "
+            f"cannot create the folder for sockets {folder} ({problem.strerror}); set XDG_RUNTIME_DIR to a folder of "
             "yours"
         ) from problem
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise LocalServerError(
-            f"the folder for sockets {folder} belongs to another user, or others may enter it; remove it, or set "
+            f"the folder for sockets {folder} belongs to another user or is accessible to others; remove it, or set "
             "XDG_RUNTIME_DIR to a folder of yours"
         )
     return folder
 
 
 def socket_path(server_folder: Path) -> Path:
-    """Return the socket for the server in ``server_folder``; the same one for as long as the folder keeps its name.
+    """Return the socket path for the server in ``server_folder``, which depends only on the folder's path.
 
     Raises:
-        LocalServerError: the path would be over 107 characters.
+        LocalServerError: the path exceeds 107 bytes.
     """
     digest = hashlib.sha256(os.fsencode(server_folder)).hexdigest()[:16]
     path = runtime_folder() / f"{digest}.sock"
     length = len(os.fsencode(path))
     if length > SOCKET_PATH_MAX_BYTES:
         raise LocalServerError(
-            f"the socket path {path} has {length} characters, and a socket's path may have "
-            f"{SOCKET_PATH_MAX_BYTES}; set XDG_RUNTIME_DIR or TMPDIR to a shorter folder"
+            f"the socket path {path} has {length} bytes, and at most {SOCKET_PATH_MAX_BYTES} are possible; set "
+            "XDG_RUNTIME_DIR or TMPDIR to a folder with a shorter path"
         )
     return path
 
 
 def command_line(pid: int) -> list[str]:
-    """Return the arguments that process ``pid`` was started with; empty when it is gone or ending."""
+    """Return the command line of process ``pid``; empty if it has ended or is ending."""
     try:
         return [os.fsdecode(part) for part in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]]
     except OSError:
@@ -83,7 +83,7 @@ def command_line(pid: int) -> list[str]:
 
 
 def processes_on(data_folder: Path, *, hint: int | None = None) -> list[int]:
-    """Return the processes that were started with ``--datadir=<data_folder>``; ``hint`` is looked at first."""
+    """Return the processes that were started with ``--datadir=<data_folder>``, checking ``hint`` first."""
     wanted = f"--datadir={data_folder}"
     if hint is not None and wanted in command_line(hint):
         return [hint]
@@ -92,9 +92,9 @@ def processes_on(data_folder: Path, *, hint: int | None = None) -> list[int]:
 
 
 def lock_holder(path: Path) -> int | None:
-    """Return the process that holds a POSIX lock on ``path`` (0 when it is out of sight), or None.
+    """Return the process that holds a POSIX lock on ``path``, 0 if its id is not visible here, or None.
 
-    InnoDB locks ``ibdata1`` for as long as it runs, whatever its command line says.
+    InnoDB locks ``ibdata1`` while it runs, so this also finds servers with another command line.
     """
     try:
         file = path.open("rb+")
@@ -108,10 +108,9 @@ def lock_holder(path: Path) -> int | None:
 
 
 def spawn(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
-    """Start ``command`` in a session of its own, so that it outlives this process; return its process id.
+    """Start ``command`` in a new session, so that it outlives this process; return its process id.
 
-    Its output goes to the end of ``log``; its input is empty. ``subprocess`` is not used, since it would warn about
-    a child that is left running.
+    Its output is appended to ``log``; its input is empty. ``subprocess`` would warn about a child that keeps running.
     """
     files = [
         (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
@@ -130,10 +129,10 @@ def spawn(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> 
 
 
 def is_gone(pid: int, data_folder: Path) -> bool:
-    """Return whether process ``pid`` is no longer the server on ``data_folder``; reaps it when it was a child.
+    """True if process ``pid`` is no longer the server on ``data_folder``; reaps it if it was a child.
 
-    A process that has just been started, or that is ending, has no command line for a moment, so that alone says
-    nothing: it is gone when its last thread has ended, and with it every lock that it held.
+    A process that is starting or ending has no command line for a moment, so an empty one proves nothing: the server
+    is gone once its last thread has ended and released all locks.
     """
     arguments = command_line(pid)
     if arguments:
@@ -161,7 +160,7 @@ def _is_zombie(pid: int) -> bool:
 
 
 def wait_gone(pid: int, data_folder: Path, timeout_s: float) -> bool:
-    """Wait until ``pid`` is no longer the server on ``data_folder``; return False when ``timeout_s`` is over."""
+    """Wait until ``pid`` is no longer the server on ``data_folder``; return False after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while not is_gone(pid, data_folder):
         if time.monotonic() > deadline:
@@ -171,7 +170,7 @@ def wait_gone(pid: int, data_folder: Path, timeout_s: float) -> bool:
 
 
 def send(pid: int, data_folder: Path, number: signal.Signals) -> None:
-    """Send a signal to the server on ``data_folder``, and to nothing else that has got its process id since."""
+    """Send a signal to the server on ``data_folder``, but not to another process that has reused its id."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -191,10 +190,10 @@ def send(pid: int, data_folder: Path, number: signal.Signals) -> None:
 
 
 class Watcher:
-    """A small process that ends the servers of a folder when this process ends, however that happens.
+    """Process that stops the servers of a folder when this process ends, even by ``kill -9``.
 
-    It waits for the end of a pipe whose other end this process holds, and for the end of this process itself, since a
-    forked child may hold the pipe too.
+    It waits both for end-of-file on a pipe from this process and for the end of this process itself, since a forked
+    child may keep the pipe open.
     """
 
     def __init__(self, folder: Path, sockets: Sequence[Path], *, remove: bool) -> None:
@@ -222,10 +221,10 @@ class Watcher:
             os.close(ready)
         if not started:
             self.close()
-            raise LocalServerError("the process that watches over tied servers did not start")
+            raise LocalServerError("the watcher process of tied servers did not start within 30 s")
 
     def close(self) -> None:
-        """Stop watching; the servers are left as they are. Does nothing in a forked child."""
+        """Stop watching, without stopping the servers. Does nothing in a forked child."""
         if self.owner_pid != os.getpid():
             return
         with contextlib.suppress(OSError):

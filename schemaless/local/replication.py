@@ -1,4 +1,4 @@
-"""Replicas of private servers: pointing one at its primary, waiting for it, saying why it does not replicate."""
+"""Replication between private servers: connecting replicas to their primary, waiting for them, diagnosing faults."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from schemaless.topology.sql import replicas
 from schemaless.wire.sql import sessions as servers
 
 MINIMUM: Final = {"mysql": (8, 0, 27), "mariadb": (10, 6, 1)}
-"""No older server can be a replica here: parallel appliers that keep the order of commits are the default of these."""
+"""Oldest versions for replicas: parallel appliers that preserve the commit order are the default from these on."""
 
 HOST: Final = "127.0.0.1"
 STANDSTILL_S: Final = 120.0
-"""A replica may neither replicate nor come nearer to its primary so long before that is an error."""
+"""Timeout for a replica that makes no progress towards its primary, in seconds."""
 
 _ACCESS_DENIED: Final = 1045
 _PURGED: Final = 1236
@@ -33,42 +33,42 @@ _START_AGAIN: Final = "delete the servers with 'schemaless local down --delete' 
 
 
 class Session:
-    """A connection to one server of our own, over its socket, as root."""
+    """Connection to a private server over its socket, as root."""
 
     def __init__(self, socket: Path) -> None:
         self._connection = pymysql.connect(
             unix_socket=str(socket),
             user="root",
-            ssl_disabled=True,  # nobody is in between, and it takes most of the time
+            ssl_disabled=True,  # pointless on a Unix socket, and most of the connect time
             autocommit=True,
             connect_timeout=10,
             read_timeout=60,
         )
 
     def run(self, sql: bytes) -> Any:
-        """Run a statement and return the first value of its first row, None without one."""
+        """Run a statement and return the first value of its first row, or None."""
         with self._connection.cursor() as cursor:
             cursor.execute(sql.decode())
             row = cursor.fetchone()
         return row[0] if row else None
 
     def rows(self, sql: bytes) -> list[dict[str, Any]]:
-        """Run a query and return its rows, by column name."""
+        """Run a query and return its rows as dictionaries by column name."""
         with self._connection.cursor(DictCursor) as cursor:
             cursor.execute(sql.decode())
             return list(cursor.fetchall())
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection."""
         self._connection.close()
 
 
 @contextmanager
 def session(server: LocalServer) -> Iterator[Session]:
-    """Give a session on a running server for the block.
+    """Open a session on a running server.
 
     Raises:
-        LocalServerError: it cannot be had, or a statement fails in it.
+        LocalServerError: connecting or a statement fails.
     """
     opened = None
     try:
@@ -78,10 +78,10 @@ def session(server: LocalServer) -> Iterator[Session]:
         code = problem.args[0] if problem.args else None
         if code == _ACCESS_DENIED:
             raise LocalServerError(
-                f"{server.name} refuses root on its socket ({problem.args[-1]}); replicas are looked after by root "
-                "without a password: take the password away again"
+                f"{server.name} rejects root on its socket ({problem.args[-1]}); replicas are managed by root without "
+                "a password: remove root's password"
             ) from problem
-        raise LocalServerError(f"{server.name} ({server.socket}): {problem}; its log is {server.log}") from problem
+        raise LocalServerError(f"{server.name} ({server.socket}): {problem}; see its log, {server.log}") from problem
     finally:
         if opened is not None:
             opened.close()
@@ -89,15 +89,15 @@ def session(server: LocalServer) -> Iterator[Session]:
 
 @dataclass(frozen=True)
 class Condition:
-    """What a replica says about its replication.
+    """Replication status of a replica.
 
     Attributes:
-        receives: its connection to the primary stands.
-        applies: what it received is being applied.
-        retries: it tries by itself, once a second, to get the connection back.
-        code: the server's number for what is wrong, 0 without.
-        error: what is wrong, as the server says it; empty without.
-        source: where it is pointed: host, port, account, and the file that proves the primary, empty without.
+        receives: it is connected to its primary.
+        applies: its applier is running.
+        retries: it is reconnecting, once a second.
+        code: error number of the server, or 0.
+        error: error message of the server, or empty.
+        source: configured host, port, account and CA file (or empty) of its primary.
     """
 
     receives: bool
@@ -109,16 +109,16 @@ class Condition:
 
     @property
     def fault(self) -> str | None:
-        """Say why it does not replicate, or None where it does."""
+        """Reason why it does not replicate; None if it does."""
         if self.receives and self.applies:
             return None
         if self.error:
             return self.error
-        return "it is stopped" if not self.retries else "it connects to its primary"
+        return "its replication is stopped" if not self.retries else "it is connecting to its primary"
 
 
 def condition(replica: Session) -> Condition | None:
-    """Return what a replica says, or None where it was never pointed at a primary."""
+    """Return the replication status, or None if no primary was ever configured."""
     rows = replica.rows(sql.show_replica(mariadb=_is_mariadb(replica)))
     if not rows:
         return None
@@ -136,44 +136,44 @@ def condition(replica: Session) -> Condition | None:
 
 
 def fault(replica: LocalServer) -> str | None:
-    """Say why a running replica does not replicate, or None where it does."""
+    """Return the reason why a running replica does not replicate; None if it does."""
     try:
         with session(replica) as opened:
             state = condition(opened)
     except LocalServerError as problem:
         return str(problem)
-    return "it was never pointed at its primary; 'schemaless local up' does" if state is None else state.fault
+    return "no primary is configured; run 'schemaless local up'" if state is None else state.fault
 
 
 def require_able(flavour: str, version: str) -> None:
-    """Raise LocalServerError for a server that cannot have replicas here."""
+    """Raise LocalServerError for a server that is too old for replicas."""
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
     if numbers < MINIMUM[flavour]:
         oldest = ".".join(map(str, MINIMUM[flavour]))
-        raise LocalServerError(f"replicas need {flavour} {oldest} or later, this is {version}; leave --replicas out")
+        raise LocalServerError(f"replicas need {flavour} {oldest} or later, this is {version}; omit --replicas")
 
 
 def require_whole_binary_log(primary: LocalServer) -> None:
-    """Raise unless a new replica can fetch everything from the first transaction on.
+    """Check that a new replica can fetch every transaction since the first.
 
     Raises:
-        LocalServerError: the primary's first binary logs were purged, as they are a day after they were written.
+        LocalServerError: the primary's first binary logs were purged, which happens after a day.
     """
     with session(primary) as opened:
         first = str(opened.run(servers.SHOW_BINARY_LOGS) or "")
         purged = "" if _is_mariadb(opened) else str(opened.run(sql.SELECT_GTID_PURGED))
     if purged or not re.search(r"\.0*1\Z", first):
         raise LocalServerError(
-            f"{primary.name} cannot get a new replica: its binary logs begin with {first or 'nothing'}, the earlier "
-            f"ones were purged (after a day, unless --option binlog-expire-logs-seconds says otherwise); "
-            f"{_START_AGAIN}, or leave --replicas out"
+            f"{primary.name} cannot get a new replica: its earliest binary logs were purged (after a day, unless "
+            f"--option binlog-expire-logs-seconds is set), and they now begin with {first or 'nothing'}; "
+            f"{_START_AGAIN}, or omit --replicas"
         )
 
 
 def follow(primary: LocalServer, replica: LocalServer) -> None:
-    """Point a replica at its primary, unless it is, and start its replication.
+    """Configure a replica's primary if necessary, and start its replication.
 
-    The account has a password that is made here and is known to the two servers only.
+    The account gets a random password that only the two servers know.
     """
     account = f"replica_{replica.replica}"
     with session(primary) as source, session(replica) as opened:
@@ -181,10 +181,9 @@ def follow(primary: LocalServer, replica: LocalServer) -> None:
         port = int(source.run(servers.SELECT_PORT))
         if int(source.run(sql.SELECT_SKIPS_NETWORKING)):
             raise LocalServerError(
-                f"{primary.name} does not listen on {HOST}, where its replicas come from; leave the option "
-                "skip-networking out"
+                f"{primary.name} does not listen on {HOST}, where its replicas connect; omit the option skip-networking"
             )
-        # Whoever else gets the port is not taken for the primary; MariaDB makes itself no certificates.
+        # Verify the primary's certificate, since another server may get its port; MariaDB creates no certificates.
         authority = "" if mariadb else str(primary.data / "ca.pem")
         wanted = (HOST, port, account, authority)
         state = condition(opened)
@@ -208,10 +207,10 @@ def follow(primary: LocalServer, replica: LocalServer) -> None:
 
 
 def wait_until_replicating(primary: LocalServer, replica: LocalServer, say: Callable[[str], None]) -> None:
-    """Wait until a replica replicates and has applied what its primary had committed when this began.
+    """Wait until a replica replicates and has applied everything that its primary had committed before the call.
 
     Raises:
-        LocalServerError: its replication stopped with an error, or stands still.
+        LocalServerError: its replication stopped with an error, or makes no progress.
     """
     with session(primary) as source, session(replica) as opened:
         mariadb = _is_mariadb(opened)
@@ -231,17 +230,17 @@ def wait_until_replicating(primary: LocalServer, replica: LocalServer, say: Call
             if here != before:
                 before, moved = here, now
             if state is None or _is_final(state) or now - moved > STANDSTILL_S:
-                why = "it was never pointed there" if state is None else state.fault or "it does not come nearer"
-                purged = f"; what it lacks was purged from the primary: {_START_AGAIN}" if _has_purged(state) else ""
-                raise LocalServerError(f"{replica.name} does not replicate: {why}{purged}; its log is {replica.log}")
+                why = "no primary is configured" if state is None else state.fault or "it makes no progress"
+                purged = f"; the primary has purged logs that it needs: {_START_AGAIN}" if _has_purged(state) else ""
+                raise LocalServerError(f"{replica.name} does not replicate: {why}{purged}; see its log, {replica.log}")
             if now - said > 5:
                 said = now
-                say(f"{replica.name} has not caught up yet: {state.fault or 'it is applying'}")
+                say(f"{replica.name} has not caught up yet: {state.fault or 'it is applying transactions'}")
             time.sleep(0.05)
 
 
 def _is_final(condition: Condition) -> bool:
-    """Return whether a replica has given up."""
+    """True if a replica has stopped with an error and does not retry."""
     return bool(condition.code) and not condition.retries and not (condition.receives and condition.applies)
 
 

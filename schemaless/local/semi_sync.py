@@ -1,4 +1,4 @@
-"""Semi-synchronous replication between private servers: a commit is acknowledged once a replica has it."""
+"""Semi-synchronous replication between private servers: a commit waits until a replica has received it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from schemaless.local.replication import session
 from schemaless.topology.sql import replicas
 
 TIMEOUT_MS: Final = 86_400_000
-"""A primary waits so long for a replica before it falls back: a day, so that nobody takes it for waiting who is not."""
+"""Time until a primary stops waiting for replicas, in milliseconds: a day, so that it never falls back unnoticed."""
 
 ARGUMENTS: Final = {
     "mysql": (
@@ -27,37 +27,37 @@ ARGUMENTS: Final = {
         "--rpl-semi-sync-slave-enabled=ON",
     ),
 }
-"""Servers are started with these, and wait later: the account of a first replica is made when none is there."""
+"""Start options. Waiting is enabled later: the primary creates its first replica's account before it has a replica."""
 
 _WAIT_S: Final = 30.0
 _POLL_S: Final = 0.02
 
 
 def is_wanted(server: LocalServer) -> bool:
-    """Return whether a server was made, or started, to replicate so."""
+    """True if a server was created or last started with semi-synchronous replication."""
     description = Description.read(server.folder)
     return description is not None and set(ARGUMENTS[server.flavour]) <= set(description.options)
 
 
-def begin(primary: LocalServer) -> None:
-    """Have a primary, whose replicas replicate, wait for them from now on.
+def enable(primary: LocalServer) -> None:
+    """Make a primary wait for its replicas, which must be replicating.
 
     Raises:
-        LocalServerError: its replicas do not say that they acknowledge.
+        LocalServerError: its replicas do not register as semi-synchronous.
     """
     mariadb = primary.flavour == "mariadb"
     with session(primary) as opened:
         if not opened.rows(replicas.SHOW_SEMI_SYNC):
             raise LocalServerError(
-                f"{primary.name} runs without semi-synchronous replication: it is begun where servers start; run "
-                "'schemaless local down', and the same command again"
+                f"{primary.name} was started without semi-synchronous replication; run 'schemaless local down', and "
+                "the same command again"
             )
         opened.run(sql.begin_semi_sync(mariadb=mariadb))
         give_up_s = time.monotonic() + _WAIT_S
         while int(opened.rows(sql.SHOW_SEMI_SYNC_CLIENTS)[0]["Value"]) < len(primary.replicas):
             if time.monotonic() >= give_up_s:
                 raise LocalServerError(
-                    f"the replicas of {primary.name} do not acknowledge what they receive; were they started without "
-                    "--semi-sync? Run 'schemaless local down', and the same command again"
+                    f"the replicas of {primary.name} do not acknowledge transactions; perhaps they were started "
+                    "without --semi-sync: run 'schemaless local down', and the same command again"
                 )
             time.sleep(_POLL_S)

@@ -1,8 +1,8 @@
-"""Private MySQL and MariaDB servers of a folder: start them, find them again, stop them, kill them.
+"""Private MySQL and MariaDB servers in a folder: starting, finding, stopping and killing them.
 
-A folder holds servers 1, 2, ..., and the replicas of each, every one with its data, its log and ``server.json``, which
-is written once its data folder is whole. Commands on one folder take turns by a lock. A server runs in a session of its
-own and outlives its starter, unless it is tied to it.
+A folder contains servers 1, 2, ... and their replicas, each with its data, its log and ``server.json``, which is
+written once its data directory is complete. Commands on one folder take turns by a lock. A server outlives the process
+that started it, unless it is tied to it.
 """
 
 from __future__ import annotations
@@ -47,38 +47,38 @@ def up(
     report: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> list[LocalServer]:
-    """Have at least ``servers`` servers running in ``folder``, each with its replicas, and return all of them.
+    """Start at least ``servers`` servers in ``folder``, each with its replicas, and return all of them.
 
-    Running ones are left as they are, stopped and crashed ones are started on their own data, missing ones are made.
-    Where there are replicas, all of them replicate when this returns, and had caught up.
+    Running servers are left alone, stopped and crashed ones are started on their own data, and missing ones are
+    created. All replicas have caught up when this returns.
 
     Args:
-        folder: theirs alone; made when it is missing.
-        servers: how many, 1 to 100. Where more are there already, all of them are started.
-        flavour: "mysql" or "mariadb". Where no archive has MySQL, MariaDB comes instead, and ``report`` says so.
+        folder: used only for these servers; created if it does not exist.
+        servers: minimum number, 1 to 100. If the folder has more, all of them are started.
+        flavour: "mysql" or "mariadb". If the package archive has no MySQL, MariaDB is used and reported.
         engine: storage engine that the servers offer for cells, "innodb" or "rocksdb" (MyRocks, on MariaDB only).
-            Servers with MyRocks have InnoDB as well, for all other tables. Kept for later starts.
-        replicas: how many each server has at least, 0 to 9. A server that gets its first one listens on a port of
-            127.0.0.1 from then on; one that runs is started again for that.
-        semi_sync: have primaries acknowledge a commit once a replica has it, for as long as a day. Kept for later
-            starts; servers that run without it are refused.
-        group: have each server and two replicas of it be a group (Group Replication), which itself decides which of
-            the three is the primary, now and when that one is lost. For a new folder; MySQL only.
-        tied: stop the servers when this process ends, however it ends.
-        remove: with ``tied``, kill them and delete the folder too.
-        options: of the servers, such as ``{"innodb-buffer-pool-size": "1G"}``; kept for later starts, and none given
-            means the ones kept. A running server takes them at its next start.
-        report: gets lines about what goes on.
-        progress: shows what takes long; see ``apt.Progress``.
+            Servers with MyRocks also have InnoDB, for all other tables. Kept for later starts.
+        replicas: minimum number per server, 0 to 9. A server with replicas listens on a port of 127.0.0.1; a running
+            server that gets its first replica is restarted for that.
+        semi_sync: make commits on a primary wait until a replica has received them, for up to a day. Kept for later
+            starts; running servers without it are an error.
+        group: make each server and two replicas a Group Replication group, which elects its primary. For new folders;
+            MySQL only.
+        tied: stop the servers when this process ends, even by ``kill -9``.
+        remove: with ``tied``, kill the servers and delete the folder.
+        options: server options such as ``{"innodb-buffer-pool-size": "1G"}``, kept for later starts; empty means the
+            kept ones. A running server uses them from its next start.
+        report: callback for lines of progress.
+        progress: shows the progress of long steps; see ``apt.Progress``.
 
     Returns:
         The primaries, by number; each has its ``replicas``.
 
     Raises:
-        LocalServerError: a server cannot be had; the message says why, and what to do next.
+        LocalServerError: a server cannot be started; the message gives the reason and the next step.
     """
     if not sys.platform.startswith("linux"):
-        raise LocalServerError(f"local servers need Linux, this is {sys.platform}; name other servers by their URLs")
+        raise LocalServerError(f"local servers need Linux, not {sys.platform}; use other servers by their URLs")
     if flavour not in FLAVOURS:
         raise LocalServerError(f"flavour must be one of {', '.join(FLAVOURS)}, got {flavour!r}")
     rocksdb.check_engine(engine, flavour)
@@ -87,7 +87,7 @@ def up(
     if group:
         group_replication.require_able(flavour)
     if semi_sync and not replicas:
-        raise LocalServerError("semi-synchronous replication is between a server and its replicas; give replicas too")
+        raise LocalServerError("semi-synchronous replication needs replicas: set their number too")
     if not 0 <= replicas <= MAX_REPLICAS:
         raise LocalServerError(f"replicas must be 0 to {MAX_REPLICAS}, got {replicas}")
     extra = rocksdb.ARGUMENTS if engine == "rocksdb" else ()
@@ -100,8 +100,8 @@ def up(
         other = [server for server in there if flavour not in (server.flavour, server.asked)]
         if other:
             raise LocalServerError(
-                f"{folder} holds {other[0].flavour} servers and {flavour} was asked for; choose another --folder, or "
-                "delete these with 'schemaless local down --delete'"
+                f"{folder} contains {other[0].flavour} servers, not {flavour}; choose another --folder, or delete them "
+                "with 'schemaless local down --delete'"
             )
         has_rocksdb = bool(there) and rocksdb.is_wanted(there[0].options)
         if there and engine == "rocksdb" and not has_rocksdb:
@@ -112,13 +112,13 @@ def up(
             manner = dataclasses.replace(manner, options=(*rocksdb.ARGUMENTS, *manner.options))
         if there and group_replication.is_wanted(there[0].options) != group:
             if group:
-                raise LocalServerError(f"{folder} holds servers that are no group; choose another --folder for one")
+                raise LocalServerError(f"the servers in {folder} are not a group; choose another --folder for a group")
             group = True
         if group:
             if semi_sync or replicas > group_replication.REPLICAS:
                 raise LocalServerError(
-                    "a group is three servers, of which two have what is acknowledged: it takes neither --semi-sync "
-                    "nor more replicas"
+                    "a group always has three servers, and two of them have every acknowledged commit: it accepts "
+                    "neither --semi-sync nor more replicas"
                 )
             replicas = group_replication.REPLICAS
             if arguments or not there:
@@ -152,7 +152,7 @@ def _with_replicas(
     known: Mapping[tuple[int, int], Description],
     manner: Manner,
 ) -> list[LocalServer]:
-    """Have the replicas of running primaries running and replicating, and return the primaries with them."""
+    """Start the replicas of running primaries, wait until they replicate, and return the primaries with them."""
     places = [(primary, number) for primary in primaries for number in range(1, wanted[primary.number] + 1)]
     for primary in {primary for primary, number in places if (primary.number, number) not in known}:
         replication.require_able(primary.flavour, primary.version)
@@ -181,12 +181,12 @@ def _with_replicas(
         if group_replication.is_member(primary):
             group_replication.form([primary, *primary.replicas], manner.say)
         elif primary.replicas and semi_synchronous.is_wanted(primary):
-            semi_synchronous.begin(primary)
+            semi_synchronous.enable(primary)
     return whole
 
 
 def status(folder: Path) -> list[ServerStatus]:
-    """Return what the servers of ``folder`` do, each primary before its replicas; empty when there are none."""
+    """Return the state of the servers in ``folder``, each primary before its replicas; empty if there are none."""
     folder = Path(folder).expanduser().resolve()
     if not folder.is_dir() or not any(folder.iterdir()):
         return []
@@ -205,7 +205,7 @@ def _status(description: Description) -> ServerStatus:
         else:
             fault = replication.fault(server) if description.replica else None
     else:
-        # A server takes its pid file away when it shuts down.
+        # A server removes its pid file when it shuts down.
         state, socket = ("crashed" if description.pid_file.exists() else "stopped"), description.socket
     return ServerStatus(
         number=description.number,
@@ -229,19 +229,19 @@ def down(
     timeout_s: float = STOP_TIMEOUT_S,
     report: Callable[[str], None] | None = None,
 ) -> list[ServerStatus]:
-    """Shut the servers of ``folder`` down, replicas too, and wait until they are.
+    """Shut down the servers and replicas in ``folder``, and wait for them.
 
     Args:
-        folder: the one that was given to ``up``.
-        delete: remove the folder and all data in it too.
-        timeout_s: a server that needs longer is killed; its next start recovers.
-        report: gets lines about what goes on.
+        folder: as given to ``up``.
+        delete: also delete the folder with all data.
+        timeout_s: a server that takes longer is killed; it recovers at its next start.
+        report: callback for lines of progress.
 
     Returns:
-        What the servers did before.
+        The state of the servers before.
 
     Raises:
-        LocalServerError: ``folder`` holds something else.
+        LocalServerError: ``folder`` contains something else.
     """
     say = report or (lambda line: None)
     folder = Path(folder).expanduser().resolve()
@@ -251,18 +251,18 @@ def down(
     with locked(folder, say, create=False):
         try:
             before = [_status(description) for description in descriptions(folder)]
-        except LocalServerError:  # a damaged description does not keep a folder from being removed
+        except LocalServerError:  # a damaged description must not prevent deleting a folder
             if not delete:
                 raise
             before = []
-        # Whatever runs on a data folder here ends, a half-made server's first process included.
+        # This includes processes that initialise the data directory of an incomplete server.
         running = [(pid, path / "data") for path in server_folders(folder) for pid in processes_on(path / "data")]
         for pid, data in running:
             send(pid, data, signal.SIGKILL if delete else signal.SIGTERM)
         deadline = time.monotonic() + timeout_s
         for pid, data in running:
             if not wait_gone(pid, data, max(0.0, deadline - time.monotonic())):
-                say(f"{data.parent.name} did not stop in {timeout_s:.0f} s: killed; its next start recovers")
+                say(f"killed {data.parent.name}, which did not stop in {timeout_s:.0f} s; its next start recovers")
                 end(pid, data)
         for path in server_folders(folder):
             clean_up(path)
@@ -273,22 +273,22 @@ def down(
 
 
 def kill(server: LocalServer) -> None:
-    """End a server with SIGKILL, as a crash does, and wait until it is gone."""
+    """Kill a server with SIGKILL, to simulate a crash, and wait until it has ended."""
     end(server.pid, server.data)
 
 
 def start(server: LocalServer, *, report: Callable[[str], None] | None = None) -> LocalServer:
-    """Start a server that was stopped or killed, on its own data, and return it with its new process.
+    """Start a stopped or killed server on its own data, and return it with its new process id.
 
-    A replica replicates again when this returns, and so do the running replicas of a primary. Other servers are left as
-    they are: a replica is not started with its primary, nor the other way round.
+    When this returns, a replica has caught up again, as have the running replicas of a primary. No other server is
+    started: neither a primary's replicas nor a replica's primary.
     """
     manner = Manner((), report or (lambda line: None))
     folder = server.folder.parent
     with locked(folder, manner.say, create=False):
         description = Description.read(server.folder)
         if description is None:
-            raise LocalServerError(f"{server.folder} holds no server; run 'schemaless local up' again")
+            raise LocalServerError(f"{server.folder} contains no server; run 'schemaless local up' again")
         result = finish(begin(description, manner), manner)
         family = {
             member.replica: member.server(pid)
@@ -305,5 +305,5 @@ def start(server: LocalServer, *, report: Callable[[str], None] | None = None) -
                 replication.follow(primary, replica)
                 replication.wait_until_replicating(primary, replica, manner.say)
     if primary is not None and not is_group and semi_synchronous.is_wanted(primary):
-        semi_synchronous.begin(dataclasses.replace(primary, replicas=followers))
+        semi_synchronous.enable(dataclasses.replace(primary, replicas=followers))
     return dataclasses.replace(result, replicas=() if result.replica else followers)

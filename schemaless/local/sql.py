@@ -11,22 +11,22 @@ SELECT_SKIPS_NETWORKING: Final = b"SELECT @@global.skip_networking"
 
 
 BEGIN_MARIADB: Final = b"create database if not exists mysql;\nuse mysql;\nSET @auth_root_socket=NULL;\n"
-"""A new MariaDB server's own scripts expect this before them."""
+"""Prologue that MariaDB's bootstrap scripts expect."""
 
 
 END_MARIADB: Final = b"delete from global_priv where User='' or (User='root' and Host<>'localhost');\n"
-"""These come behind them: no anonymous accounts, and root from its machine only."""
+"""Epilogue of the bootstrap: no anonymous accounts, and root from localhost only."""
 
 
 SELECT_GTID_APPLIED_MARIADB: Final = b"SELECT @@global.gtid_slave_pos"
 
 
 SELECT_GTID_PURGED: Final = b"SELECT @@global.gtid_purged"
-"""Its value is what nobody can fetch any more; MySQL only."""
+"""The transactions that replicas can no longer fetch; MySQL only."""
 
 
 def show_replica(*, mariadb: bool) -> bytes:
-    """Show what a replica says of its replication; no row where it was never pointed at a primary."""
+    """Show a replica's status; no row if no primary was ever configured."""
     return b"SHOW SLAVE STATUS" if mariadb else b"SHOW REPLICA STATUS"
 
 
@@ -34,32 +34,32 @@ SHOW_SEMI_SYNC_CLIENTS: Final = b"SHOW GLOBAL STATUS LIKE 'Rpl\\_semi\\_sync\\_%
 
 
 def begin_semi_sync(*, mariadb: bool) -> bytes:
-    """Have a primary wait for a replica before it acknowledges a commit."""
+    """Make commits on a primary wait for a replica."""
     return b"SET GLOBAL rpl_semi_sync_%b_enabled=ON" % (b"master" if mariadb else b"source")
 
 
 def start_replica(*, mariadb: bool) -> bytes:
-    """Start to replicate."""
+    """Start replication."""
     return b"START %b" % _replica(mariadb)
 
 
 def stop_replica(*, mariadb: bool) -> bytes:
-    """Stop to replicate."""
+    """Stop replication."""
     return b"STOP %b" % _replica(mariadb)
 
 
 def point_replica(settings: Mapping[str, Value], *, mariadb: bool) -> bytes:
-    """Point a replica at its primary; names of settings without ``SOURCE_`` (MariaDB: ``MASTER_``) before them."""
+    """Configure a replica's primary; setting names come without ``SOURCE_`` (MariaDB: ``MASTER_``)."""
     prefix = b"MASTER_" if mariadb else b"SOURCE_"
     changes = b", ".join(b"%b%b=%b" % (prefix, name.encode(), literal(value)) for name, value in settings.items())
     if mariadb:
-        # A word and no literal: from where its own log says that it is.
+        # A keyword, not a literal: continue from the replica's own position.
         return b"CHANGE MASTER TO %b, MASTER_USE_GTID=slave_pos" % changes
     return b"CHANGE REPLICATION SOURCE TO %b" % changes
 
 
 def make_replication_account(name: str, host: str, password: str) -> tuple[bytes, bytes, bytes]:
-    """Make an account that may replicate, or give it this password where it is there; three statements."""
+    """Create a replication account, or change its password if it exists; three statements."""
     account = b"%b@%b" % (text(name), text(host))
     return (
         b"CREATE USER IF NOT EXISTS %b IDENTIFIED BY %b" % (account, text(password)),
@@ -72,12 +72,12 @@ def _replica(mariadb: bool) -> bytes:
     return b"SLAVE" if mariadb else b"REPLICA"
 
 
-SELECT_OWN_PLACE: Final = (
+SELECT_MEMBER_STATE: Final = (
     b"SELECT COALESCE(MAX(IF(MEMBER_ID=@@server_uuid, MEMBER_STATE, NULL)), 'OFFLINE') AS state, "
     b"COALESCE(2 * SUM(MEMBER_STATE IN ('ONLINE', 'RECOVERING')) > COUNT(*), 0) AS majority "
     b"FROM performance_schema.replication_group_members"
 )
-"""Its row is the state of the server itself in its group, and whether it sees a majority of it."""
+"""One row: the state of the server in its group, and whether it sees a majority of the group."""
 
 
 SELECT_GROUP_NAME: Final = b"SELECT @@group_replication_group_name"
@@ -90,11 +90,11 @@ STOP_GROUP: Final = b"STOP GROUP_REPLICATION"
 
 
 _RECOVERY: Final = "group_replication_recovery"
-"""By this channel a member gets what it lacks; the account of it is the group's own too."""
+"""Channel by which a joining member recovers missing transactions; its account is also that of the group."""
 
 
 def make_member_account(name: str, host: str, password: str) -> tuple[bytes, ...]:
-    """Make the account by which members reach each other, on a server that is in no group yet; nothing is logged."""
+    """Create the account that members use, on a server outside a group, without writing to the binary log."""
     account = b"%b@%b" % (text(name), text(host))
     return (
         b"SET SESSION sql_log_bin=0",
@@ -108,5 +108,5 @@ def make_member_account(name: str, host: str, password: str) -> tuple[bytes, ...
 
 
 def set_global(name: str, value: str | int) -> bytes:
-    """Set one of the plugin's settings, or the server's, until it ends."""
+    """Set a global variable until the server restarts."""
     return b"SET GLOBAL %b=%b" % (name.encode(), literal(value))

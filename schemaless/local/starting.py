@@ -1,4 +1,4 @@
-"""Starting one private server on its data, and making a new one."""
+"""Starting a private server on its data, and creating a new one."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from schemaless.local.processes import (
 )
 
 READY_TIMEOUT_S: Final = 300.0
-"""A server may take so long to answer; after a crash it recovers first."""
+"""Timeout for a server to answer after its start, in seconds; after a crash it recovers first."""
 
 STOP_TIMEOUT_S: Final = 60.0
-"""A clean shutdown may take so long before the server is killed."""
+"""Timeout for a clean shutdown before the server is killed, in seconds."""
 
 RELEASE_TIMEOUT_S: Final = 10.0
-"""A data folder may stay locked so long by a server that is just ending."""
+"""Timeout for a previous server to release a data directory, in seconds."""
 
 _POLL_S: Final = 0.05
 _PORT_ATTEMPTS: Final = 5
@@ -50,12 +50,12 @@ _PORT_ATTEMPTS: Final = 5
 
 @dataclass(frozen=True)
 class Started:
-    """A server that was started or was running, and may not answer yet.
+    """A running server that may not answer yet.
 
     Attributes:
-        description: as it is on disk.
-        pid: its process.
-        offset: where this start's words begin in its log.
+        description: its current ``server.json``.
+        pid: its process id.
+        offset: size of its log before this start, in bytes.
     """
 
     description: Description
@@ -65,12 +65,12 @@ class Started:
 
 @dataclass(frozen=True)
 class Manner:
-    """What holds for all servers that one command starts.
+    """Settings for all servers that one command starts.
 
     Attributes:
-        options: of the servers; none means those that they have.
-        say: gets lines about what goes on.
-        progress: shows what takes long.
+        options: server options; empty means that each server keeps its own.
+        say: callback for lines of progress.
+        progress: shows the progress of long steps.
     """
 
     options: tuple[str, ...]
@@ -79,10 +79,10 @@ class Manner:
 
 
 def begin(description: Description, manner: Manner, *, listens: bool = False) -> Started:
-    """Start a server unless it runs.
+    """Start a server unless it is running.
 
     Args:
-        listens: whether it has to listen on a port of 127.0.0.1; one that runs and does not is started again.
+        listens: whether it must listen on a port of 127.0.0.1; a running server that does not is restarted.
 
     Raises:
         LocalServerError: it cannot be started.
@@ -98,22 +98,22 @@ def begin(description: Description, manner: Manner, *, listens: bool = False) ->
             description.write()
         return Started(description, pid, offset)
     if pid is not None and wait_gone(pid, data, 0.0 if deaf else 1.0) is False:
-        why = "it has to listen on 127.0.0.1 for its replicas" if deaf else "its socket is gone"
-        say(f"{description.name} runs, but {why}: starting it again")
+        why = "must listen on 127.0.0.1 for its replicas" if deaf else "has lost its socket"
+        say(f"{description.name} is running, but {why}: restarting it")
         stop(pid, data)
     if description.pid_file.exists():
         say(f"{description.name} had crashed: starting it on its own data")
     binary = description.binary()
     if not binary.program.is_file():
-        say(f"{binary.program} is gone: looking for another {binary.flavour}")
+        say(f"{binary.program} no longer exists: looking for another {binary.flavour}")
         engine = "rocksdb" if rocksdb.is_wanted(description.options) else "innodb"
         binary = next(iter(candidates(binary.flavour, engine, report=say, progress=manner.progress)))
         if binary.flavour != description.flavour:
             raise LocalServerError(
-                f"{description.folder} has {description.flavour} data, and only {binary.name} is here"
+                f"{description.folder} contains {description.flavour} data, but only {binary.name} is available"
             )
     elif binary.root is None:
-        binary = inspect(binary.command)  # it may have been upgraded
+        binary = inspect(binary.command)  # the system may have upgraded it
     _require_unused(data)
     description = dataclasses.replace(
         description,
@@ -137,7 +137,7 @@ def finish(started: Started, manner: Manner) -> LocalServer:
     """Wait until a server answers.
 
     Raises:
-        LocalServerError: it ended, or does not answer in time.
+        LocalServerError: it ended, or did not answer in time.
     """
     for _ in range(_PORT_ATTEMPTS - 1):
         try:
@@ -158,17 +158,17 @@ def _finish(started: Started, say: Callable[[str], None]) -> LocalServer:
         if now - began > READY_TIMEOUT_S:
             raise LocalServerError(
                 f"{description.name} (process {pid}) does not answer on {description.socket} after "
-                f"{READY_TIMEOUT_S:.0f} s; its log is {description.log}"
+                f"{READY_TIMEOUT_S:.0f} s; see its log, {description.log}"
             )
         if now - said > 5:
             said = now
-            say(f"{description.name} is not ready yet, {now - began:.0f} s (after a crash it recovers first)")
+            say(f"{description.name} is not ready after {now - began:.0f} s (after a crash it recovers first)")
         time.sleep(_POLL_S)
     return description.server(pid)
 
 
 class _PortTaken(LocalServerError):
-    """Somebody took the port between its choice and the server's start."""
+    """Another process took the chosen port before the server started."""
 
 
 def _died(started: Started) -> LocalServerError:
@@ -184,12 +184,12 @@ def _died(started: Started) -> LocalServerError:
         return space.NoSpace(f"{what}: {space.no_space(description.folder, '', space.SERVERS_REMEDY)}")
     if description.port is not None and is_taken_port(text):
         return _PortTaken(f"{what}, since its port is taken:{error_lines(text)}")
-    return LocalServerError(f"{what}; the last of its log {description.log}:{error_lines(text)}")
+    return LocalServerError(f"{what}; the end of its log {description.log}:{error_lines(text)}")
 
 
 def _answers(socket: Path) -> bool:
     with sockets.socket(sockets.AF_UNIX) as probe:
-        # Where nobody listens yet, PyMySQL would leave a socket unclosed, with a warning in somebody's test run.
+        # PyMySQL leaks its socket if the connection is refused, which would be a warning in an application's tests.
         if probe.connect_ex(str(socket)) != 0:
             return False
     try:
@@ -197,7 +197,7 @@ def _answers(socket: Path) -> bool:
             unix_socket=str(socket), user="root", ssl_disabled=True, connect_timeout=5, read_timeout=5
         )
     except pymysql.err.OperationalError as problem:
-        return bool(problem.args) and problem.args[0] == 1045  # root was given a password: somebody is at home
+        return bool(problem.args) and problem.args[0] == 1045  # access denied (root has a password): it answers
     except (pymysql.err.Error, OSError):
         return False
     connection.close()
@@ -205,7 +205,7 @@ def _answers(socket: Path) -> bool:
 
 
 def _free_port(wanted: int | None) -> int:
-    """Return ``wanted`` if nobody listens there on 127.0.0.1, else a port that is free now."""
+    """Return ``wanted`` if that port of 127.0.0.1 is free, else any free port."""
     for port in (wanted, 0) if wanted else (0,):
         with sockets.socket(sockets.AF_INET, sockets.SOCK_STREAM) as probe:
             probe.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
@@ -214,50 +214,48 @@ def _free_port(wanted: int | None) -> int:
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    raise LocalServerError("no port of 127.0.0.1 is free to listen on for replicas; end what takes them all")
+    raise LocalServerError("no port of 127.0.0.1 is free for replicas to connect to; stop programs that listen")
 
 
 def _require_unused(data: Path) -> None:
-    """Raise when a process holds the data folder; one that is just ending is waited for."""
+    """Raise LocalServerError if a process uses the data directory, after waiting for one that is ending."""
     deadline = time.monotonic() + RELEASE_TIMEOUT_S
     while (holder := lock_holder(data / "ibdata1")) is not None:
         if time.monotonic() > deadline:
-            who = f"process {holder} ({' '.join(command_line(holder)[:1])})" if holder else "a process out of sight"
-            raise LocalServerError(
-                f"{data} is in use by {who}; stop it, or choose another --folder: one data folder never has two servers"
-            )
+            who = f"process {holder} ({' '.join(command_line(holder)[:1])})" if holder else "a process not visible here"
+            raise LocalServerError(f"{data} is in use by {who}; stop that process, or choose another --folder")
         time.sleep(_POLL_S)
 
 
 def stop(pid: int, data: Path) -> None:
-    """Shut the server on ``data`` down; one that needs too long is killed."""
+    """Shut down the server on ``data``, and kill it after ``STOP_TIMEOUT_S``."""
     send(pid, data, signal.SIGTERM)
     if not wait_gone(pid, data, STOP_TIMEOUT_S):
         end(pid, data)
 
 
 def end(pid: int, data: Path) -> None:
-    """End the server on ``data`` with SIGKILL, and wait until it is gone.
+    """Kill the server on ``data`` with SIGKILL, and wait until it has ended.
 
     Raises:
-        LocalServerError: it does not go.
+        LocalServerError: it does not end.
     """
     send(pid, data, signal.SIGKILL)
     if not wait_gone(pid, data, STOP_TIMEOUT_S):
-        raise LocalServerError(f"process {pid} on {data} cannot be ended; see what it waits for")
+        raise LocalServerError(f"process {pid} on {data} does not end after SIGKILL; it may be waiting for its disk")
 
 
 def clean_up(path: Path) -> None:
-    """Remove what a server that is gone has left in its folder: its pid file, its socket and the socket's lock."""
+    """Remove the pid file, the socket and the socket's lock of a server that has ended."""
     description = None
     with contextlib.suppress(LocalServerError):
         description = Description.read(path)
     paths = [path / "mysqld.pid"]
     if description is not None:
         paths += [description.socket, Path(f"{description.socket}.lock")]
-    for left in paths:
+    for stale in paths:
         with contextlib.suppress(OSError):
-            left.unlink()
+            stale.unlink()
 
 
 # --- new servers ------------------------------------------------------------------------------------------------------
@@ -266,10 +264,10 @@ def clean_up(path: Path) -> None:
 def make_primaries(
     folder: Path, numbers: Iterable[int], flavour: str, manner: Manner, *, listens: bool
 ) -> list[LocalServer]:
-    """Make and start new servers, with the first program that can.
+    """Create and start new servers with the first program that works.
 
     Raises:
-        LocalServerError: none can, or the disk is full.
+        LocalServerError: no program works, or the disk is full.
     """
     places = [(number, 0) for number in numbers]
     engine = "rocksdb" if rocksdb.is_wanted(manner.options) else "innodb"
@@ -282,8 +280,8 @@ def make_primaries(
         except LocalServerError as problem:
             if binary.root is not None or os.environ.get("SCHEMALESS_MYSQLD"):
                 raise
-            # AppArmor, for one, keeps a system's program to its own paths.
-            manner.say(f"{binary.program} cannot run here, going on to an unpacked one: {problem}")
+            # For example, AppArmor may confine an installed program to its own paths.
+            manner.say(f"{binary.program} cannot run here, trying an unpacked server instead: {problem}")
             for place in places:
                 path = server_folder(folder, *place)
                 for pid in processes_on(path / "data"):
@@ -295,16 +293,16 @@ def make_primaries(
 def make(
     binary: Binary, folder: Path, place: tuple[int, int], asked: str, manner: Manner, *, listens: bool = False
 ) -> Started:
-    """Make a new server with ``binary``, and start it.
+    """Create a new server with ``binary``, and start it.
 
     Args:
-        folder: of all servers.
-        place: its number, and its number among that one's replicas, or 0.
-        asked: the flavour that was asked for.
-        listens: whether it has to listen on a port of 127.0.0.1.
+        folder: the folder of all servers.
+        place: its server number and its replica number, 0 for a primary.
+        asked: the requested flavour.
+        listens: whether it must listen on a port of 127.0.0.1.
 
     Raises:
-        LocalServerError: it cannot be made.
+        LocalServerError: it cannot be created or started.
     """
     if group.is_wanted(manner.options):
         group.require_able(binary.flavour)
@@ -325,8 +323,8 @@ def make(
         options=manner.options,
         folder=path,
     )
-    manner.say(f"making {description.name}: {binary.flavour} {binary.version} in {path}")
-    for pid in processes_on(description.data):  # an interrupted run's first process
+    manner.say(f"creating {description.name}: {binary.flavour} {binary.version} in {path}")
+    for pid in processes_on(description.data):  # left by an interrupted run
         end(pid, description.data)
     make_data_folder(binary, description.data, manner.say)
     description.write()

@@ -1,6 +1,6 @@
-"""The process that ends tied servers when the process that started them ends; run as a script, by ``Watcher``.
+"""Process that stops tied servers when the process that started them ends; ``Watcher`` runs it as a script.
 
-Imports nothing of this package, so that it starts fast and works whatever becomes of the caller.
+It imports nothing from this package, so that it starts fast and does not depend on the caller's environment.
 
     watcher.py PARENT_PID REMOVE FOLDER SOCKET...
 """
@@ -18,7 +18,7 @@ _PATIENCE_S = 30.0
 
 
 def _servers(folder: str) -> list[int]:
-    """Return the processes whose ``--datadir`` is below ``folder``."""
+    """Return the ids of processes whose ``--datadir`` is below ``folder``."""
     prefix = f"--datadir={folder}/".encode()
     running = []
     for entry in Path("/proc").iterdir():
@@ -35,11 +35,11 @@ def _servers(folder: str) -> list[int]:
 def _end(folder: str, number: int, patience_s: float) -> bool:
     """Signal every server below ``folder``; return whether all ended in time."""
     deadline = time.monotonic() + patience_s
-    told: set[int] = set()
+    signalled: set[int] = set()
     while pids := _servers(folder):
         for pid in pids:
-            if pid not in told:
-                told.add(pid)
+            if pid not in signalled:
+                signalled.add(pid)
                 try:
                     os.kill(pid, number)
                 except OSError:
@@ -51,12 +51,12 @@ def _end(folder: str, number: int, patience_s: float) -> bool:
 
 
 def main() -> None:
-    """Wait for the parent's end, or for its word that nothing need be done."""
+    """Stop the servers when the parent ends, unless it has sent the quit byte."""
     parent, remove, folder, sockets = int(sys.argv[1]), sys.argv[2] == "1", sys.argv[3], sys.argv[4:]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     waited: list[int] = [0]
-    with contextlib.suppress(OSError):  # an old kernel, or the parent is gone: then the pipe has ended
+    with contextlib.suppress(OSError):  # an old kernel, or the parent has ended and the pipe with it
         waited.append(os.pidfd_open(parent))
     os.write(1, b"r")
     if os.getppid() == parent:

@@ -1,1 +1,1 @@
-"""What a monitoring system is told of a datastore."""
+"""Metrics of a datastore for Prometheus."""

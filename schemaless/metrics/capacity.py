@@ -1,4 +1,4 @@
-"""Capacity: the newest measurement that the catalog has, and how many days are left by all of them."""
+"""Capacity metrics: the latest measurement in the catalog, and the forecast from all measurements."""
 
 from __future__ import annotations
 
@@ -17,31 +17,29 @@ from schemaless.metrics.metric import Collector, Metric, Read, Sample
 _EVERY_S: Final = 60.0
 _STORED: Final = ("cluster", "column", "codec")
 
-TAKEN: Final = Metric("measured_timestamp_seconds", "The time of the newest measurement, in seconds since 1970.")
-CELLS: Final = Metric("stored_cells", "Stored cells, by the newest measurement.", _STORED)
-BODIES: Final = Metric("stored_body_bytes", "Bytes of the stored bodies, by the newest measurement.", _STORED)
-FILES: Final = Metric(
-    "file_bytes", "Bytes of the files of all tables of cells, counting one copy of the data.", ("cluster",)
-)
-SIZE: Final = Metric("disk_bytes", "The size of the disk, by the newest measurement.", ("disk",))
-FREE: Final = Metric("disk_free_bytes", "Free bytes of the disk, by the newest measurement.", ("disk",))
+TAKEN: Final = Metric("measured_timestamp_seconds", "Time of the latest measurement, in seconds since 1970.")
+CELLS: Final = Metric("stored_cells", "Stored cells in the latest measurement.", _STORED)
+BODIES: Final = Metric("stored_body_bytes", "Bytes of stored bodies in the latest measurement.", _STORED)
+FILES: Final = Metric("file_bytes", "Bytes of all cell tables' files, counting one copy of the data.", ("cluster",))
+SIZE: Final = Metric("disk_bytes", "Size of the disk in the latest measurement.", ("disk",))
+FREE: Final = Metric("disk_free_bytes", "Free bytes of the disk in the latest measurement.", ("disk",))
 DAYS: Final = Metric(
     "disk_days_left",
-    "Days until the disk is full: the forecast's middle and the ends of its 80 % and 95 % bands, +Inf if beyond it.",
+    "Days until the disk is full: median and bounds of the 80 % and 95 % bands; +Inf if beyond the forecast.",
     ("disk", "bound"),
 )
 
 
 def _reading(store: Datastore) -> Read:
-    seen: tuple[int, ...] = ()
+    reported: tuple[int, ...] = ()
     samples: list[Sample] = []
 
     def read() -> list[Sample]:
-        nonlocal seen, samples
+        nonlocal reported, samples
         kept = tuple(measurement.sample_id for measurement in history.kept(store))
-        if kept != seen:  # a forecast takes seconds of CPU: one for each new measurement
+        if kept != reported:  # a forecast takes seconds of CPU, so run it only after a new measurement
             samples = list(_samples(history.read(store, kept)))
-            seen = kept
+            reported = kept
         return samples
 
     return read
@@ -73,7 +71,7 @@ def _samples(measurements: list[Measurement]) -> Iterator[Sample]:
 
 
 def _days_left(measurements: list[Measurement]) -> Iterator[Sample]:
-    from schemaless.capacity.reporting import assemble_report  # it imports NumPy, which other collectors do without
+    from schemaless.capacity.reporting import assemble_report  # needs NumPy, which the other collectors do not
 
     report = assemble_report(measurements, NO_CODEC_TRIALS, datetime.now(UTC))
     for outlook in report.now.disks:

@@ -1,7 +1,7 @@
-"""The exporter: reads its collectors beside each other, and answers Prometheus with what they read last.
+"""The exporter: reads each collector in a background thread, and answers scrapes with the latest readings.
 
-A scrape waits for no server of the datastore. To add a collector, write a module with a ``Collector`` and name that in
-``COLLECTORS``; docs/metrics.md lists its metrics, and a test holds the two together.
+A scrape never waits for a server of the datastore. To add a collector, write a module with a ``Collector`` and add it
+to ``COLLECTORS``; a test compares the metrics with the list in docs/metrics.md.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ log = logging.getLogger("schemaless")
 
 COLLECTORS: Final = (JOBS, SERVERS, FEED, FOLLOWERS, INDEXES, CAPACITY)
 
-SHARDS: Final = Metric("shards", "The number of shards of the datastore.")
-READ: Final = Metric("collector_up", "1 where the collector's last reading succeeded.", ("collector",))
-SECONDS: Final = Metric("collector_seconds", "Seconds that the collector's last reading took.", ("collector",))
+SHARDS: Final = Metric("shards", "Number of shards of the datastore.")
+READ: Final = Metric("collector_up", "1 if the collector's last reading succeeded, else 0.", ("collector",))
+SECONDS: Final = Metric("collector_seconds", "Duration of the collector's last reading, in seconds.", ("collector",))
 OWN: Final = (SHARDS, READ, SECONDS)
 _STOP_WAIT_S: Final = 5.0
 
 
 class Exporter(RegistryCollector):
-    """Answers scrapes while its ``with`` block lasts."""
+    """Reads the collectors, and answers scrapes, inside its ``with`` block."""
 
     def __init__(self, store: Datastore, collectors: Sequence[Collector] = COLLECTORS) -> None:
         self._store = store
         self._collectors = collectors
-        # Replaced as a whole by one thread each, read by scrapes: no lock.
+        # Needs no lock: only a collector's own thread replaces its value, as a whole.
         self._samples: dict[str, tuple[Sample, ...]] = {}
         self._stopped = threading.Event()
         self._threads = [
@@ -72,10 +72,10 @@ class Exporter(RegistryCollector):
 
     @contextmanager
     def serve(self, host: str, port: int) -> Iterator[int]:
-        """Answer on an address for the length of a ``with`` block, and give the port; 0 takes a free one.
+        """Serve scrapes on an address for the duration of a ``with`` block, and yield the port; 0 picks a free one.
 
         Raises:
-            InvalidInput: the address cannot be listened on.
+            InvalidInput: it cannot listen on the address.
         """
         try:
             server, thread = start_http_server(port, host, self.registry)
@@ -89,7 +89,7 @@ class Exporter(RegistryCollector):
             thread.join(_STOP_WAIT_S)
 
     def collect(self) -> Iterable[Family]:
-        """Return what was read last, for the registry."""
+        """Return the latest samples, for the registry."""
         own = (SHARDS.at(self._store.shard_count),)
         families: dict[Metric, Family] = {}
         for sample in (*own, *(sample for samples in list(self._samples.values()) for sample in samples)):
@@ -101,26 +101,26 @@ class Exporter(RegistryCollector):
         return families.values()
 
     def read(self, collector: Collector) -> Iterator[None]:
-        """Read a collector again with each step."""
+        """Generator that reads a collector at each step."""
         reading = collector.reading(self._store)
         failed = False
         while True:
             began_s = time.monotonic()
             samples: tuple[Sample, ...] = ()
-            # Whatever ends it, nothing old is told any longer.
+            # A failed reading also discards the previous samples, so that stale values are never exported.
             try:
                 samples = tuple(reading())
                 failed = False
             except SchemalessError as problem:
-                if not failed:  # once: a server that is down for a night fills no log
+                if not failed:  # log once: a server may be down all night
                     log.warning("metrics of %s: %s", collector.name, problem)
                 failed = True
             except BaseException:
                 self._samples[collector.name] = (READ.at(0, collector.name),)
                 raise
             seconds = time.monotonic() - began_s
-            told = (READ.at(not failed, collector.name), SECONDS.at(seconds, collector.name))
-            self._samples[collector.name] = (*told, *samples)
+            own = (READ.at(not failed, collector.name), SECONDS.at(seconds, collector.name))
+            self._samples[collector.name] = (*own, *samples)
             yield
 
     def _keep_reading(self, collector: Collector) -> None:

@@ -1,4 +1,4 @@
-"""The change feed: where it ends. How far a consumer lags is that, less the location that the consumer has got to."""
+"""End of each shard's change feed. A consumer's lag is that minus the consumer's own location."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EVERY_S: Final = 30.0
 
 END: Final = Metric(
     "feed_end_location",
-    "The highest added_id of the shard, where its change feed ends; it only grows.",
+    "Highest added_id of the shard, at which its change feed ends; never decreases.",
     ("cluster", "shard"),
 )
 
@@ -29,7 +29,7 @@ def _reading(store: Datastore) -> Read:
                 try:
                     _, top = shards.rows(shard, select_id_span(shards.database(shard)))[0]
                 except (ServerUnavailable, ServerTimeout):
-                    break  # ``server_up`` tells it; the other clusters go on
+                    break  # server_up reports it; continue with the other clusters
                 yield END.at(top or 0, cluster.name, shard)
 
     return read

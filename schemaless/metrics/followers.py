@@ -15,21 +15,21 @@ _EVERY_S: Final = 15.0
 _TRIGGER: Final = ("trigger",)
 _STATES: Final = (RUNNING, "waiting", QUARANTINED, STOPPED, "missing")
 
-BEHIND: Final = Metric(
+LAG_IDS: Final = Metric(
     "trigger_ids_behind", "The added_ids between the trigger's locations and the ends of all shards.", _TRIGGER
 )
-BEHIND_S: Final = Metric(
-    "trigger_behind_seconds", "The age of the oldest cell that the trigger has not got to; 0 where none is.", _TRIGGER
+LAG_S: Final = Metric(
+    "trigger_behind_seconds", "Age of the oldest cell that the trigger has not processed; 0 if there is none.", _TRIGGER
 )
 PARKED: Final = Metric("trigger_parked_cells", "Cells that the trigger has parked.", _TRIGGER)
 SHARDS: Final = Metric(
     "trigger_shards",
     "Shards: running, waiting for the next attempt at a cell, quarantined (a cell killed its worker), stopped, or "
-    "missing (no row there, or no answer).",
+    "missing (no progress row, or unreachable).",
     (*_TRIGGER, "state"),
 )
 WORKERS: Final = Metric("trigger_workers", "Live workers of the trigger.", _TRIGGER)
-IS_PAUSED: Final = Metric("trigger_paused", "1 where somebody has paused the trigger.", _TRIGGER)
+IS_PAUSED: Final = Metric("trigger_paused", "1 if the trigger is paused, else 0.", _TRIGGER)
 
 
 def _reading(store: Datastore) -> Read:
@@ -44,8 +44,8 @@ def _reading(store: Datastore) -> Read:
 
 def _samples(status: TriggerStatus) -> Iterator[Sample]:
     states = Counter(shard.state for shard in status.shards)
-    yield BEHIND.at(sum(shard.ids_behind for shard in status.shards), status.name)
-    yield BEHIND_S.at(max((shard.behind_s for shard in status.shards), default=0.0), status.name)
+    yield LAG_IDS.at(sum(shard.ids_behind for shard in status.shards), status.name)
+    yield LAG_S.at(max((shard.behind_s for shard in status.shards), default=0.0), status.name)
     yield PARKED.at(sum(shard.row.parked for shard in status.shards if shard.row is not None), status.name)
     for state in _STATES:
         yield SHARDS.at(states[state], status.name, state)
@@ -53,4 +53,4 @@ def _samples(status: TriggerStatus) -> Iterator[Sample]:
     yield IS_PAUSED.at(status.setting.desired_state == PAUSED, status.name)
 
 
-FOLLOWERS: Final = Collector("followers", (BEHIND, BEHIND_S, PARKED, SHARDS, WORKERS, IS_PAUSED), _EVERY_S, _reading)
+FOLLOWERS: Final = Collector("followers", (LAG_IDS, LAG_S, PARKED, SHARDS, WORKERS, IS_PAUSED), _EVERY_S, _reading)

@@ -17,22 +17,22 @@ _EVERY_S: Final = 15.0
 _INDEX: Final = ("index", "number")
 
 STATE: Final = Metric(
-    "index_state", "1 for the state that the index is in: declared, backfilling, ready or dropping.", (*_INDEX, "state")
+    "index_state", "1 for the index's current state: declared, backfilling, ready or dropping.", (*_INDEX, "state")
 )
-BEHIND: Final = Metric(
+LAG_IDS: Final = Metric(
     "index_ids_behind",
     "The added_ids between the index's locations and the ends of all shards.",
     _INDEX,
 )
-BEHIND_S: Final = Metric(
-    "index_behind_seconds", "The age of the oldest cell that the index does not have; 0 where none is.", _INDEX
+LAG_S: Final = Metric(
+    "index_behind_seconds", "Age of the oldest cell that the index lacks; 0 if there is none.", _INDEX
 )
 SHARDS: Final = Metric(
     "index_shards",
-    "Shards: running, quarantined (a page killed its worker), or missing (no row of its follower there, or no answer).",
+    "Shards: running, quarantined (a page killed its worker), or missing (no progress row, or unreachable).",
     (*_INDEX, "state"),
 )
-WORKERS: Final = Metric("index_workers", "Live workers that keep the index.", _INDEX)
+WORKERS: Final = Metric("index_workers", "Live workers that maintain the index.", _INDEX)
 
 
 def _reading(store: Datastore) -> Read:
@@ -52,11 +52,11 @@ def _samples(status: IndexStatus) -> Iterator[Sample]:
     if not status.shards:
         return
     states = Counter(shard.state for shard in status.shards)
-    yield BEHIND.at(sum(shard.ids_behind for shard in status.shards), *index)
-    yield BEHIND_S.at(max(shard.behind_s for shard in status.shards), *index)
+    yield LAG_IDS.at(sum(shard.ids_behind for shard in status.shards), *index)
+    yield LAG_S.at(max(shard.behind_s for shard in status.shards), *index)
     for state in (RUNNING, QUARANTINED, "missing"):
         yield SHARDS.at(states[state], *index, state)
     yield WORKERS.at(len(status.workers), *index)
 
 
-INDEXES: Final = Collector("indexes", (STATE, BEHIND, BEHIND_S, SHARDS, WORKERS), _EVERY_S, _reading)
+INDEXES: Final = Collector("indexes", (STATE, LAG_IDS, LAG_S, SHARDS, WORKERS), _EVERY_S, _reading)

@@ -1,4 +1,4 @@
-"""Jobs: of each kind the newest one and all that are unfinished, as the catalog has them, wherever they run."""
+"""Metrics of jobs, read from the catalog: all unfinished jobs, and the latest of each kind."""
 
 from __future__ import annotations
 
@@ -14,31 +14,27 @@ from schemaless.metrics.metric import Collector, Metric, Read, Sample
 _JOB: Final = ("kind", "job")
 _EVERY_S: Final = 5.0
 
-STATE: Final = Metric("job_state", "1 for the state that the job is in now.", (*_JOB, "state"))
-FRACTION: Final = Metric("job_fraction", "The part of the job that is done, by bytes, from 0 to 1.", _JOB)
+STATE: Final = Metric("job_state", "1 for the job's current state.", (*_JOB, "state"))
+FRACTION: Final = Metric("job_fraction", "Completed fraction of the job, by bytes, from 0 to 1.", _JOB)
 SHARDS: Final = Metric(
     "job_shards",
-    "Shards that wait, that a runner holds, that a runner abandoned (its lease ran out), or that are done.",
+    "Shards: waiting, held by a runner, abandoned by a runner (its lease expired), or done.",
     (*_JOB, "state"),
 )
-CELLS: Final = Metric("job_cells", "Bodies that the job has replaced so far.", _JOB, "counter")
-BEFORE: Final = Metric(
-    "job_bytes_before", "Bytes of the replaced bodies before the job replaced them.", _JOB, "counter"
-)
-AFTER: Final = Metric("job_bytes_after", "Bytes of the bodies that the job put in their place.", _JOB, "counter")
-LEFT: Final = Metric("job_left_cells", "Bodies that the job left as they are in this pass.", _JOB)
-LEASE: Final = Metric(
-    "job_lease_left_seconds", "Seconds until the first lease runs out that no runner has renewed.", _JOB
-)
+CELLS: Final = Metric("job_cells", "Bodies that the job has replaced.", _JOB, "counter")
+BEFORE: Final = Metric("job_bytes_before", "Bytes of the replaced bodies before the job.", _JOB, "counter")
+AFTER: Final = Metric("job_bytes_after", "Bytes of the replaced bodies after the job.", _JOB, "counter")
+LEFT: Final = Metric("job_left_cells", "Bodies that the job left unchanged in this pass.", _JOB)
+LEASE: Final = Metric("job_lease_left_seconds", "Seconds until the first lease expires, unless renewed.", _JOB)
 ETA: Final = Metric(
     "job_eta_seconds",
-    "Seconds until the job is done: the estimate, and the ends of its 95 % interval.",
+    "Estimated seconds until the job is done, and the bounds of the 95 % interval.",
     (*_JOB, "bound"),
 )
-WAITS: Final = Metric("job_waits", "1 where the job's work on the cluster waits now.", (*_JOB, "cluster"))
+WAITS: Final = Metric("job_waits", "1 if the job is waiting on the cluster, else 0.", (*_JOB, "cluster"))
 WAITED: Final = Metric(
     "job_waited_seconds",
-    "Seconds that the job has waited, by the kind of reason.",
+    "Seconds that the job has waited, by kind of reason.",
     (*_JOB, "cluster", "reason"),
     "counter",
 )

@@ -1,7 +1,7 @@
-"""Metrics, samples of them, and what collects these. Values only: nothing here knows Prometheus or a server.
+"""Types of metrics, samples and collectors, independent of Prometheus.
 
-Labels name parts of a datastore: a cluster, a server, a shard, a column, a job. None is a row key, a document, a
-statement or a message, and none has values without bound.
+Labels name parts of a datastore, such as a cluster, server, shard, column or job. They never contain row keys,
+documents, statements or messages, and the number of their values is bounded.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Metric:
     """A metric.
 
     Attributes:
-        name: without ``PREFIX``; a counter's without ``_total``.
-        text: one sentence for people.
-        labels: names of its labels; ``datastore`` comes by itself.
-        kind: "counter" for what only grows while its labels stay.
+        name: without ``PREFIX`` and without the ``_total`` of counters.
+        text: help text, one sentence.
+        labels: label names; ``datastore`` is added to every metric.
+        kind: "counter" if the value never decreases for the same labels.
     """
 
     name: str
@@ -33,11 +33,11 @@ class Metric:
 
     @property
     def exported(self) -> str:
-        """The name that queries use."""
+        """Full name, as used in queries."""
         return PREFIX + self.name + ("_total" if self.kind == "counter" else "")
 
     def at(self, value: float, *labels: object) -> Sample:
-        """Return a sample, with the values of its labels in their order."""
+        """Return a sample; ``labels`` are the label values in order."""
         assert len(labels) == len(self.labels), self.name
         return Sample(self, tuple(map(str, labels)), float(value))
 
@@ -51,21 +51,18 @@ class Sample(NamedTuple):
 
 
 Read = Callable[[], Iterable[Sample]]
-"""This asks for all samples of a collector.
-
-An error of this package that it raises leaves them out until it works again.
-"""
+"""Reads all samples of a collector. A ``SchemalessError`` means that there are none until the next reading."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """Where samples come from.
+    """A source of samples.
 
     Attributes:
-        name: the label under which its own success is told.
-        metrics: all that it may give.
-        every_s: how long to rest between two readings.
-        reading: makes what reads, for one datastore; it may keep what it has seen from one reading to the next.
+        name: its ``collector`` label in the metrics about readings.
+        metrics: all metrics that it may return.
+        every_s: pause between two readings, in seconds.
+        reading: creates the reader for a datastore, which may keep state between readings.
     """
 
     name: str

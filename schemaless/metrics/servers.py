@@ -1,7 +1,7 @@
-"""Servers: whether they answer, whether calls are kept from them, and how far replicas are behind.
+"""Metrics of servers: reachability, circuit breakers and replica lag.
 
-Lag is found by GTIDs, which any account may read, and nothing is written for it: what the primary had committed at some
-moment has arrived on a replica, or it lags at least since then.
+Lag is measured by GTIDs, which any account may read, and without writing: it is the age of the oldest recorded GTID
+position of the primary that the replica has not reached.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from schemaless.wire.sql.sessions import SELECT_ONE
 
 _EVERY_S: Final = 5.0
 _WAIT_S: Final = 0.05
-"""A replica is asked to wait so long for what is not there yet; 0 would be for ever."""
+"""Time that a replica waits for a GTID position, in seconds; 0 would mean no timeout."""
 _KEPT: Final = 720
-"""A replica is measured by so many moments, an hour's. One that is further behind shows an hour."""
+"""Number of recorded positions, one hour's worth. A replica with a greater lag shows an hour."""
 _OPTIONS: Final = PoolOptions(connect_timeout_s=2, read_timeout_s=2, write_timeout_s=2, pool_size=1, pool_timeout_s=2)
 
-UP: Final = Metric("server_up", "1 where the server answers.", ("cluster", "role", "server"))
+UP: Final = Metric("server_up", "1 if the server answers, else 0.", ("cluster", "role", "server"))
 BREAKER: Final = Metric(
     "breaker_open",
-    "1 where the exporter's own breaker keeps calls from the server, since it has not answered.",
+    "1 if the exporter's own circuit breaker for the server is open, else 0.",
     ("cluster", "role", "server"),
 )
 LAG: Final = Metric(
     "replica_lag_seconds",
-    "Seconds by which the replica is behind what its primary has committed.",
+    "Seconds by which the replica lags the commits of its primary.",
     ("cluster", "server"),
 )
 
@@ -62,7 +62,7 @@ class _Servers:
             try:
                 position = primary.run(gtid_position)
             except ServerError:
-                position = None  # it writes no GTIDs: nothing can be said of lag
+                position = None  # without GTIDs, the lag is unknown
         now_s = time.monotonic()
         for replica in cluster.replicas:
             answers = _answers(self._pool(replica))
@@ -75,7 +75,7 @@ class _Servers:
         return samples
 
     def _lag_s(self, replica: Node, moments: deque[tuple[float, str]]) -> float | None:
-        """Return how long ago the primary had the oldest thing that has not arrived; None where that is not known."""
+        """Return the age of the oldest position that has not been reached; None if it is unknown."""
         if not moments:
             return None
         pool = self._pool(replica)
@@ -87,7 +87,7 @@ class _Servers:
         return 0.0
 
     def _pool(self, node: Node) -> NodePool:
-        """Return a pool that gives up soon: a server that is down keeps no other from being asked."""
+        """Return a pool with short timeouts, so that a server that is down delays no other."""
         pool = self._pools.get(node)
         if pool is None:
             pool = self._pools[node] = self._internals.shards.new_pool(node, _OPTIONS)

@@ -1,1 +1,1 @@
-"""What is printed: words, tables, progress, and files written whole."""
+"""Terminal output: messages, tables, progress, and files that are written atomically."""

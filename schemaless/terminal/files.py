@@ -1,4 +1,4 @@
-"""Files that commands write: found out to be writable before the work begins, and there as a whole or not at all."""
+"""Output files of commands: checked before the work starts, and written atomically."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from schemaless.terminal.output import note
 
 
 class OutputFile(click.Path):
-    """A file to write; one that cannot be written is a mistake in the command, told before anything is done."""
+    """Option type for an output file; an unwritable path is a usage error before the command starts."""
 
     def __init__(self, path_type: type[Any] | None = None) -> None:
         super().__init__(dir_okay=False, path_type=path_type)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path; ``-`` is left to the command."""
+        """Return the path after checking it; ``-`` is left to the command."""
         path: Any = super().convert(value, param, ctx)
         if str(path) == "-":
             return path
         target = Path(os.path.realpath(path))
         if target.exists() and not target.is_file():
-            reason = None if os.access(target, os.W_OK) else "it cannot be written to"
+            reason = None if os.access(target, os.W_OK) else "it is not writable"
         else:
             reason = None if target.parent.is_dir() else f"there is no folder {target.parent}"
             reason = reason or _unwritable(target.parent)
@@ -39,13 +39,13 @@ class OutputFile(click.Path):
 
 
 class OutputFolder(click.Path):
-    """A folder to write files to, made where it is missing; one that cannot be is told before anything is done."""
+    """Option type for an output folder, which need not exist; an unwritable one is a usage error."""
 
     def __init__(self) -> None:
         super().__init__(file_okay=False, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path."""
+        """Return the path after checking it."""
         path: Any = super().convert(value, param, ctx)
         reason = unwritable_folder(Path(path))
         if reason is not None:
@@ -54,11 +54,11 @@ class OutputFolder(click.Path):
 
 
 def unwritable_folder(folder: Path) -> str | None:
-    """Return why nothing can be written to a folder, which is made with its parents if need be; None where it can."""
+    """Return the reason why a folder, which need not exist, cannot be written to; None if it can."""
     there = Path(os.path.realpath(folder))
     while not there.exists():
         there = there.parent
-    return f"{there} is no folder" if not there.is_dir() else _unwritable(there)
+    return f"{there} is not a folder" if not there.is_dir() else _unwritable(there)
 
 
 def _unwritable(folder: Path) -> str | None:
@@ -66,20 +66,20 @@ def _unwritable(folder: Path) -> str | None:
         with TemporaryFile(dir=folder):
             return None
     except OSError as error:
-        return f"nothing can be made in {folder} ({error.strerror})"
+        return f"cannot create files in {folder} ({error.strerror})"
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """Give a file that appears at ``path`` at the end of the block, and not at all where that is left early.
+    """Yield a file that appears at ``path`` when the block ends without an error.
 
-    What is there and is no regular file, such as a pipe, is written to as it is.
+    An existing path that is no regular file, such as a pipe, is written to directly.
 
     Raises:
-        InvalidInput: it cannot be written there.
+        InvalidInput: the file cannot be created.
     """
     plain = path.is_file() or not path.exists()
-    # Through a link, its target is replaced and not the link.
+    # Replace the target of a symbolic link, not the link.
     target = Path(os.path.realpath(path)) if plain else path
     part = target.with_name(f".{target.name}.{os.getpid()}.part") if plain else target
     try:
@@ -103,13 +103,16 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_and_say(path: str | Path, content: str | bytes) -> None:
-    """Write a file as ``write_whole`` does, and say so."""
+    """Write a file with ``write_whole``, and report it."""
     write_whole(path, content)
     note(f"written: {path}")
 
 
 def write_csv(path: str | None, text: Callable[[], str]) -> bool:
-    """Write CSV to a file, or for ``-`` to standard output; return whether that has it, and nothing else may go there.
+    """Write CSV to a file, or to standard output for ``-``.
+
+    Returns:
+        True if standard output has the CSV, so that nothing else may be printed there.
 
     Raises:
         InvalidInput, OSError: as ``write_whole``.
@@ -123,11 +126,11 @@ def write_csv(path: str | None, text: Callable[[], str]) -> bool:
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:
-    """Write a file, which is there afterwards as a whole, or as it was before.
+    """Write a file atomically: after an error, it is unchanged.
 
     Raises:
-        InvalidInput: it cannot be written there.
-        OSError: not all of it could be written.
+        InvalidInput: the file cannot be created.
+        OSError: writing failed.
     """
     with whole_file(Path(path)) as file:
         file.write(content.encode() if isinstance(content, str) else content)

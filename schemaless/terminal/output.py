@@ -1,4 +1,4 @@
-"""What every command prints with: data to standard output, progress and errors to standard error."""
+"""Output of commands: data on standard output, progress and errors on standard error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import IO, TYPE_CHECKING, Any, Final, TextIO
+from typing import IO, Any, Final, TextIO
 
 import click
 from rich.cells import cell_len
@@ -17,19 +17,17 @@ from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 
+from schemaless.cell import CellKey
+from schemaless.numbers import Interval
 from schemaless.terminal.progress import Progress
 from schemaless.terminal.shown import JSONTerminal, shown, shown_json
 from schemaless.terminal.tables import table_lines
-
-if TYPE_CHECKING:  # it would have --help import SQLAlchemy
-    from schemaless.cell import CellKey
-    from schemaless.numbers import Interval
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_STOPPED: Final = 3
 
-_PICTURES_PER_S = 4.0
+_REFRESHES_PER_S = 4.0
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
@@ -39,10 +37,10 @@ class ReadOnlyCommand(click.Command):
 
 
 class _Console(Console):
-    """Rich's, without pictures for names such as ``:car:`` and without what terminals obey.
+    """Rich's console without emoji codes such as ``:car:`` and without control characters.
 
-    A reader that has gone is left to ``main``. Lines are broken between words only: one with a path or URL that is
-    wider than the terminal is left to the terminal, so that it can be copied.
+    ``main`` handles a closed pipe. Lines are broken only between words: a line with a path or URL that is wider than
+    the terminal is left to the terminal to wrap, so that it can be copied.
     """
 
     def __init__(self, file: TextIO, **options: Any) -> None:
@@ -60,17 +58,17 @@ class _Console(Console):
 
 
 def out() -> Console:
-    """Return the console for data. Where standard output is no terminal, lines are not wrapped."""
+    """Return the console for data; lines are wrapped only on a terminal."""
     return _Console(sys.stdout, soft_wrap=not sys.stdout.isatty())
 
 
 def line_break() -> str:
-    """Return what breaks a long sentence in the middle: a terminal breaks it where it ends itself."""
+    """Return the separator in the middle of a long sentence: a newline, or a space on a terminal, which wraps."""
     return " " if sys.stdout.isatty() else "\n"
 
 
 def err(*, wrap: bool = False) -> Console:
-    """Return the console for progress, notes and errors. Long lines are the terminal's business unless ``wrap``."""
+    """Return the console for progress, notes and errors; long lines are left to the terminal unless ``wrap``."""
     return _Console(sys.stderr, soft_wrap=not wrap)
 
 
@@ -80,18 +78,18 @@ def error(message: str) -> None:
 
 
 def redacted(text: str) -> str:
-    """Return ``text`` with the passwords in its URLs hidden: what was typed in the wrong place is shown as well."""
+    """Hide the passwords in URLs: an error message may quote a URL that was typed in the wrong place."""
     text = re.sub(r"(://[^\s:/@]*:)\S+@", r"\1***@", text)
     return re.sub(r"([?&][a-z_]*pass[a-z_]*=)[^\s&]+", r"\1***", text)
 
 
 def note(message: str) -> None:
-    """Print one line about what goes on."""
+    """Print one line on standard error."""
     err().print(escape(shown(message, one_line=True)))
 
 
 def data_sink() -> IO[bytes] | JSONTerminal:
-    """Return what lines of JSON are written to: standard output, byte for byte unless it is a terminal."""
+    """Return standard output for lines of JSON; on a terminal, control characters are escaped."""
     return JSONTerminal(sys.stdout.buffer) if sys.stdout.isatty() else sys.stdout.buffer
 
 
@@ -101,9 +99,9 @@ def print_json(data: Any) -> None:
 
 
 def json_text(data: Any) -> str:
-    """Return JSON text for standard output, escaped where that could not carry it (lone surrogates, an old locale).
+    """Return JSON text for standard output, as ASCII if the encoding cannot represent it (an old locale, say).
 
-    A terminal gets no control characters in it, and none that turn the direction: escaped, they are the same JSON.
+    On a terminal, control characters and those that change the writing direction are escaped, which is the same JSON.
     """
     text = json.dumps(data, indent=2, ensure_ascii=False, default=str)
     if sys.stdout.isatty():
@@ -116,9 +114,9 @@ def json_text(data: Any) -> str:
 
 
 def print_table(title: str | None, columns: list[str], rows: list[list[str]], *, text_columns: int = 1) -> None:
-    """Print a table on standard output: the first ``text_columns`` to the left, the others, figures, to the right.
+    """Print a table on standard output, with the first ``text_columns`` left-aligned and the others right-aligned.
 
-    Fitted to the terminal, or to COLUMNS where that is set; else each row is one line.
+    It is fitted to the terminal, or to COLUMNS if set; otherwise each row is one line.
     """
     console = out()
     if title is not None:
@@ -133,7 +131,7 @@ def print_table(title: str | None, columns: list[str], rows: list[list[str]], *,
 
 
 def bytes_text(count: float) -> str:
-    """Return a number of bytes for people: powers of 1,024, three figures."""
+    """Format a number of bytes with binary units, such as ``12.3 MiB``."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(size) < 1024 or unit == "TiB":
@@ -143,12 +141,12 @@ def bytes_text(count: float) -> str:
 
 
 def size_text(count: int | None, unknown: str = "-") -> str:
-    """Return a number of bytes for people, or what stands for one that is not known."""
+    """Format a number of bytes, or return ``unknown`` for None."""
     return unknown if count is None else bytes_text(count)
 
 
 def estimate_text(estimate: Interval, text: Callable[[float], str] = "{:,.0f}".format) -> str:
-    """Return an estimate for people: its middle, and its interval in brackets unless it is exact."""
+    """Format an estimate: the middle, followed by the interval in brackets unless it is exact."""
     if estimate.exact:
         return text(estimate.mid)
     low, mid, high = map(text, estimate)
@@ -159,7 +157,7 @@ def estimate_text(estimate: Interval, text: Callable[[float], str] = "{:,.0f}".f
 
 
 def estimate_json(estimate: Interval, *, digits: int | None = None) -> dict[str, Any]:
-    """Return an estimate for ``print_json``: whole numbers, or so many digits behind the point."""
+    """Return an estimate for ``print_json``, rounded to ``digits`` decimals, or to whole numbers."""
     return {
         "low": round(estimate.low, digits),
         "mid": round(estimate.mid, digits),
@@ -169,7 +167,7 @@ def estimate_json(estimate: Interval, *, digits: int | None = None) -> dict[str,
 
 
 def facts(value: object, *names: str) -> dict[str, Any]:
-    """Return attributes of a value by their names, for ``print_json``: intervals by their ends, times in ISO 8601."""
+    """Return the named attributes of a value for ``print_json``, with times in ISO 8601."""
     return {name: _plain(getattr(value, name)) for name in names}
 
 
@@ -182,24 +180,23 @@ def _plain(fact: Any) -> Any:
 
 
 def key_json(key: CellKey) -> dict[str, Any]:
-    """Return a cell's key for ``print_json``, its row_key in text."""
+    """Return a cell's key for ``print_json``, with the row_key as text."""
     return {**key._asdict(), "row_key": str(key.row_key)}
 
 
 @contextmanager
 def progress(description: str, total: int | None, unit: str) -> Iterator[Progress]:
-    """Show progress with rate and time left, on standard error.
+    """Show progress with rate and remaining time on standard error.
 
-    One line that is redrawn where standard error is a terminal, else a line every five seconds and none for what ends
-    sooner.
+    On a terminal, one line is redrawn; otherwise a line is printed every five seconds.
 
     Yields:
-        A listener that takes how many units there are, and how many more are done.
+        A listener for ``Total`` and ``Advanced`` events.
     """
     console = err()
     listener = Progress(shown(description, one_line=True), total, unit, None if console.is_terminal else note)
     if console.is_terminal:
-        with Live(listener, console=console, refresh_per_second=_PICTURES_PER_S):
+        with Live(listener, console=console, refresh_per_second=_REFRESHES_PER_S):
             yield listener
     else:
         yield listener

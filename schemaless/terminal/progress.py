@@ -1,4 +1,4 @@
-"""The one line that shows how far something is: what is in it, and how it fits into a terminal of any width."""
+"""The progress line: its figures, and its layout for terminals of any width."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SIZES: Final = ((2.0**40, " TiB"), (2.0**30, " GiB"), (2.0**20, " MiB"), (2.0**
 
 
 def amount_text(done: float, total: float | None, unit: str) -> str:
-    """Return how much of something is done, both figures in one scale: ``12.3 of 94.2 MiB``, ``1.2 of 3.4 M cells``."""
+    """Format done and total in the same unit: ``12.3 of 94.2 MiB``, ``1.2 of 3.4 M cells``."""
     most = max(done, total or 0)
     named, scales = ("B", _SIZES) if unit == "bytes" else (f" {unit}", _COUNTS)
     size, scale = next((step for step in scales if most >= step[0] and (most >= 10_000 or named == "B")), (1, ""))
     amounts = [amount for amount in (done, total) if amount is not None]
-    # Of large units a part may be done: none counts before it is whole.
+    # Unscaled units count only when they are complete.
     figures = [f"{amount / size:,.1f}" if scale else f"{math.floor(amount):,}" for amount in amounts]
     if named == "B":
         return " of ".join(figures) + (scale or " B")
@@ -39,7 +39,7 @@ def amount_text(done: float, total: float | None, unit: str) -> str:
 
 
 def rate_text(per_s: float, unit: str) -> str:
-    """Return a speed in the scale that it has: ``4.5 MiB/s``, ``12.3 k cells/s``, ``2.5 shards/min``."""
+    """Format a rate with a suitable unit: ``4.5 MiB/s``, ``12.3 k cells/s``, ``2.5 shards/min``."""
     if unit != "bytes" and 0 < per_s < 10:
         times, per = next(((times, per) for times, per in _SLOW if per_s * times >= 1), _SLOW[-1])
         return f"{per_s * times:.1f} {unit}/{per}"
@@ -47,7 +47,7 @@ def rate_text(per_s: float, unit: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration for people, two units at most."""
+    """Format a duration in its largest unit, such as ``1.5 h``."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 90:
@@ -60,9 +60,10 @@ def duration(seconds: float) -> str:
 
 
 class ProgressLine:
-    """A description, a bar, and facts, on one line, however narrow.
+    """A line with a description, a bar and facts.
 
-    First the bar goes, then the description is cut down to a third of the line, then facts go from the last one on.
+    On a narrow terminal, the bar is omitted first, then the description is truncated to a third of the line, then facts
+    are dropped from the last one on.
     """
 
     def __init__(self, description: str, share: float | None, facts: Sequence[str], *, style: str = "") -> None:
@@ -72,7 +73,7 @@ class ProgressLine:
         self._style = style
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        # The last column stays free: some terminals begin a new line when it is written.
+        # Some terminals start a new line when the last column is written.
         width = options.max_width - 1
         described = cell_len(self._description)
         least = min(described, width // 3)
@@ -97,13 +98,13 @@ class ProgressLine:
 
 
 class Progress:
-    """A listener that shows how far something is: as a line of figures, and on a terminal as one with a bar.
+    """Listener that formats progress as a line of figures, with a bar on terminals.
 
     Args:
-        description: what goes on.
-        total: how many units there are, or None until an event says so.
-        unit: what they are.
-        say: takes a line now and then, where no terminal draws this.
+        description: start of the line.
+        total: number of units, or None until a ``Total`` event.
+        unit: plural noun; "bytes" are scaled.
+        say: called with a line every five seconds; None if a terminal draws this object.
     """
 
     def __init__(self, description: str, total: int | None, unit: str, say: Callable[[str], None] | None) -> None:
@@ -115,7 +116,7 @@ class Progress:
         self._began_s = self._said_s = time.monotonic()
 
     def __call__(self, event: Event) -> None:
-        """Take how many units there are, or how many more are done."""
+        """Handle a ``Total`` or ``Advanced`` event."""
         match event:
             case Total(units):
                 self._total = units

@@ -1,7 +1,7 @@
-"""Text from elsewhere, as a terminal and a spreadsheet may be shown it: file names, URLs, documents, names in tables.
+"""Escaping of untrusted text, such as file names, URLs and documents, for terminals and spreadsheets.
 
-A terminal obeys control characters: they move the cursor, rename the window, hide what follows. Those of C0 and C1 are
-spelled out, and so are the characters that turn the direction of writing, and line separators.
+Control characters can move a terminal's cursor, rename its window or hide text. Those of C0 and C1 are escaped, as are
+characters that change the writing direction, and line separators.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FORMULA: Final = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 
 
 def shown(text: str, *, one_line: bool = False) -> str:
-    r"""Return text without what a terminal would obey; line ends and tabs stay, unless it is to be ``one_line``.
+    r"""Escape control characters; newlines and tabs are kept unless ``one_line``.
 
     >>> shown("a\x1b[2J\u202eb\n")
     'a\\x1b[2J\\u202eb\n'
@@ -33,38 +33,38 @@ def shown(text: str, *, one_line: bool = False) -> str:
 
 
 def shown_json(text: str) -> str:
-    """Return JSON text that means the same, without what a terminal would obey. C0 is escaped in JSON already."""
+    """Escape control characters in JSON text without changing its meaning; JSON already escapes C0."""
     return text.translate(_IN_JSON)
 
 
 class JSONTerminal:
-    """A terminal for lines of JSON in UTF-8: the same JSON arrives, with escapes for what would be obeyed."""
+    """Binary file that writes lines of JSON to a terminal with control characters escaped."""
 
     def __init__(self, sink: IO[bytes]) -> None:
         self._sink = sink
 
     def write(self, lines: bytes) -> None:
-        """Write whole lines."""
+        """Write complete lines."""
         self._sink.write(shown_json(lines.decode()).encode())
 
     def flush(self) -> None:
-        """Send on what is buffered."""
+        """Flush the underlying file."""
         self._sink.flush()
 
 
 class CSVText:
-    """CSV for spreadsheets, in which no text is taken for a formula."""
+    """CSV writer for spreadsheets that escapes text which would be taken for a formula."""
 
     def __init__(self) -> None:
         self._text = io.StringIO()
         self._writer = csv.writer(self._text, lineterminator="\r\n")
 
     def writerow(self, fields: Iterable[Any]) -> None:
-        """Add a line."""
+        """Append a row."""
         self._writer.writerow([_harmless(field) if isinstance(field, str) else field for field in fields])
 
     def getvalue(self) -> str:
-        """Return all lines."""
+        """Return the CSV text."""
         return self._text.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""How a table is set in so many columns of a terminal: lines of text, none of which breaks inside a word."""
+"""Layout of tables for a terminal's width, breaking lines only between words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 _GAP: Final = "  "
 _TRIED_ROWS: Final = 50
-# A number stays with its unit, and "to" with what is before it.
+# Keeps a number with its unit, and "to" with the preceding word.
 _BREAK: Final = re.compile(r"(?<!\d) (?!to )|(?<=\d) (?!to )(?=[^A-Za-z%])")
 _ASIDE: Final = re.compile(r" (?=\()")
 
@@ -18,16 +18,16 @@ _ASIDE: Final = re.compile(r" (?=\()")
 def table_lines(
     columns: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: int, width: int | None
 ) -> tuple[list[str], list[str]]:
-    """Return the lines of a table's header, and those of its rows.
+    """Return the lines of a table's header and rows.
 
-    Where it is too wide, values are set on several lines, broken between words. Where that is not enough either, each
-    row becomes a block of lines, a name and a value on each, and there is no header.
+    If the table is too wide, values are wrapped between words. If it is still too wide, there is no header, and each
+    row becomes a block with one name and value per line.
 
     Args:
-        columns: the names.
-        rows: the values, as many in each row as there are names.
-        text_columns: how many columns are words, set to the left; the others are figures, to the right.
-        width: columns of the terminal, or None where a line may have any length.
+        columns: column names.
+        rows: rows of as many values.
+        text_columns: number of left-aligned text columns; the others are right-aligned figures.
+        width: width of the terminal, or None for no limit.
     """
     cells = [list(columns), *(list(row) for row in rows)]
     widths = [max(cell_len(row[number]) for row in cells) for number in range(len(columns))]
@@ -42,7 +42,7 @@ def table_lines(
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Return text in lines of so many columns, broken between words; what stands in brackets begins a line."""
+    """Wrap text to ``width`` between words; text in brackets starts on a new line."""
     if cell_len(text) <= width:
         return [text]
     lines: list[str] = []
@@ -59,7 +59,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def _shrink(widths: list[int], least: list[int], room: int, cells: Sequence[Sequence[str]]) -> None:
-    """Make columns narrower until they fit into ``room``, each time where it costs the fewest lines."""
+    """Narrow columns until they fit into ``room``, each time the one that adds the fewest lines."""
     heights = [[len(wrapped(value, width)) for value, width in zip(row, widths, strict=True)] for row in cells]
 
     def lines_without_one(number: int) -> list[int]:
@@ -86,7 +86,7 @@ def _atoms(text: str) -> list[str]:
 
 
 def _set_row(row: Sequence[str], widths: Sequence[int], text_columns: int, *, bottom: bool) -> Iterator[str]:
-    """Yield the lines of a row; with ``bottom``, values of fewer lines stand on the last ones."""
+    """Yield the lines of a row; with ``bottom``, shorter values are aligned to the last line."""
     values = [wrapped(value, width) for value, width in zip(row, widths, strict=True)]
     height = max(map(len, values))
     for number in range(height):
@@ -100,7 +100,7 @@ def _set_row(row: Sequence[str], widths: Sequence[int], text_columns: int, *, bo
 
 
 def _blocks(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Return a block of lines for each row: its first value that is not empty, and the others below it."""
+    """Return a block of lines per row: the first non-empty value, and the others below it."""
     names = max(map(cell_len, columns))
     lines: list[str] = []
     for row in rows:

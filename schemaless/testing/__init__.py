@@ -1,1 +1,1 @@
-"""For the tests of applications: a pytest plugin, private servers and datastores that are as good as new."""
+"""Support for applications' tests: a pytest plugin, private servers and reusable datastores."""

@@ -1,7 +1,7 @@
-"""Datastores for tests: each as good as new, most of them used before.
+"""Empty datastores for tests, reused where possible.
 
-To look through one of four shards and to truncate what was written to takes a tenth of the time in which one is
-created and dropped, and to mend one that is not as it was a third.
+Checking a used datastore of four shards and truncating the tables that were written takes a tenth of the time needed to
+create and drop one; also restoring changed tables takes a third.
 """
 
 from __future__ import annotations
@@ -23,73 +23,69 @@ from schemaless.wire.sql.sessions import set_session
 from schemaless.wire.urls import parse_url
 
 _SESSION: Final = set_session({"lock_wait_timeout": 1, "foreign_key_checks": 0})
-"""Sessions wait so long in place of a day, or a year: a test may have left a transaction open.
-
-Tables are mended in any order.
-"""
+"""Session settings: fail soon if a test has left a transaction open, and allow restoring tables in any order."""
 
 _NEXT_ID: Final = re.compile(r" AUTO_INCREMENT=\d+")
 _CHARACTER_SET: Final = re.compile(r" CHARACTER SET \w+(?= COLLATE )")
 
 _Table = tuple[NodePool, str, str]
-"""A table is named by server, database and name."""
+"""Server, database and name of a table."""
 
 
-class _Seen(NamedTuple):
-    """A table: its definition, its next id unless that is 1, and the checksum of its rows, 0 for none."""
+class _TableState(NamedTuple):
+    """Definition of a table, its AUTO_INCREMENT clause unless that is 1, and the checksum of its rows (0: empty)."""
 
     definition: str
     next_id: str | None
     rows: int
 
 
-class _Made(NamedTuple):
-    """A datastore: its tables, and the rows that they had at first."""
+class _Snapshot(NamedTuple):
+    """Initial state of a datastore: its tables, and the rows of those that are not empty."""
 
     name: str
     url: str
-    picture: dict[_Table, _Seen]
+    tables: dict[_Table, _TableState]
     contents: dict[_Table, tuple[tuple[Any, ...], ...]]
 
 
 class Datastores:
-    """Hands out empty datastores on running servers, one for each test.
+    """Provides each test with an empty datastore on running servers.
 
-    One that comes back is handed out again once it is what it was. Tables that were empty are truncated, after which
-    ids begin at 1 as in a new one; tables and databases that are new are dropped, and tables that changed are made
-    again, with the rows that they had. Where that does not give what was there, the datastore is dropped. What a test
-    leaves behind, a thread or a process, may so meet the datastore of a later test under the same URL; so may what it
-    granted.
+    A returned datastore is restored to its initial state and reused: tables that were empty are truncated, which also
+    resets their ids to 1; new tables and databases are dropped; changed tables are recreated with their initial rows.
+    If the result differs from the initial state, the datastore is dropped. Threads and processes that a test leaves
+    running, and grants that it adds, may therefore affect the datastore of a later test.
 
     Args:
-        servers: the URL of each server, for an account that may look through, truncate and drop what is made.
-        make: creates a datastore of a name on these servers and returns its URL.
-        prefix: what the names begin with; nobody else's databases may begin so.
+        servers: URL of each server, with an account that may read, truncate and drop the datastores.
+        make: creates a datastore with a given name on these servers and returns its URL.
+        prefix: prefix of the datastores' names; no other database may begin with it.
     """
 
     def __init__(self, servers: Sequence[str], make: Callable[[str], str], prefix: str) -> None:
         self._make = make
         self._prefix = prefix
         self._count = 0
-        self._free: list[_Made] = []
+        self._free: list[_Snapshot] = []
         urls = [parse_url(url) for url in servers]
         self._pools = [NodePool(url.node, url.credentials, PoolOptions(pool_size=1)) for url in urls]
 
     @contextmanager
     def fresh(self) -> Iterator[str]:
-        """Yield the URL of an empty datastore that is handed out to nobody else until the block ends.
+        """Yield the URL of an empty datastore, reserved until the block ends.
 
         Raises:
-            SchemalessError: whatever ``make`` raises.
+            SchemalessError: as raised by ``make``.
         """
-        made = self._used_before() or self._new()
+        snapshot = self._reused() or self._new()
         try:
-            yield made.url
+            yield snapshot.url
         finally:
-            self._free.append(made)
+            self._free.append(snapshot)
 
     def close(self, *, drop: bool) -> None:
-        """Close the connections, and with ``drop`` remove whatever was made here, also what a test spoiled.
+        """Close the connections; with ``drop``, also drop all datastores, including those that tests have broken.
 
         Raises:
             ServerError: a database could not be dropped.
@@ -99,56 +95,56 @@ class Datastores:
         for pool in self._pools:
             pool.close()
 
-    def _new(self) -> _Made:
+    def _new(self) -> _Snapshot:
         self._count += 1
         name = f"{self._prefix}{self._count}"
         url = self._make(name)
-        picture = self._picture(name)
-        contents = {table: _rows(table[0], select_rows(*table[1:])) for table, seen in picture.items() if seen.rows}
-        return _Made(name, url, picture, contents)
+        tables = self._tables(name)
+        contents = {table: _rows(table[0], select_rows(*table[1:])) for table, state in tables.items() if state.rows}
+        return _Snapshot(name, url, tables, contents)
 
-    def _used_before(self) -> _Made | None:
+    def _reused(self) -> _Snapshot | None:
         while self._free:
-            made = self._free.pop()
-            # What cannot be had in time, since a test holds a lock on it, is left until the end.
+            snapshot = self._free.pop()
+            # A datastore on which a test still holds a lock is not reused; close() drops it.
             with contextlib.suppress(SchemalessError):
-                if self._mended(made):
-                    return made
-                self._drop(made.name)
+                if self._restored(snapshot):
+                    return snapshot
+                self._drop(snapshot.name)
         return None
 
-    def _mended(self, made: _Made) -> bool:
-        """Make a datastore what it was; False where a database is gone, or it has not become the same."""
-        first, there = {table[:2] for table in made.picture}, self._databases(made.name).keys()
-        if not first <= there:
+    def _restored(self, snapshot: _Snapshot) -> bool:
+        """Restore a datastore's initial state; False if a database is missing or the result differs."""
+        initial, existing = {table[:2] for table in snapshot.tables}, self._databases(snapshot.name).keys()
+        if not initial <= existing:
             return False
-        for pool, database in there - first:
+        for pool, database in existing - initial:
             _execute(pool, drop_database(database))
-        picture = self._picture(made.name)
-        changed = [table for table in {**made.picture, **picture} if picture.get(table) != made.picture.get(table)]
+        now, first = self._tables(snapshot.name), snapshot.tables
+        changed = [table for table in {**first, **now} if now.get(table) != first.get(table)]
         for table in changed:
-            _restore(table, picture.get(table), made.picture.get(table), made.contents.get(table, ()))
-        only_emptied = all(_is_emptied(picture.get(table), made.picture.get(table)) for table in changed)
-        return only_emptied or self._picture(made.name) == made.picture
+            _restore(table, now.get(table), first.get(table), snapshot.contents.get(table, ()))
+        truncated_only = all(_needs_only_truncation(now.get(table), first.get(table)) for table in changed)
+        return truncated_only or self._tables(snapshot.name) == first
 
-    def _picture(self, name: str) -> dict[_Table, _Seen]:
-        """Return what each table is."""
-        picture: dict[_Table, _Seen] = {}
+    def _tables(self, name: str) -> dict[_Table, _TableState]:
+        states: dict[_Table, _TableState] = {}
         for pool, databases in itertools.groupby(self._databases(name), key=lambda pair: pair[0]):
             tables = [(database, table) for _, database in databases for table in sorted(tables_of(pool, database))]
-            # Of cells, which may be many, the next id says whether there were any; it shows unless it is 1.
+            # Checksums of cell tables may be slow; their next id shows whether they ever had rows.
             small = [table for table in tables if table[1] != "cell"]
             sums = _rows(pool, checksum_tables(small)) if small else ()
             rows = {table: int(checksum or 0) for table, (_, checksum) in zip(small, sums, strict=True)}
             for table in tables:
-                # MySQL names a character set, beside its collation, where a table was made by what this shows.
+                # A table recreated from MySQL's own SHOW CREATE TABLE shows a character set next to its collation.
                 definition = _CHARACTER_SET.sub("", str(_rows(pool, show_definition(*table))[0][1]))
                 next_id = _NEXT_ID.search(definition)
-                picture[pool, *table] = _Seen(_NEXT_ID.sub("", definition), next_id and next_id[0], rows.get(table, 0))
-        return picture
+                state = _TableState(_NEXT_ID.sub("", definition), next_id and next_id[0], rows.get(table, 0))
+                states[pool, *table] = state
+        return states
 
     def _databases(self, name: str) -> dict[tuple[NodePool, str], None]:
-        """Return the databases on each server, in their order."""
+        """Return the databases of a datastore in order, with their servers."""
         return dict.fromkeys((pool, database) for pool in self._pools for database in databases_like(pool, name))
 
     def _drop(self, name: str) -> None:
@@ -156,15 +152,16 @@ class Datastores:
             _execute(pool, drop_database(database))
 
 
-def _is_emptied(now: _Seen | None, first: _Seen | None) -> bool:
-    """Whether to truncate a table is all that it takes to restore it."""
+def _needs_only_truncation(now: _TableState | None, first: _TableState | None) -> bool:
     if now is None or first is None:
         return False
     return now.definition == first.definition and not first.rows and first.next_id is None
 
 
-def _restore(table: _Table, now: _Seen | None, first: _Seen | None, contents: Sequence[Sequence[Any]]) -> None:
-    """Make a table what it was at first, None being one that was not there."""
+def _restore(
+    table: _Table, now: _TableState | None, first: _TableState | None, contents: Sequence[Sequence[Any]]
+) -> None:
+    """Restore the initial state of a table; a state of None means that the table does not exist."""
     pool, database, name = table
     if now is None or first is None or now.definition != first.definition:
         _execute(pool, drop_table(database, name))

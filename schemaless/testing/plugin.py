@@ -1,7 +1,6 @@
-"""The pytest plugin: options and fixtures for the tests of applications that use a datastore.
+"""pytest plugin: options and fixtures for tests of applications that use a datastore.
 
-pytest imports this in every run of an environment that has schemaless, so it imports nothing but pytest until a fixture
-is used.
+pytest imports it in every run in an environment with schemaless, so it imports only pytest until a fixture is used.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ _FLAVOURS = ("mysql", "mariadb")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options; each may stand in the configuration file too, with underscores."""
+    """Add the command-line options, and the same settings with underscores for the configuration file."""
     group = parser.getgroup("schemaless")
     group.addoption(
         "--schemaless-server",
         action="append",
         metavar="URL",
-        help="create datastores on this server, and drop them in the end; may be given again for more servers "
+        help="create datastores on this server, and drop them at the end; may be repeated "
         "(default: private servers, started when a test needs them)",
     )
     group.addoption("--schemaless-flavour", choices=_FLAVOURS, help="kind of private servers (default: mysql)")
@@ -41,12 +40,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def schemaless_servers(pytestconfig: pytest.Config) -> Iterator[list[str]]:
-    """URLs of running servers, without passwords: private ones that end with the session, or those that were named.
+    """URLs of the servers, without passwords: private servers that last for the session, or the configured ones.
 
-    Meanwhile ``SCHEMALESS_PASSWORD`` is the password of the servers that were named, where they have one.
+    During the session, ``SCHEMALESS_PASSWORD`` is the password of the configured servers, if they have one.
     """
     with ExitStack() as stack:
-        with _failing_in_one_line("no server to test on (--schemaless-server names one that runs already)"):
+        with _failing_in_one_line("no server to test on (--schemaless-server selects a running one)"):
             urls = stack.enter_context(_servers(pytestconfig))
         yield urls
 
@@ -57,7 +56,7 @@ def _schemaless_datastores(pytestconfig: pytest.Config, schemaless_servers: list
     from schemaless.testing.datastores import Datastores
 
     shards = _number(pytestconfig, "shards")
-    # Workers of one run, and several runs, may share a server.
+    # The workers of one test run, and several runs, may share a server.
     prefix = f"test_{secrets.token_hex(4)}_"
     with _failing_in_one_line("no datastore to test on"):
         datastores = Datastores(schemaless_servers, lambda name: create(name, shards, schemaless_servers), prefix)
@@ -68,7 +67,7 @@ def _schemaless_datastores(pytestconfig: pytest.Config, schemaless_servers: list
 
 @pytest.fixture
 def schemaless_url(_schemaless_datastores: Datastores) -> Iterator[str]:
-    """The URL of an empty datastore, this test's own, for code that connects by itself."""
+    """URL of an empty datastore for this test, for code that connects by itself."""
     with ExitStack() as stack:
         with _failing_in_one_line("no datastore to test on"):
             url = stack.enter_context(_schemaless_datastores.fresh())
@@ -77,7 +76,7 @@ def schemaless_url(_schemaless_datastores: Datastores) -> Iterator[str]:
 
 @pytest.fixture
 def schemaless_datastore(schemaless_url: str) -> Iterator[Datastore]:
-    """An open, empty datastore, this test's own: the one that ``schemaless_url`` names."""
+    """Open, empty datastore for this test, at ``schemaless_url``."""
     from schemaless.opening import connect
 
     with connect(schemaless_url) as opened:
@@ -94,7 +93,7 @@ def _servers(config: pytest.Config) -> Iterator[list[str]]:
 
         urls = [parse_url(url) for url in named]
         with pytest.MonkeyPatch.context() as patch:
-            # It stays out of URLs, which show in reports of failures.
+            # Keep the password out of URLs, which appear in failure reports.
             if urls[0].credentials.password is not None:
                 patch.setenv(PASSWORD_VARIABLE, urls[0].credentials.password.reveal())
             for url in urls:
@@ -119,7 +118,7 @@ def _failing_in_one_line(what: str) -> Iterator[None]:
 
 
 def _setting(config: pytest.Config, name: str) -> Any:
-    """Return what the command line says, else the configuration file, else the default."""
+    """Return a setting from the command line, else from the configuration file, else its default."""
     given = config.getoption(f"schemaless_{name}")
     return config.getini(f"schemaless_{name}") if given is None else given
 

@@ -1,4 +1,4 @@
-"""Private servers for a test run: started here, stopped at its end, whatever ends it."""
+"""Private servers for a test run, stopped at its end even if it is killed."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def private_servers(
     semi_sync: bool = False,
     group: bool = False,
 ) -> Iterator[list[LocalServer]]:
-    """Yield ``count`` new servers in a temporary folder; they and the folder go at the end.
+    """Yield ``count`` new servers in a temporary folder, and delete them at the end.
 
-    They are tied to this process: when it is killed, a watcher kills them and removes the folder. What was committed
-    survives ``kill -9`` of a server, though not a loss of power (see ``RELAXED``).
+    They are tied to this process: if it is killed, a watcher kills them and deletes the folder. Commits survive
+    ``kill -9`` of a server, but not a power loss (see ``RELAXED``).
 
     Args:
         flavour: "mysql" or "mariadb".
-        count: how many.
-        options: further options of the servers, over the relaxed ones.
+        count: number of servers.
+        options: server options that override the relaxed ones.
         engine: storage engine for cells: "innodb", or "rocksdb" on MariaDB.
-        replicas: of each; see ``LocalServer.replicas``.
-        semi_sync: whether a commit is acknowledged only once a replica has it.
-        group: whether each is a group of three, itself and two replicas.
+        replicas: number of replicas per server; see ``LocalServer.replicas``.
+        semi_sync: make commits wait until a replica has received them.
+        group: make each server a group of three with two replicas.
 
     Raises:
-        LocalServerError: no server program could be had, or it did not start.
+        LocalServerError: there is no server program, or it did not start.
     """
     folder = Path(tempfile.mkdtemp(prefix="schemaless-test-"))
     try:

@@ -15,17 +15,17 @@ def checksum_tables(tables: Iterable[tuple[str, str]]) -> bytes:
 
 
 def truncate_table(database: str, table: str) -> bytes:
-    """Make a table as good as new."""
+    """Delete all rows of a table and reset its AUTO_INCREMENT."""
     return b"TRUNCATE TABLE %b" % quoted_table(database, table)
 
 
 def select_rows(database: str, table: str) -> bytes:
-    """Select all that is in a table."""
+    """Select all rows of a table."""
     return b"SELECT * FROM %b" % quoted_table(database, table)
 
 
 def insert_rows(database: str, table: str, rows: Iterable[Sequence[Any]]) -> bytes:
-    """Insert whole rows, as ``select_rows`` gave them."""
+    """Insert complete rows, as selected by ``select_rows``."""
     values = b",".join(b"(%b)" % b",".join(map(_literal, row)) for row in rows)
     return b"INSERT INTO %b VALUES %b" % (quoted_table(database, table), values)
 

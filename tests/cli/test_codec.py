@@ -78,7 +78,7 @@ def test_advice_that_is_followed_comes_true(invoke, filled, admin_url, migrate_u
         }
     assert names == {int(number)}
     again = invoke("codec", "advise", "--seed", "3", "--column", COLUMN, url=fresh_url)
-    assert f"advice: leave {COLUMN} as it is" in again.out
+    assert f"advice: keep the codec of {COLUMN}" in again.out
 
 
 def test_advice_as_text_says_why_and_how_long_disks_last(invoke, filled, fresh_url):
@@ -88,12 +88,14 @@ def test_advice_as_text_says_why_and_how_long_disks_last(invoke, filled, fresh_u
     assert "advice:" in asked.out
     assert f"schemaless codec set --column {COLUMN} " in asked.out
     days = re.search(
-        r"disks last ([\d,]+)[^a-z]*(?:to [\d,]+\) )?days as it is, ([\d,]+) \([\d,]+ to [\d,]+\) once", asked.out
+        r"disks last ([\d,]+)[^a-z]*(?:to [\d,]+\) )?days with the current codecs, "
+        r"([\d,]+) \([\d,]+ to [\d,]+\) with the advised",
+        asked.out,
     )
     now, then = (int(each.replace(",", "")) for each in days.groups())
     assert now < then
     nothing = invoke("codec", "advise", "--column", "NONE", url=fresh_url)
-    assert (nothing.code, nothing.out) == (0, "no cells were found of these columns\n")
+    assert (nothing.code, nothing.out) == (0, "no cells found in these columns\n")
 
 
 def test_train_keeps_what_helps_and_says_what_does_not(invoke, filled, fresh_store, admin_url, new_row):
@@ -108,7 +110,7 @@ def test_train_keeps_what_helps_and_says_what_does_not(invoke, filled, fresh_sto
 
     assert useful.code == 0
     assert useful.json["helps"]
-    assert (useless.code, "not kept" in useless.err) == (1, True), useless
+    assert (useless.code, "not saved" in useless.err) == (1, True), useless
     assert (few.code, "too few" in few.err) == (2, True)
     (entry,) = listed.json["dictionaries"]
     assert entry["state"] == "intact"

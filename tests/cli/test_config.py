@@ -108,7 +108,7 @@ def test_a_password_in_the_file_is_for_its_owner_alone(invoke, file):
     assert shown(invoke("config", "show", "--json"))["password"][0] is None
     added = invoke("config", "add", "secret", "mysql://app:hush%40hush@db-2/x", "--json")
     assert added.code == 0
-    assert "only its owner may read it" in added.err
+    assert "readable only by its owner" in added.err
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
     for arguments in (("config", "show"), ("config", "show", "--json"), ("--traceback", "info", "--shards", "x")):

@@ -52,13 +52,13 @@ def test_demo_on_a_file_of_ones_own(invoke, folder, tmp_path, capsys, monkeypatc
     second = invoke(*arguments, "--data", data)
 
     assert first.code == second.code == 0
-    assert "passed over line 61: " in first.err
+    assert "skipped line 61: " in first.err
     size = sum(map(len, documents(0, 60).splitlines()))
     assert f"60 cells, {size:,} body bytes, {size / 60:,.0f} on average" in first.out
-    assert "run a second time: 0 cells to do" in first.out
+    assert "second run: 0 cells to re-encode" in first.out
     assert "clean: 60 cells decoded" in first.out
     assert "clean: 40 cells decoded" in second.out
-    for heading in ("What it gained", "of body bytes reclaimed", "pages in use", "A disk of 1 TB"):
+    for heading in ("Result", "of body bytes reclaimed", "pages in use", "A disk of 1 TB"):
         assert heading in second.out
 
     page = Path(second.out.strip().splitlines()[-1].split(": ")[-1].strip())
@@ -66,8 +66,8 @@ def test_demo_on_a_file_of_ones_own(invoke, folder, tmp_path, capsys, monkeypatc
     assert "First disk full in" in page.read_text()
     assert "the report uses the given one" not in page.read_text()  # No disk was given.
     # One figure for one thing, from its step to the last page.
-    said = re.search(r"their files would have (.+) then", second.out)[1]
-    assert f"step 5 said {said}\n" in second.out
+    said = re.search(r"predicted file size: (.+)", second.out)[1]
+    assert f"step 5 predicted {said}\n" in second.out
     assert f"rebuilt: {said}." in page.read_text()
     assert (
         f"<td>files after a rebuild, predicted just before it</td><td>{said}</td>"
@@ -101,7 +101,7 @@ def test_demo_on_a_file_of_ones_own(invoke, folder, tmp_path, capsys, monkeypatc
         data.write_bytes(lines)
         refused = invoke(*arguments, *options, "--data", data)
         assert (refused.code, refused.out) == (2, "")
-        assert f"{data} holds no document that can be loaded; the first line that is none: " in refused.err
+        assert f"{data} contains no document that can be loaded; the first error: " in refused.err
     assert invoke("cell", "get", "uuid5:trip 139", "DOC", url=url).json["id"] == "trip 139"
     down = invoke("local", "down", "--delete", "--folder", folder)
     assert (down.code, folder.exists()) == (0, False)
@@ -116,17 +116,17 @@ def test_demo_without_a_document_is_exit_2(invoke, folder, tmp_path, content):
     result = invoke("demo", "--folder", folder, "--flavour", FLAVOUR, "--data", data)
 
     assert (result.code, result.out) == (2, "")
-    assert f"there is no file {data}" in result.err or f"{data} holds no document" in result.err
+    assert f"there is no file {data}" in result.err or f"{data} contains no document" in result.err
     assert not folder.exists()
 
 
 @pytest.mark.parametrize(
     ("broken", "state"),
     [
-        ("down", "an earlier demo in {}, if there was one, is deleted or half deleted"),
-        ("up", "servers in {} may be there, without data"),
-        ("create", "the servers in {} keep running, with a datastore that is not complete"),
-        ("connect", "the servers in {} keep running, with what was loaded so far"),
+        ("down", "an earlier demo in {} may be partly deleted"),
+        ("up", "{} may contain servers without data"),
+        ("create", "the servers in {} are running, with an incomplete datastore"),
+        ("connect", "the servers in {} are running, with the documents loaded so far"),
     ],
 )
 @pytest.mark.parametrize(("how", "code"), [(KeyboardInterrupt(), 3), (LocalServerError("gone"), 1)])
@@ -150,6 +150,6 @@ def test_demo_left_early_says_what_is_there_and_what_to_run(
 
     assert result.code == code
     said, last = filter(None, result.err.splitlines())
-    assert said.startswith(f"the demo did not finish: {state.format(folder)}. Run the same command again")
-    assert said.endswith(f"to be rid of it: schemaless local down --delete --folder '{folder}'")
+    assert said.startswith(f"the demo did not finish: {state.format(folder)}. Run the same command to start over")
+    assert said.endswith(f"delete the servers with: schemaless local down --delete --folder '{folder}'")
     assert last.startswith("schemaless: ")

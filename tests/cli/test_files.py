@@ -39,7 +39,7 @@ def test_file_that_cannot_be_written_is_told_before_anything_is_asked(invoke, tm
     assert (missing.code, below_a_file.code, pseudo.code) == (2, 2, 2)
     assert f"there is no folder {tmp_path}/nope" in " ".join(missing.err.split())
     assert "there is no folder" in " ".join(below_a_file.err.split())
-    assert "cannot write /proc/x: nothing can be made in /proc" in " ".join(pseudo.err.split())
+    assert "cannot write /proc/x: cannot create files in /proc" in " ".join(pseudo.err.split())
 
 
 def test_folder_that_cannot_be_made_is_told_before_the_benchmark(invoke, tmp_path):
@@ -48,7 +48,7 @@ def test_folder_that_cannot_be_made_is_told_before_the_benchmark(invoke, tmp_pat
     result = invoke("bench", "codecs", "--corpus", "small", "--out", tmp_path / "file" / "there" / "x")
 
     assert result.code == 2
-    assert f"{tmp_path}/file is no folder" in " ".join(result.err.split())
+    assert f"{tmp_path}/file is not a folder" in " ".join(result.err.split())
 
 
 def test_unwritable_folder_takes_what_can_be_made(tmp_path):

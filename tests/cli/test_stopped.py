@@ -32,7 +32,7 @@ def expect_stopped(process, within_s: float = 60) -> None:
     out, err = process.communicate(timeout=within_s)
     assert (process.returncode, out) == (3, b""), err
     assert err.decode().splitlines()[-1] == (
-        "schemaless: stopped; what was written is kept, and the same command can be run again"
+        "schemaless: stopped; completed writes are kept, and the same command can be run again"
     )
 
 

@@ -35,8 +35,8 @@ def test_an_index_is_created_filled_asked_and_dropped(
     }
     assert "there is no index yet" in admin("status").out
     made = admin("create", "trips", *FIELDS)
-    assert ("index trips is made, number 1: backfilling" in made.out, made.code) == (True, 0)
-    assert "for the roles follow, app and admin again" in made.err
+    assert ("index trips created, number 1: backfilling" in made.out, made.code) == (True, 0)
+    assert "grant the roles follow, app and admin again" in made.err
     again = admin("create", "trips", *FIELDS, "--json").json
     assert (again["created"], again["number"], again["fields"]) == (False, 1, ["client", "at", "status"])
     sql = invoke("grants", "--role", "app", url=admin_url).out
@@ -46,7 +46,7 @@ def test_an_index_is_created_filled_asked_and_dropped(
     assert admin("status", "trips", "--json").json[0]["ids_behind"] == 8
     done = invoke("index", "run", "trips", "--once", url=follow_url)
     assert (done.code, "ready" in done.out) == (0, True), done.err
-    assert "keeping trips (1)" in done.err
+    assert "maintaining trips (1)" in done.err
     monkeypatch.setattr(table_caches, "SELECT_TABLE_CACHE", b"SELECT 5, 1, 5")
     status = admin("status")
     assert "100.0%" in status.out

@@ -152,7 +152,7 @@ def test_mysql_that_does_not_run_here_leads_to_mariadb(archive):
     binary = binaries.unpacked("mysql", report=lines.append)
 
     assert binary.flavour == "mariadb"
-    assert any("mysql-server-core is left aside: " in line for line in lines)
+    assert any("skipping mysql-server-core: " in line for line in lines)
     assert archive.left() == ["mariadb-10.11.9"]
     assert not (archive.cache / "servers/mariadb-10.11.9/usr/sbin/mysqld").exists()
 
@@ -161,7 +161,7 @@ def test_sid_out_of_reach_does_not_lead_to_mariadb(archive):
     """A broken line in the middle is an error: who asked for MySQL does not get MariaDB for it."""
     archive.tools(update=f"case $suites in sid) {OFFLINE};; esac")
 
-    with pytest.raises(LocalServerError, match="cannot be reached while reading the package index of sid"):
+    with pytest.raises(LocalServerError, match=r"cannot reach .* while reading the package index of sid"):
         binaries.unpacked("mysql")
     assert archive.left() == []
 
@@ -181,7 +181,7 @@ def test_no_mysql_anywhere_leads_to_mariadb(archive):
     binary = binaries.unpacked("mysql", report=lines.append)
 
     assert binary.flavour == "mariadb"
-    assert any("taking MariaDB" in line for line in lines)
+    assert any("using MariaDB" in line for line in lines)
 
 
 def test_filled_cache_is_used_offline(archive):
@@ -197,7 +197,9 @@ def test_unreachable_archive_is_a_clear_error(archive):
     """An archive that cannot be reached is named, with what apt said and what to do."""
     archive.tools(update=OFFLINE)
 
-    with pytest.raises(LocalServerError, match=r"http://archive.test/os cannot be reached .*SCHEMALESS_MYSQLD"):
+    with pytest.raises(
+        LocalServerError, match=r"cannot reach the package archive http://archive.test/os .*SCHEMALESS_MYSQLD"
+    ):
         binaries.unpacked("mysql")
     assert archive.left() == []
 
@@ -273,7 +275,9 @@ def test_no_space_is_found_before_fetching(archive, monkeypatch):
     archive.tools(installed_kib=300 * 1024)
     monkeypatch.setattr(space, "free_bytes", lambda folder: 200 * 1024 * 1024)
 
-    with pytest.raises(space.NoSpace, match=r"needs 300 MiB in .*a cache.*, and 200 MiB are free; .*SCHEMALESS_CACHE"):
+    with pytest.raises(
+        space.NoSpace, match=r"needs 300 MiB in .*a cache.*, but only 200 MiB are free; .*SCHEMALESS_CACHE"
+    ):
         binaries.unpacked("mysql")
     assert " download " not in archive.log.read_text()
 
@@ -292,7 +296,7 @@ def test_neither_apt_nor_mysqld_says_what_to_install(archive):
         (archive.path / "bin" / name).unlink()
     archive.monkeypatch.setenv("PATH", str(archive.path / "bin"))
 
-    with pytest.raises(LocalServerError, match=r"no mysql server was found .*no apt-get .*install a server .*MYSQLD"):
+    with pytest.raises(LocalServerError, match=r"no mysql server found .*no apt-get .*install a server .*MYSQLD"):
         next(binaries.candidates("mysql"))
 
 
@@ -300,7 +304,7 @@ def test_sources_of_third_parties_only_say_so(archive, monkeypatch):
     """A machine whose apt sources name no archive of its distribution gets told, not a stranger's packages."""
     monkeypatch.setattr(binaries, "distribution_sources", list)
 
-    with pytest.raises(LocalServerError, match="name no archive of its distribution"):
+    with pytest.raises(LocalServerError, match="have no archive of its distribution"):
         binaries.unpacked("mysql")
 
 
@@ -322,12 +326,12 @@ def test_explicit_program_is_the_only_candidate(archive):
     archive.monkeypatch.setenv("SCHEMALESS_MYSQLD", str(path))
 
     assert [binary.program for binary in binaries.candidates("mysql")] == [path]
-    with pytest.raises(LocalServerError, match=r"mysql 8.4.3, and mariadb was asked for"):
+    with pytest.raises(LocalServerError, match=r"mysql 8.4.3, not mariadb"):
         next(binaries.candidates("mariadb"))
 
     archive.monkeypatch.setenv("SCHEMALESS_MYSQLD", str(path) + "x")
 
-    with pytest.raises(LocalServerError, match="which is no program"):
+    with pytest.raises(LocalServerError, match="which is not a program"):
         next(binaries.candidates("mysql"))
 
 
@@ -413,7 +417,7 @@ def test_up_refuses_a_folder_with_other_content(tmp_path):
     (tmp_path / "thesis.txt").write_text("x")
 
     for call in (servers.up, servers.status, servers.down):
-        with pytest.raises(LocalServerError, match=r"holds something else \(thesis.txt\); choose another --folder"):
+        with pytest.raises(LocalServerError, match=r"contains other files \(thesis.txt\); choose a --folder"):
             call(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
     with pytest.raises(LocalServerError, match="is a file"):
@@ -427,7 +431,7 @@ def test_up_refuses_the_other_flavour(tmp_path):
     state = {"number": 1, "flavour": "mysql", "asked": "mysql", "version": "9.7.4", "command": ["x"], "root": None}
     (tmp_path / "server-1/server.json").write_text(json.dumps({**state, "name": "x", "socket": "/s", "options": []}))
 
-    with pytest.raises(LocalServerError, match=r"holds mysql servers and mariadb was asked for"):
+    with pytest.raises(LocalServerError, match=r"contains mysql servers, not mariadb"):
         servers.up(tmp_path, 1, "mariadb")
 
     (tmp_path / "server-1/server.json").write_text("{")
@@ -447,7 +451,7 @@ def test_up_refuses_a_socket_path_that_is_too_long(tmp_path, monkeypatch):
         starting, "candidates", lambda *_, **__: iter([binaries.Binary("mysql", "9", ("x",), None, "x")])
     )
 
-    with pytest.raises(LocalServerError, match=r"characters, and a socket's path may have 107; set XDG_RUNTIME_DIR"):
+    with pytest.raises(LocalServerError, match=r"bytes, and at most 107 are possible; set XDG_RUNTIME_DIR"):
         servers.up(tmp_path / "f", 1, tied=True)
 
 
@@ -456,7 +460,7 @@ def test_runtime_folder_of_others_is_refused(tmp_path, monkeypatch):
     (tmp_path / "schemaless").mkdir(mode=0o755)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
-    with pytest.raises(LocalServerError, match="others may enter it"):
+    with pytest.raises(LocalServerError, match="is accessible to others"):
         processes.socket_path(tmp_path)
 
 
@@ -467,7 +471,7 @@ def test_up_refuses_other_systems_and_senseless_arguments(tmp_path, monkeypatch)
     with pytest.raises(LocalServerError, match="servers must be 1 to 100, got 0"):
         servers.up(tmp_path / "f", 0)
     monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(LocalServerError, match="need Linux, this is darwin"):
+    with pytest.raises(LocalServerError, match="need Linux, not darwin"):
         servers.up(tmp_path / "f")
     assert not (tmp_path / "f").exists()
 
@@ -484,5 +488,5 @@ def test_commands_on_a_folder_without_servers(tmp_path, command, command_json):
     assert refused.returncode == 1
     assert refused.stdout == ""
     assert len(refused.stderr.splitlines()) == 1
-    assert "holds something else" in refused.stderr
+    assert "contains other files" in refused.stderr
     assert not nothing.exists()

@@ -160,7 +160,7 @@ def test_status_shows_a_replica_that_runs_and_does_not_replicate(pair, pair_fold
     assert (healthy.returncode, healthy.stderr) == (0, "")
     assert stopped.returncode == 1
     assert "not replicating" in stopped.stdout
-    assert "replica 1 of server 1 is not replicating: it is stopped" in stopped.stderr
+    assert "replica 1 of server 1 is not replicating: its replication is stopped" in stopped.stderr
     assert again.returncode == 0
 
     writable = ["SET GLOBAL super_read_only = 0"] * (not mariadb)

@@ -62,7 +62,7 @@ def test_queries_ask_for_what_is_exported():
     both = set(re.findall(r"schemaless_\w+", alerts())) & set(
         re.findall(r"schemaless_\w+", "".join(dashboard_queries()))
     )
-    wanted = (capacity.DAYS, servers.LAG, servers.BREAKER, followers.BEHIND_S, followers.PARKED, followers.SHARDS)
+    wanted = (capacity.DAYS, servers.LAG, servers.BREAKER, followers.LAG_S, followers.PARKED, followers.SHARDS)
     assert both >= {metric.exported for metric in wanted}
 
 

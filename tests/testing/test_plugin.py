@@ -23,7 +23,7 @@ _CACHE = cache_folder()
 
 # Of the other plugins that are installed here none but xdist is wanted, and they take half a second to import.
 OPTIONS = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:docker")
-NO_SERVER = "no server to test on (--schemaless-server names one that runs already): "
+NO_SERVER = "no server to test on (--schemaless-server selects a running one): "
 
 NEW_IN_EACH_TEST = """
 import os, pathlib, uuid, pytest, schemaless

@@ -77,7 +77,7 @@ def test_run_once_calls_each_cell_and_says_where_it_is(start, tmp_path, fresh_st
 
     assert process.returncode == 1, err
     assert '"stands": true' in out
-    assert "trigger keep is new, and begins at the beginning of 4 shards" in err
+    assert "trigger keep is new; it starts at the beginning of 4 shards" in err
     # At least once: while two processes share shards out, one may call a cell again that the other was at.
     assert set((tmp_path / "kept").read_text().split()) == set(map(str, rows))
     status = call("status", "keep", "--json")
@@ -85,7 +85,7 @@ def test_run_once_calls_each_cell_and_says_where_it_is(start, tmp_path, fresh_st
     shown = call("status")
     assert "keep: running, cells of column BASE, by 0 workers" in shown.out
     assert "shard 1 stopped: ValueError: no such fare" in shown.err
-    assert "no worker runs it now" in shown.err
+    assert "no worker is running it" in shown.err
     parked = call("parked", "keep")
     assert f"({bad[0].key.row_key}, BASE, 1)" in parked.out
     assert call("parked", "keep", "--json").json[0]["added_id"] == bad[0].added_id
@@ -97,7 +97,7 @@ def test_run_once_calls_each_cell_and_says_where_it_is(start, tmp_path, fresh_st
     assert call("skip", "keep", "--shards", 1, "--added-id", 99_999).code == 2
     assert "1 parked cells of keep are skipped" in call("skip", "keep", *one, "--execute").out
     assert "keep has no parked cells" in call("parked", "keep").out
-    assert "1 shards had stopped" in call("resume", "keep").out
+    assert "1 stopped shards were restarted" in call("resume", "keep").out
     assert "keep is paused" in call("pause", "keep").out
     assert call("status", "keep", "--json").json["wanted"] == "paused"
     assert call("reset", "keep", "--from-beginning", "--json").json["reset"] is False
