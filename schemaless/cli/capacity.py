@@ -389,7 +389,7 @@ def report(
     one report covers all of them, including disks that they share; --url is then not needed.
 
     \b
-      price_per_tb = 90                      # of 1,000 GB of disk, in any currency
+      price_per_tb = 90            # of 1,000 GB of disk, in any currency
       [datastores]
       trips = "mysql://app@db-1:3306/trips"  # or a name in the configuration
       [scenarios."a busy year"]
