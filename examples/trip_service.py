@@ -1,6 +1,6 @@
-"""Trip service: write, change and read trips and their history, and import batches.
+"""Trip service on asyncio: write, change and read trips and their history, and import batches.
 
-    pip install fastapi uvicorn
+    pip install 'schemaless-store[async]' fastapi uvicorn
     SCHEMALESS_URL=mezzanine uvicorn trip_service:app        a URL, or a name in the configuration
 
 A change writes a new version instead of updating in place. A version is written only once, so two clients that change
@@ -19,7 +19,7 @@ from uuid import UUID
 from fastapi import Depends, FastAPI, HTTPException, Request
 from pydantic import BaseModel, Field
 
-import schemaless
+import schemaless.aio
 
 COLUMN = "TRIP"
 
@@ -49,8 +49,8 @@ class Imported(BaseModel):
 
 @asynccontextmanager
 async def opened(app: FastAPI) -> AsyncIterator[None]:
-    """Open one datastore and share it between the server's threads."""
-    with schemaless.connect(os.environ["SCHEMALESS_URL"]) as store:
+    """Open one datastore in the server's event loop, for all requests, and close it at the end."""
+    async with await schemaless.aio.connect(os.environ["SCHEMALESS_URL"]) as store:
         app.state.store = store
         yield
 
@@ -58,13 +58,12 @@ async def opened(app: FastAPI) -> AsyncIterator[None]:
 app = FastAPI(title="Trips", lifespan=opened)
 
 
-def the_store(request: Request) -> schemaless.Datastore:
+async def the_store(request: Request) -> schemaless.aio.AsyncDatastore:
     """Return the open datastore."""
-    return cast("schemaless.Datastore", request.app.state.store)
+    return cast("schemaless.aio.AsyncDatastore", request.app.state.store)
 
 
-Store = Annotated[schemaless.Datastore, Depends(the_store)]
-# Handlers are plain functions, so FastAPI runs each in a thread: the store's calls block, and threads may share it.
+Store = Annotated[schemaless.aio.AsyncDatastore, Depends(the_store)]
 
 
 def shown(cell: schemaless.Cell) -> Version:
@@ -73,10 +72,10 @@ def shown(cell: schemaless.Cell) -> Version:
 
 
 @app.put("/trips/{trip_id}/versions/{version}")
-def put(trip_id: UUID, version: int, trip: Trip, store: Store) -> dict[str, bool]:
+async def put(trip_id: UUID, version: int, trip: Trip, store: Store) -> dict[str, bool]:
     """Write a version of a trip: 1 for a new trip, else the version after the one that the client read."""
     try:
-        written = store.put_cell(trip_id, COLUMN, version, trip.model_dump())
+        written = await store.put_cell(trip_id, COLUMN, version, trip.model_dump())
     except schemaless.CellConflict as conflict:
         stored = shown(conflict.stored).model_dump(mode="json")
         raise HTTPException(409, {"error": "somebody else wrote this version", "stored": stored}) from None
@@ -86,26 +85,26 @@ def put(trip_id: UUID, version: int, trip: Trip, store: Store) -> dict[str, bool
 
 
 @app.get("/trips/{trip_id}")
-def latest(trip_id: UUID, store: Store) -> Version:
+async def latest(trip_id: UUID, store: Store) -> Version:
     """Read the latest version of a trip."""
-    cell = store.get_cell_latest(trip_id, COLUMN)
+    cell = await store.get_cell_latest(trip_id, COLUMN)
     if cell is None:
         raise HTTPException(404, "no such trip")
     return shown(cell)
 
 
 @app.get("/trips/{trip_id}/history")
-def history(trip_id: UUID, store: Store, limit: Annotated[int, Field(ge=1, le=100)] = 20) -> list[Version]:
+async def history(trip_id: UUID, store: Store, limit: Annotated[int, Field(ge=1, le=100)] = 20) -> list[Version]:
     """Read the versions of a trip, newest first."""
-    return [shown(cell) for cell in store.get_versions(trip_id, COLUMN, limit=limit)]
+    return [shown(cell) async for cell in store.get_versions(trip_id, COLUMN, limit=limit)]
 
 
 @app.post("/trips")
-def import_trips(trips: dict[UUID, Trip], store: Store) -> Imported:
+async def import_trips(trips: dict[UUID, Trip], store: Store) -> Imported:
     """Write many new trips; trips that already exist with the same document count as written."""
     cells = [schemaless.NewCell(trip_id, COLUMN, 1, trip.model_dump()) for trip_id, trip in trips.items()]
     try:
-        puts = store.put_cells(cells)
+        puts = await store.put_cells(cells)
     except schemaless.BatchError as problem:
         # Each shard is one transaction, so what was written is known: the client sends the rest again.
         failed: list[Any] = [str(key.row_key) for key in problem.not_written]

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
+    from schemaless.aio.datastore import AsyncDatastore
+
 CALLS: Final = (
     "put_cell",
     "put_cells",
@@ -87,7 +89,7 @@ class _Tally:
 
 
 def instrument(
-    store: Datastore,
+    store: Datastore | AsyncDatastore,
     *,
     spans: bool = True,
     tracer_provider: TracerProvider | None = None,
@@ -98,7 +100,8 @@ def instrument(
     Calling it again has no effect. Without OpenTelemetry it does nothing, so an application can always call it.
 
     Args:
-        store: an open datastore.
+        store: an open datastore. Spans of the asyncio client are children of the task's current span, and end when the
+            call ends or is cancelled.
         spans: whether each call also creates a span. Metrics add less than 1 % to a get; the cost of a span depends on
             the SDK.
         tracer_provider: the tracer provider; defaults to the application's global one.
@@ -109,6 +112,9 @@ def instrument(
     """
     if not available():
         return False
+    if not isinstance(store, Datastore):
+        # The asyncio client makes the calls of the datastore inside it.
+        store = store._store  # noqa: SLF001
     if CALLS[0] in vars(store):
         return True
     from opentelemetry import context, metrics, trace

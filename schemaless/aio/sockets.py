@@ -33,6 +33,8 @@ class _Suspending:
     _waiter: asyncio.Future[Any] | None = None
     _target: Any = None
     _unread = 0
+    _has_sent = False
+    """True from a statement until its reply is awaited."""
     _timer: asyncio.TimerHandle | None = None
     _deadline_s = 0.0
 
@@ -47,18 +49,24 @@ class _Suspending:
 
     def recv_into(self, buffer: Any, *limits: int) -> int:
         while True:
-            try:
-                return super().recv_into(buffer, *limits)  # type: ignore[misc,no-any-return]
-            except _BLOCKED:
-                pass
-            except ssl.SSLWantWriteError:
-                self._wait_writable()
-                continue
+            if self._has_sent:
+                # The reply is not there yet. If it were, a task that makes one call after the other would never let
+                # another one run.
+                self._has_sent = False
+            else:
+                try:
+                    return super().recv_into(buffer, *limits)  # type: ignore[misc,no-any-return]
+                except _BLOCKED:
+                    pass
+                except ssl.SSLWantWriteError:
+                    self._wait_writable()
+                    continue
             received = self._receive(buffer)
             if received is not None:
                 return received
 
     def sendall(self, data: Any, flags: int = 0) -> None:
+        self._has_sent = True
         rest = memoryview(data).cast("B")
         while True:
             try:
@@ -86,15 +94,20 @@ class _Suspending:
             raise OSError(code, os.strerror(code))
 
     def do_handshake(self, block: bool = False) -> None:
-        while True:
-            try:
-                super().do_handshake(block)  # type: ignore[misc]
-            except ssl.SSLWantReadError:
-                self._receive(None)
-            except ssl.SSLWantWriteError:
-                self._wait_writable()
-            else:
-                return
+        try:
+            while True:
+                try:
+                    super().do_handshake(block)  # type: ignore[misc]
+                except ssl.SSLWantReadError:
+                    self._receive(None)
+                except ssl.SSLWantWriteError:
+                    self._wait_writable()
+                else:
+                    return
+        except BaseException:
+            # The driver does not have the socket yet, and the ssl module closes it only after an error of its own.
+            self.close()  # type: ignore[attr-defined]
+            raise
 
     def detach(self) -> int:
         self._leave_loop()

@@ -6,13 +6,14 @@ pytest imports it in every run in an environment with schemaless, so it imports 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from schemaless.aio.datastore import AsyncDatastore
     from schemaless.datastore import Datastore
     from schemaless.testing.datastores import Datastores
 
@@ -81,6 +82,23 @@ def schemaless_datastore(schemaless_url: str) -> Iterator[Datastore]:
 
     with connect(schemaless_url) as opened:
         yield opened
+
+
+@pytest.fixture
+def schemaless_async_datastore(schemaless_url: str) -> Callable[[], AbstractAsyncContextManager[AsyncDatastore]]:
+    """A function that opens the datastore named by ``schemaless_url``, to be used with ``async with``.
+
+    A function, because an asyncio datastore belongs to the event loop that opens it, which is the test's.
+    """
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[AsyncDatastore]:
+        from schemaless.aio.opening import connect
+
+        async with await connect(schemaless_url) as store:
+            yield store
+
+    return opened
 
 
 @contextmanager

@@ -26,14 +26,19 @@ OPTIONS = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:dock
 NO_SERVER = "no server to test on (--schemaless-server selects a running one): "
 
 NEW_IN_EACH_TEST = """
-import os, pathlib, uuid, pytest, schemaless
+import asyncio, os, pathlib, uuid, pytest, schemaless
+
+async def through_asyncio(opened):
+    async with opened() as store:
+        assert await store.get_row(uuid.uuid4()) == {}
 
 @pytest.mark.parametrize("number", range(6))
-def test_new(schemaless_datastore, schemaless_url, schemaless_servers, number):
+def test_new(schemaless_datastore, schemaless_async_datastore, schemaless_url, schemaless_servers, number):
     assert schemaless_datastore.shard_count == 3
     assert schemaless_datastore.put_cell(uuid.uuid4(), "BASE", 1, {}).added_id == 1
     with schemaless.connect(schemaless_url) as store:
         assert store.name == schemaless_datastore.name
+    asyncio.run(through_asyncio(schemaless_async_datastore))
     with pathlib.Path("seen").open("a") as file:
         print(os.getpid(), *schemaless_servers, file=file)
 """

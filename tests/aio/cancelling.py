@@ -1,0 +1,208 @@
+"""Calls that are cancelled at each of their awaits, and whether the datastore is then as good as before."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from schemaless import NewCell, NewStoredCell
+from schemaless.aio import AsyncDatastore
+from schemaless.codec.envelope import encode_body
+from schemaless.internals import internals_of
+
+BATCH: Final = 6
+_rows = itertools.count(1)
+
+
+def new_row() -> uuid.UUID:
+    """Return a row_key that no other call has; the same ones in each run."""
+    return uuid.uuid5(uuid.NAMESPACE_OID, f"cancelled {next(_rows)}")
+
+
+class _Cancelling:
+    """Runs a coroutine in the current task, and cancels the task at the await of a number, from 1.
+
+    Attributes:
+        awaits: number of awaits so far.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], at: int, late: bool) -> None:
+        self._coroutine = coroutine
+        self._at = at
+        self._late = late
+        self.awaits = 0
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        task = asyncio.current_task()
+        assert task is not None
+        step: Callable[[], Any] = lambda: self._coroutine.send(None)  # noqa: E731
+        while True:
+            try:
+                awaited = step()
+            except StopIteration as end:
+                return end.value
+            self.awaits += 1
+            if self.awaits == self._at:
+                if self._late and awaited is not None:
+                    # When the reply is there, and the task has not been resumed yet.
+                    awaited.add_done_callback(lambda _: task.cancel())
+                else:
+                    task.cancel()
+            try:
+                value = yield awaited
+            except BaseException as error:  # noqa: BLE001 - passed on
+                step = lambda error=error: self._coroutine.throw(error)  # type: ignore[misc]  # noqa: E731
+            else:
+                step = lambda value=value: self._coroutine.send(value)  # type: ignore[misc]  # noqa: E731
+
+
+async def awaits_of(coroutine: Coroutine[Any, Any, Any]) -> int:
+    """Run a coroutine and return the number of its awaits."""
+    whole = _Cancelling(coroutine, 0, False)
+    await whole
+    return whole.awaits
+
+
+async def cancelled_at(coroutine: Coroutine[Any, Any, Any], at: int, *, late: bool) -> bool:
+    """Run a coroutine in a task that is cancelled at an await; return whether it was.
+
+    Args:
+        coroutine: the call.
+        at: number of the await.
+        late: cancel when the awaited future is done, rather than at once.
+    """
+
+    async def run() -> None:
+        await _Cancelling(coroutine, at, late)
+
+    task = asyncio.ensure_future(run())
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
+    return task.cancelled()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call.
+
+    Attributes:
+        name: the method.
+        call: makes the call.
+        settle: checks what the call may have left, and settles it.
+    """
+
+    name: str
+    call: Callable[[], Coroutine[Any, Any, Any]]
+    settle: Callable[[], Awaitable[None]]
+
+
+async def drain(items: AsyncIterator[Any]) -> list[Any]:
+    """Return all items."""
+    return [item async for item in items]
+
+
+async def _nothing() -> None:
+    pass
+
+
+def cases(store: AsyncDatastore, rows: list[uuid.UUID], index: Any = None) -> list[Callable[[], Case]]:
+    """Return makers of one case for each method that contacts servers; each call of a maker writes to rows of its own.
+
+    Args:
+        store: the datastore.
+        rows: rows with the cell BASE 1.
+        index: an index whose shard field is BASE.client, if there is one.
+    """
+
+    def reads(name: str, call: Callable[[], Coroutine[Any, Any, Any]]) -> Callable[[], Case]:
+        return lambda: Case(name, call, _nothing)
+
+    def put_cell() -> Case:
+        key, body = (new_row(), "BASE", 1), {"text": "x" * 3000}
+
+        async def settle() -> None:
+            before = await store.get_cell(*key)
+            assert before is None or before.body == body
+            put = await store.put_cell(*key, body)
+            assert put.created or before is None or put.added_id == before.added_id
+            assert [cell.ref_key async for cell in store.get_versions(*key[:2])] == [1]
+
+        return Case("put_cell", lambda: store.put_cell(*key, body), settle)
+
+    def batch(name: str) -> Callable[[], Case]:
+        def put() -> Case:
+            keys = [(new_row(), "BASE", 1) for _ in range(BATCH)]
+            if name == "put_cells":
+                call = lambda: store.put_cells([NewCell(*key, {"n": 1}) for key in keys])  # noqa: E731
+            else:
+                body = encode_body({"n": 1})
+                call = lambda: store.put_stored_cells([NewStoredCell(*key, body) for key in keys])  # noqa: E731
+
+            async def settle() -> None:
+                of_shard: dict[int, list[tuple[uuid.UUID, str]]] = {}
+                for row, column, _ in keys:
+                    of_shard.setdefault(await store.shard_of(row), []).append((row, column))
+                for pairs in of_shard.values():
+                    assert len(await store.get_cells_latest(pairs)) in (0, len(pairs)), "half of a shard's cells"
+                await call()
+                assert len(await store.get_cells_latest([key[:2] for key in keys])) == BATCH
+
+            return Case(name, call, settle)
+
+        return put
+
+    def append_cell() -> Case:
+        row = new_row()
+
+        async def settle() -> None:
+            # A COMMIT that was sent may take effect after the connection has been closed.
+            put = await store.append_cell(row, "LOG", {"n": 2})
+            assert put.key.ref_key in (1, 2)
+            bodies = [cell.body async for cell in store.get_versions(row, "LOG", descending=False)]
+            assert bodies in ([{"n": 2}], [{"n": 1}, {"n": 2}])
+
+        return Case("append_cell", lambda: store.append_cell(row, "LOG", {"n": 1}), settle)
+
+    found = [
+        put_cell,
+        batch("put_cells"),
+        batch("put_stored_cells"),
+        append_cell,
+        reads("get_cell", lambda: store.get_cell(rows[0], "BASE", 1)),
+        reads("get_cell_latest", lambda: store.get_cell_latest(rows[0], "BASE")),
+        reads("get_cells_latest", lambda: store.get_cells_latest([(row, "BASE") for row in rows])),
+        reads("get_row", lambda: store.get_row(rows[0])),
+        reads("column_names", lambda: store.column_names(rows[0])),
+        reads("get_versions", lambda: drain(store.get_versions(rows[0], "BASE"))),
+        reads("get_cells_for_shard", lambda: store.get_cells_for_shard(0)),
+        reads("iter_shard", lambda: drain(store.iter_shard(0, limit=50))),
+        reads("end_of_shard", lambda: store.end_of_shard(0)),
+        reads("scan_shard", lambda: drain(store.scan_shard(0))),
+    ]
+    if index is not None:
+        found += [
+            reads("query", lambda: index.query(client=uuid.UUID(int=1))),
+            reads("wait", lambda: index.wait(rows[0])),
+        ]
+    return found
+
+
+def check_pools(store: AsyncDatastore) -> None:
+    """Check that no call holds anything: each slot is free, and each open connection is idle and in order."""
+    pools = internals_of(store).shards.pools
+    for pool in pools._pools.values():
+        assert pool.slots.free() == pool.options.pool_size, "a slot is lost"
+        assert not [connection for connection in pool.idle if connection.busy or connection.unfinished]
+        opened = [raw for raw in pool.opened if raw._sock is not None]
+        assert len(opened) == len(pool.idle), "a connection is open that no call and no pool has"
+
+
+async def check_reads(store: AsyncDatastore, rows: list[uuid.UUID]) -> None:
+    """Check that each connection that is kept gives each caller its own reply."""
+    cells = await asyncio.gather(*(store.get_cell(row, "BASE", 1) for row in rows))
+    assert [cell.row_key if cell else None for cell in cells] == rows
