@@ -14,7 +14,7 @@ stamp=$venv/installed-from
 log=$venv/install.log
 native_stamp=$venv/native-from
 native_log=$venv/native.log
-extras='.[async,fast,cli,metrics,telemetry,dask,report,bench,export,test]'
+extras='.[async,fast,cli,metrics,status,telemetry,dask,report,bench,export,test]'
 
 fail() {
     echo "make: $*" >&2

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from schemaless.errors import AccessDenied, SchemalessError
-from schemaless.failover.change import Change, opened
+from schemaless.failover.change import opened
 from schemaless.failover.promotion import held_claim, last_claim
 from schemaless.failover.semi_sync import SemiSync, semi_sync
 from schemaless.schema.engines import setting_faults
 from schemaless.topology.model import Cluster, Topology
 from schemaless.topology.replication import is_read_only
 from schemaless.wire.node import Node
+from schemaless.wire.pool import NodePool
 from schemaless.wire.secret import Secret
 
 
@@ -84,20 +85,32 @@ def node_states(url: str) -> tuple[Topology, list[NodeState]]:
     address = Secret(url)
     del url
     with opened(address) as change:
-        states = [_state(change, cluster, node) for cluster in change.topology.clusters for node in cluster.nodes]
+        name = change.topology.name
+        states = [
+            node_state(change.pool(node), name, cluster, node)
+            for cluster in change.topology.clusters
+            for node in cluster.nodes
+        ]
         return change.topology, states
 
 
-def _state(change: Change, cluster: Cluster, node: Node) -> NodeState:
-    pool = change.pool(node)
+def node_state(pool: NodePool, datastore: str, cluster: Cluster, node: Node) -> NodeState:
+    """Return the state of a node; it does not raise if the node does not answer.
+
+    Args:
+        pool: connections to the node.
+        datastore: name of the datastore.
+        cluster: the node's cluster, according to the catalog.
+        node: the node.
+    """
     is_primary = node.role == "primary"
     try:
         version = pool.run(lambda connection: connection.version)
         claim, last = None, cluster.epoch
         try:
-            last = last_claim(pool, change.topology.name, cluster.name)
+            last = last_claim(pool, datastore, cluster.name)
             if is_primary and cluster.epoch:
-                claim = held_claim(pool, change.topology.name, cluster.name)
+                claim = held_claim(pool, datastore, cluster.name)
         except AccessDenied:
             # Accounts created before claims existed lack the privilege; that matters only if a claim is required.
             if cluster.epoch:

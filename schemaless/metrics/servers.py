@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
 
 from schemaless.datastore import Datastore
 from schemaless.errors import ServerError
@@ -17,6 +17,7 @@ from schemaless.internals import internals_of
 from schemaless.metrics.metric import Collector, Metric, Read, Sample
 from schemaless.topology.model import Cluster
 from schemaless.topology.replica_position import gtid_position, wait_for_gtid
+from schemaless.topology.shards import Shards
 from schemaless.wire.node import Node
 from schemaless.wire.parallel import on_servers
 from schemaless.wire.pool import NodePool, PoolOptions
@@ -25,8 +26,8 @@ from schemaless.wire.sql.sessions import SELECT_ONE
 _EVERY_S: Final = 5.0
 _WAIT_S: Final = 0.05
 """Time that a replica waits for a GTID position, in seconds; 0 would mean no timeout."""
-_KEPT: Final = 720
-"""Number of recorded positions, one hour's worth. A replica with a greater lag shows an hour."""
+_KEPT: Final = 1_800
+"""Number of recorded positions, at least an hour's worth. A replica with a greater lag shows that of the oldest one."""
 _OPTIONS: Final = PoolOptions(connect_timeout_s=2, read_timeout_s=2, write_timeout_s=2, pool_size=1, pool_timeout_s=2)
 
 UP: Final = Metric("server_up", "1 if the server answers, else 0.", ("cluster", "role", "server"))
@@ -42,11 +43,64 @@ LAG: Final = Metric(
 )
 
 
+class Lag(NamedTuple):
+    """Replication lag; ``is_minimum`` if the replica was behind at the first reading already."""
+
+    seconds: float
+    is_minimum: bool
+
+
+class ReplicaLag:
+    """Measures the lag of replicas by GTIDs; nothing is written for it.
+
+    Args:
+        pool_for: returns the connections to a server.
+    """
+
+    def __init__(self, pool_for: Callable[[Node], NodePool]) -> None:
+        self._pool_for = pool_for
+        self._moments: dict[Node, deque[tuple[float, str]]] = {}
+        self._caught_up: set[Node] = set()
+
+    def note_primary(self, cluster: Cluster) -> None:
+        """Record what the primary has committed now, for each of its replicas."""
+        try:
+            position = self._pool_for(cluster.primary).run(gtid_position)
+        except ServerError:
+            return  # it does not answer, or writes no GTIDs
+        now_s = time.monotonic()
+        for replica in cluster.replicas:
+            self._moments.setdefault(replica, deque(maxlen=_KEPT)).append((now_s, position))
+
+    def of(self, replica: Node) -> Lag | None:
+        """Return how long ago the primary had the oldest thing that has not arrived; None if that is unknown.
+
+        Raises:
+            ServerError: the replica does not answer.
+        """
+        moments = self._moments.get(replica)
+        if not moments:
+            return None
+        pool = self._pool_for(replica)
+        while moments:
+            at_s, position = moments[0]
+            if not pool.run(lambda connection, position=position: wait_for_gtid(connection, position, _WAIT_S)):  # type: ignore[misc]
+                return Lag(time.monotonic() - at_s, replica not in self._caught_up)
+            self._caught_up.add(replica)
+            moments.popleft()
+        return Lag(0.0, False)
+
+
+def probe_pool(shards: Shards, node: Node) -> NodePool:
+    """Return a pool that gives up soon, so that a server that is down does not delay the others."""
+    return shards.new_pool(node, _OPTIONS)
+
+
 class _Servers:
     def __init__(self, store: Datastore) -> None:
         self._internals = internals_of(store)
         self._pools: dict[Node, NodePool] = {}
-        self._moments: dict[Node, deque[tuple[float, str]]] = {}
+        self._lag = ReplicaLag(self._pool)
 
     def read(self) -> Iterator[Sample]:
         clusters = self._internals.shards.topology.clusters
@@ -57,40 +111,19 @@ class _Servers:
         primary = self._pool(cluster.primary)
         answers = _answers(primary)
         samples = _of_server(answers, primary, cluster, "primary")
-        position = None
         if answers and cluster.replicas:
-            try:
-                position = primary.run(gtid_position)
-            except ServerError:
-                position = None  # without GTIDs, the lag is unknown
-        now_s = time.monotonic()
+            self._lag.note_primary(cluster)
         for replica in cluster.replicas:
             answers = _answers(self._pool(replica))
             samples += _of_server(answers, self._pool(replica), cluster, "replica")
-            moments = self._moments.setdefault(replica, deque(maxlen=_KEPT))
-            if position is not None:
-                moments.append((now_s, position))
-            if answers and (lag_s := self._lag_s(replica, moments)) is not None:
-                samples.append(LAG.at(lag_s, cluster.name, replica))
+            if answers and (lag := self._lag.of(replica)) is not None:
+                samples.append(LAG.at(lag.seconds, cluster.name, replica))
         return samples
 
-    def _lag_s(self, replica: Node, moments: deque[tuple[float, str]]) -> float | None:
-        """Return the age of the oldest position that has not been reached; None if it is unknown."""
-        if not moments:
-            return None
-        pool = self._pool(replica)
-        while moments:
-            at_s, position = moments[0]
-            if not pool.run(lambda connection, position=position: wait_for_gtid(connection, position, _WAIT_S)):  # type: ignore[misc]
-                return time.monotonic() - at_s
-            moments.popleft()
-        return 0.0
-
     def _pool(self, node: Node) -> NodePool:
-        """Return a pool with short timeouts, so that a server that is down delays no other."""
         pool = self._pools.get(node)
         if pool is None:
-            pool = self._pools[node] = self._internals.shards.new_pool(node, _OPTIONS)
+            pool = self._pools[node] = probe_pool(self._internals.shards, node)
         return pool
 
 

@@ -1,0 +1,103 @@
+"""``schemaless status``: what needs attention, in the terminal, as JSON, or as a page that updates itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from importlib.util import find_spec
+from typing import Final, NoReturn
+
+import click
+
+from schemaless.cli.options import url_option
+from schemaless.errors import InvalidInput
+from schemaless.events import Advanced
+from schemaless.opening import connect
+from schemaless.status.collector import Collector
+from schemaless.status.model import Status, status_json
+from schemaless.status.text import print_status
+from schemaless.terminal.output import EXIT_FAILED, ReadOnlyCommand, json_option, note, print_json, progress
+
+_TIMEOUT_S: Final = 2.0
+_READ_TIMEOUT_S: Final = 10.0
+
+
+@click.command(cls=ReadOnlyCommand)
+@url_option
+@click.option("--watch", is_flag=True, help="Show the status again every two seconds, until Ctrl-C.")
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    help="Serve a page that updates itself, until Ctrl-C, such as 127.0.0.1:9465; port 0 takes a free one.",
+)
+@click.option(
+    "--remote",
+    is_flag=True,
+    help="Permit --listen on an address that other machines can reach. Clients need the token in "
+    "SCHEMALESS_STATUS_TOKEN, or else the one that is printed.",
+)
+@json_option
+def status(url: str, watch: bool, listen: str | None, remote: bool, as_json: bool) -> int:
+    """Show what needs attention: servers, jobs, triggers, indexes and disks.
+
+    Each finding comes with the command that fixes it or shows more. The days until disks are full are forecast from
+    the measurements that 'schemaless capacity measure' has saved. The account needs the role measure.
+
+    With --listen, the same is a web page, and /status.json has it for programs. It needs the extra [status]. Nothing
+    can be changed there, and it shows no document, key or password.
+
+    \b
+    Examples:
+      schemaless status
+      schemaless status --watch
+      schemaless status --listen 127.0.0.1:9465
+      schemaless status --json
+
+    Exit status: 0 if there is no fault, else 1. Notices do not count.
+    """
+    if listen is not None:
+        if watch or as_json:
+            raise click.UsageError("--listen serves a page; leave out --watch and --json (the page has /status.json)")
+        _serve(url, listen, remote)
+    with connect(url, connect_timeout_s=_TIMEOUT_S, read_timeout_s=_READ_TIMEOUT_S) as store:
+        if watch:
+            with Collector(store) as collector:
+                while True:
+                    _show(collector.status(), as_json, clear=sys.stdout.isatty() and not as_json)
+                    time.sleep(2)
+        collector = Collector(store)
+        try:
+            with progress("reading", len(collector.parts), "parts") as listener:
+                found = collector.collect(lambda: listener(Advanced()))
+        finally:
+            collector.close()
+    _show(found, as_json)
+    return EXIT_FAILED if found.faults else 0
+
+
+def _serve(url: str, listen: str, remote: bool) -> NoReturn:
+    if find_spec("starlette") is None or find_spec("uvicorn") is None:
+        raise InvalidInput("--listen needs Starlette and uvicorn; install schemaless-store with the extra [status]")
+    from schemaless.status.serve import address, listening_socket, serve  # with the extra only
+
+    at = address(listen, remote=remote, token=os.environ.get("SCHEMALESS_STATUS_TOKEN"))
+    with (
+        listening_socket(at) as listener,
+        connect(url, connect_timeout_s=_TIMEOUT_S, read_timeout_s=_READ_TIMEOUT_S) as store,
+    ):
+        host = f"[{at.host}]" if ":" in at.host else at.host
+        token = "" if at.token is None else f"?token={at.token}"
+        note(f"status of {store.name} on http://{host}:{listener.getsockname()[1]}/{token}, until Ctrl-C")
+        with Collector(store) as collector:
+            serve(collector, listener, at.token)
+    raise KeyboardInterrupt
+
+
+def _show(found: Status, as_json: bool, *, clear: bool = False) -> None:
+    if as_json:
+        print_json(status_json(found))
+        return
+    if clear:
+        click.clear()
+    print_status(found)

@@ -1,0 +1,89 @@
+"""Reads the newest capacity measurement and, once for each, forecasts from all of them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from datetime import UTC, datetime
+
+from schemaless.capacity import history
+from schemaless.capacity.disks import disks_of
+from schemaless.capacity.measurement import Measurement
+from schemaless.capacity.report import NO_CODEC_TRIALS, CapacityReport
+from schemaless.datastore import Datastore
+from schemaless.errors import InvalidInput
+from schemaless.pages.capacity_words import answer, days_text
+from schemaless.status.model import CapacityView, DiskView
+
+
+class CapacityReader:
+    """Reads measurements from the catalog.
+
+    Args:
+        store: the datastore.
+    """
+
+    def __init__(self, store: Datastore) -> None:
+        self._store = store
+        self._seen: tuple[int, ...] = ()
+        self._view: CapacityView | None = None
+
+    def __call__(self) -> CapacityView | None:
+        """Return the newest measurement with its forecast; None if there is none."""
+        kept = tuple(each.sample_id for each in history.kept(self._store))
+        if kept != self._seen:  # a forecast takes seconds of CPU: one for each new measurement
+            measurements = history.read(self._store, kept)
+            self._view = _view(measurements) if measurements else None
+            self._seen = kept
+        return self._view
+
+
+def _view(measurements: list[Measurement]) -> CapacityView:
+    from schemaless.capacity.reporting import assemble_report  # it imports NumPy
+
+    newest = measurements[-1]
+    problem: str | None = None
+    report: CapacityReport | None = None
+    try:
+        report = assemble_report(measurements, NO_CODEC_TRIALS, datetime.now(UTC))
+    except InvalidInput as missing:  # the extra [report] is not installed
+        problem = str(missing)
+    first = None if report is None else answer(report.now)
+    return CapacityView(
+        measured_at=newest.taken_at,
+        measurements=len(measurements),
+        answer="unknown" if first is None else first.days,
+        detail="" if first is None else first.detail,
+        disks=tuple(_disks(newest, report)),
+        warnings=() if report is None else report.warnings,
+        problem=problem,
+    )
+
+
+def _disks(newest: Measurement, report: CapacityReport | None) -> list[DiskView]:
+    bodies: Counter[str] = Counter()
+    for group in newest.groups:
+        bodies[group.cluster] += round(group.body_bytes.mid)
+    outlooks = {} if report is None else {outlook.disk: outlook for outlook in report.now.disks}
+    views = []
+    for disk in disks_of(newest):
+        outlook = outlooks.get(disk.name)
+        days = None if outlook is None else outlook.days
+        views.append(
+            DiskView(
+                name=disk.name,
+                body_bytes=sum(bodies[cluster] for cluster in disk.clusters),
+                file_bytes=disk.file_bytes,
+                disk_bytes=disk.disk_bytes,
+                free_bytes=disk.free_bytes,
+                days_text="unknown" if outlook is None else days_text(outlook),
+                days=None if days is None else _finite(days.mid),
+                days_low=None if days is None else _finite(days.low_80),
+                days_high=None if days is None else _finite(days.high_80),
+            )
+        )
+    return views
+
+
+def _finite(days: float) -> float | None:
+    return days if math.isfinite(days) else None

@@ -1,0 +1,149 @@
+"""The collector: reads each part of a status at its own interval, and assembles what was read last."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeVar
+
+from schemaless.datastore import Datastore
+from schemaless.errors import SchemalessError
+from schemaless.status.capacity import CapacityReader
+from schemaless.status.findings import findings_of
+from schemaless.status.followers import FollowerReader
+from schemaless.status.jobs import JobReader
+from schemaless.status.model import PartView, Status
+from schemaless.status.servers import ServerReader
+
+T = TypeVar("T")
+
+_SERVERS_S: Final = 2.0
+_JOBS_S: Final = 2.0
+_FOLLOWERS_S: Final = 3.0
+_CAPACITY_S: Final = 60.0
+_REST: Final = 100.0
+"""Rest after reading all shards, as a multiple of the time it took: one percent of a server's core at most."""
+_STOP_WAIT_S: Final = 5.0
+
+
+class Part(Generic[T]):
+    """A part of the status, and what was read of it last.
+
+    Args:
+        name: name of the part.
+        every_s: rest between two readings, in seconds.
+        read: reads it; an error of this package is reported, and leaves the part unknown until the next reading.
+        rest: least rest, as a multiple of the time that the last reading took.
+    """
+
+    def __init__(self, name: str, every_s: float, read: Callable[[], T], *, rest: float = 0.0) -> None:
+        self.name = name
+        self.value: T | None = None
+        self._every_s = every_s
+        self._read = read
+        self._rest = rest
+        self._took_s = 0.0
+        self._read_at: datetime | None = None
+        self._problem: str | None = None
+
+    @property
+    def rest_s(self) -> float:
+        """Rest before the next reading, in seconds."""
+        return max(self._every_s, self._rest * self._took_s)
+
+    def refresh(self) -> None:
+        """Read the part again."""
+        began_s = time.monotonic()
+        problem: str | None = None
+        value: T | None = None
+        try:
+            value = self._read()
+        except SchemalessError as error:
+            problem = str(error)
+        self.value, self._problem = value, problem
+        self._took_s = time.monotonic() - began_s
+        self._read_at = datetime.now(UTC)
+
+    def view(self) -> PartView:
+        """Return when and how the part was read."""
+        return PartView(self.name, self._read_at, round(self.rest_s, 1), self._problem)
+
+
+class Collector:
+    """Collects the status of a datastore: once with ``collect``, or again and again while its ``with`` block lasts.
+
+    Args:
+        store: the datastore. Give it short timeouts, so that a server that hangs is reported soon.
+    """
+
+    def __init__(self, store: Datastore) -> None:
+        self._store = store
+        self._server_reader = ServerReader(store)
+        self._servers = Part("servers", _SERVERS_S, self._server_reader)
+        self._jobs = Part("jobs", _JOBS_S, JobReader(store))
+        self._followers = Part("followers", _FOLLOWERS_S, FollowerReader(store), rest=_REST)
+        self._capacity = Part("capacity", _CAPACITY_S, CapacityReader(store))
+        self._stopped = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def parts(self) -> Sequence[Part[Any]]:
+        """All parts."""
+        return self._servers, self._jobs, self._followers, self._capacity
+
+    def __enter__(self) -> Self:
+        for part in self.parts:
+            thread = threading.Thread(target=self._keep_reading, args=(part,), name=f"status {part.name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join(_STOP_WAIT_S)
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections that the collector opened itself."""
+        self._server_reader.close()
+
+    def collect(self, on_part: Callable[[], None] = lambda: None) -> Status:
+        """Read every part once, at the same time, and return the status.
+
+        Args:
+            on_part: called after each part.
+        """
+        with ThreadPoolExecutor(len(self.parts)) as threads:
+            for _ in threads.map(Part.refresh, self.parts):
+                on_part()
+        return self.status()
+
+    def status(self) -> Status:
+        """Return what was read last; no server is contacted."""
+        now = datetime.now(UTC)
+        clusters, jobs, followers = self._servers.value, self._jobs.value, self._followers.value
+        views = tuple(part.view() for part in self.parts)
+        return Status(
+            datastore=self._store.name,
+            taken_at=now,
+            shards=self._store.shard_count,
+            findings=findings_of(clusters or (), jobs or (), followers or (), self._capacity.value, views, now),
+            clusters=clusters,
+            jobs=jobs,
+            followers=followers,
+            capacity=self._capacity.value,
+            parts=views,
+        )
+
+    def _keep_reading(self, part: Part[Any]) -> None:
+        while True:
+            part.refresh()
+            if self._stopped.wait(part.rest_s):
+                return

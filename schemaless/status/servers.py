@@ -1,0 +1,89 @@
+"""Reads the state of every server: whether it answers, its claim, its lag, and its circuit breaker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from schemaless.datastore import Datastore
+from schemaless.errors import SchemalessError
+from schemaless.failover.states import NodeState, node_state
+from schemaless.internals import internals_of
+from schemaless.metrics.servers import Lag, ReplicaLag, probe_pool
+from schemaless.status.model import ClusterView, NodeView
+from schemaless.topology.model import Cluster
+from schemaless.wire.node import Node
+from schemaless.wire.parallel import on_servers
+from schemaless.wire.pool import NodePool
+
+
+class ServerReader:
+    """Reads all servers, those of different clusters at the same time.
+
+    A server that does not answer costs two seconds at most, and then nothing while its breaker is open.
+
+    Args:
+        store: the datastore.
+    """
+
+    def __init__(self, store: Datastore) -> None:
+        self._shards = internals_of(store).shards
+        self._pools: dict[Node, NodePool] = {}
+        self._lag = ReplicaLag(self._pool)
+
+    def __call__(self) -> tuple[ClusterView, ...]:
+        """Return the clusters as the catalog lists them now; if it does not answer, as it last did."""
+        self._shards.again(self._shards.routing)
+        clusters = self._shards.topology.clusters
+        read = list(on_servers([(cluster.primary, cluster) for cluster in clusters], self._read, 1))
+        return tuple(sorted(read, key=lambda view: [cluster.name for cluster in clusters].index(view.name)))
+
+    def close(self) -> None:
+        """Close all connections."""
+        for pool in self._pools.values():
+            pool.close()
+
+    def _read(self, cluster: Cluster) -> ClusterView:
+        if cluster.replicas:
+            self._lag.note_primary(cluster)
+        shards = len(self._shards.topology.shards_of(cluster.name))
+        return ClusterView(cluster.name, cluster.epoch, shards, tuple(self._nodes(cluster)))
+
+    def _nodes(self, cluster: Cluster) -> Iterator[NodeView]:
+        for node in cluster.nodes:
+            pool = self._pool(node)
+            state = node_state(pool, self._shards.topology.name, cluster, node)
+            lag = self._lag_of(node) if node.role == "replica" and state.error is None else None
+            yield _view(state, lag, breaker_open=pool.breaker.is_open)
+
+    def _lag_of(self, replica: Node) -> Lag | None:
+        try:
+            return self._lag.of(replica)
+        except SchemalessError:  # it stopped answering just now; the next reading reports that
+            return None
+
+    def _pool(self, node: Node) -> NodePool:
+        # Roles change in a failover, addresses stay.
+        address = node.having("primary")
+        if address not in self._pools:
+            self._pools[address] = probe_pool(self._shards, address)
+        return self._pools[address]
+
+
+def _view(state: NodeState, lag: Lag | None, *, breaker_open: bool) -> NodeView:
+    up = state.error is None
+    claim = None
+    if up and state.node.role == "primary":
+        claim = "none required" if not state.epoch else "held" if state.claim == state.epoch else "missing"
+    return NodeView(
+        address=str(state.node),
+        role=state.node.role,
+        up=up,
+        version=state.version,
+        read_only=state.read_only,
+        claim=claim,
+        lag_s=None if lag is None else round(lag.seconds, 1),
+        lag_is_minimum=lag is not None and lag.is_minimum,
+        breaker_open=breaker_open,
+        fault=state.fault,
+        warnings=tuple(state.warnings),
+    )
