@@ -125,7 +125,7 @@ _set_row_key, _set_column_name, _set_ref_key, _set_body, _set_added_id, _set_cre
 class StaleCell(Cell):
     """A cell that ``read_from="available"`` found on a replica.
 
-    It has a class of its own, so that other cells need no flag.
+    A separate class, so that other cells need no flag.
     """
 
     __slots__ = ()

@@ -104,7 +104,7 @@ class CellConflict(SchemalessError):
     """Raised by a put if the cell already exists with a different body; the stored cell was not changed.
 
     Attributes:
-        stored: the cell as it is stored.
+        stored: the stored cell.
         shard: the shard that holds it.
     """
 

@@ -146,6 +146,6 @@ def _has(cluster: Cluster, address: Node) -> bool:
 
 
 def opening_of(store: Datastore) -> Opening:
-    """Return what another process needs to open the same datastore without reading the topology from the catalog."""
+    """Return the data with which another process opens the same datastore without reading the catalog's topology."""
     internals = internals_of(store)
     return Opening(internals.url, internals.shards.pools.options, internals.limits, internals.topology)

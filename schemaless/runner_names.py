@@ -50,5 +50,5 @@ def who() -> str:
     try:
         user = getuser()
     except (KeyError, OSError):
-        user = "somebody"
+        user = "unknown"
     return f"{user}@{socket.gethostname()}"[:200]

@@ -51,7 +51,7 @@ class TableFault(Event):
         server: address of the shard's server.
         table: name of the table.
         name: name of the follower or index, as in the catalog or the table.
-        message: what is wrong, and what to do next.
+        message: the fault and the next step.
         key: key of the parked cell, or None.
         added_id: added_id of the parked cell, or None.
     """

@@ -63,7 +63,7 @@ def disk_usage(
     others is assumed to be constant, as its history is unknown.
 
     Args:
-        disk: The disk as it is now.
+        disk: The current state of the disk.
         history: Growth of each whole day.
         measurements: Oldest first.
     """

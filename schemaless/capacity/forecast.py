@@ -8,7 +8,7 @@ taken within each future, because the errors of its days are correlated.
 
 Every model has a slope: models without one mistake slow growth for a wandering level, and forecast too little.
 
-Pure: needs no server. Needs the extra [report], which is imported when a forecast is made.
+Pure: needs no server. Needs the extra [report], which is imported on the first forecast.
 """
 
 from __future__ import annotations

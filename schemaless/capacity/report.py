@@ -80,7 +80,7 @@ class CapacityReport:
         skew: Distribution of bytes over shards and clusters.
         warnings: Reasons not to rely on the headline figure.
         notes: Caveats to read before using a figure.
-        how: How each kind of figure was obtained, and what is assumed: pairs of term and text.
+        how: Method and assumptions for each kind of figure: pairs of term and text.
     """
 
     made_at: datetime.datetime

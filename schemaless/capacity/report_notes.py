@@ -161,7 +161,7 @@ def _mixed(measurement: Measurement, column: str) -> bool:
 
 
 def how_obtained(measurement: Measurement, codec: str | None) -> tuple[tuple[str, str], ...]:
-    """Return how each kind of figure was obtained, and what is assumed: pairs of term and text."""
+    """Return the method and assumptions for each kind of figure: pairs of term and text."""
     exact = all(group.cells.exact for group in measurement.groups)
     source = "All cells were read, so figures are exact" if exact else "Estimated from a sample of neighbouring cells"
     level = "" if exact else f" Intervals have {measurement.level:.0%} confidence."

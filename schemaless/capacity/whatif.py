@@ -248,7 +248,7 @@ LOST_HOST: Final = "a lost host"
 
 
 def codec_effects(tried: Iterable[ColumnTrial], series: Sequence[Series]) -> list[CodecEffect]:
-    """Express codec trials relative to what is stored now.
+    """Express codec trials relative to the stored bodies.
 
     Columns whose sampled cells are all empty, or too few for an interval, are left out.
     """

@@ -304,7 +304,7 @@ def _line(status: JobStatus) -> str:
 
 
 def _picture(status: JobStatus) -> ProgressLine:
-    """Return one line with the reason for waiting, or the rate; a terminal is too narrow for both."""
+    """Return the live progress line. It shows the reason for waiting or the rate, since there is no room for both."""
     facts = [f"{status.fraction:.1%} of {bytes_text(status.bytes_total)}"]
     for cluster, reason in status.waits[:1]:
         more = f" and {len(status.waits) - 1} more" if len(status.waits) > 1 else ""

@@ -193,7 +193,7 @@ _PREFIXES: Final = (
     (b"\x04\x22\x4d\x18", "an LZ4 frame"),
     (b"BZh", "bzip2"),
     (b"\xfd7zXZ\x00", "xz"),
-    (b"\xef\xbb\xbf", "UTF-8 text behind a byte order mark"),
+    (b"\xef\xbb\xbf", "UTF-8 text with a byte order mark"),
     (b"\xff\xfe\x00\x00", "UTF-32 text"),
     (b"\x00\x00\xfe\xff", "UTF-32 text"),
     (b"\xff\xfe", "UTF-16 text"),

@@ -3,7 +3,7 @@
 Cells of one row resemble each other, so the split is by row: 60% to train on, 20% to choose the size, and 20% to
 evaluate the choice. The split uses a hash of the row_key, so a row lands in the same part in every sample.
 
-The documents to train on are masked unless told otherwise, because a dictionary outlives them; those to choose and to
+The documents to train on are masked by default, because a dictionary outlives them; those to choose and to
 evaluate with are not, because nothing of them is kept.
 """
 

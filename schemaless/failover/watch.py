@@ -139,7 +139,7 @@ class Watch:
 
         Returns:
             An ``_Undecided`` if that group has no primary, or one that the catalog does not have. The catalog of a
-            trusted member, if there is one, is used then: it shows a change that an operator has made meanwhile.
+            trusted member, if any, is then used instead: it shows changes that an operator has made in between.
 
         Raises:
             SchemalessError: no server that the URL names has the catalog.

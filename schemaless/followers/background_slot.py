@@ -1,4 +1,4 @@
-"""A slot for one step of work on a thread of its own, whose result the worker's loop takes when it is ready.
+"""A slot for one step of work on a separate thread, whose result the worker's loop takes when it is ready.
 
 A worker polls its rows and writes its checkpoints this way, so that calls do not wait for either.
 """

@@ -72,7 +72,7 @@ class BinlogNotifier:
         return listener is not None and listener.state == HEARD
 
     def take(self) -> tuple[dict[int, int], bool]:
-        """Return what happened since the last call.
+        """Return the events since the last call.
 
         Returns:
             The highest added_id of each shard with new cells, and whether everything has to be polled.

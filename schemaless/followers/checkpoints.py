@@ -1,6 +1,6 @@
 """Checkpoints: a worker writes the locations that it has reached to its follower rows, in the background.
 
-A checkpoint is a transaction on each server. Calls go on meanwhile, and a location is recorded only after all cells up
+A checkpoint is a transaction on each server. Calls continue, and a location is recorded only after all cells up
 to it have been handled.
 """
 

@@ -125,7 +125,7 @@ class Dispatcher:
         except LeaseLost:
             self._leases.lose(lease.pair)
         except Interrupted:
-            # A shard that is not free was interrupted by a failure of its own server.
+            # A shard that is not free was interrupted by a failure of its server.
             if lease.is_free:
                 self._box.leave()
                 raise

@@ -99,7 +99,7 @@ class Settings:
                 self._shards.execute(shard, sql.insert_follower(database, name, start_of(shard)))
 
     def set_desired_state(self, name: str, state: str) -> None:
-        """Let a follower run, or pause it.
+        """Resume or pause a follower.
 
         Raises:
             InvalidInput: the follower does not exist, or its creation was interrupted.

@@ -72,13 +72,13 @@ class _Child:
     dismissed: bool = False
 
     def dismiss(self) -> None:
-        """Let the worker end its call, release its shards and exit."""
+        """Make the worker finish its call, release its shards and exit."""
         self.dismissed = True
         # The worker's end of the pipe reports that.
         self.line.close()
 
     def hurry(self) -> None:
-        """Let the worker read the membership at once."""
+        """Make the worker read the membership at once."""
         # The worker may be dead or dismissed. A frozen worker must not block the supervisor once its pipe is full.
         with suppress(OSError):
             poll = select.poll()
@@ -302,7 +302,7 @@ class Supervisor:
             blamed = rows.quarantine(pair, row.epoch, f"{DIED} ({how})", pause_s)
             if blamed and not row.quarantined:
                 _log.warning(
-                    "%s: shard %d is quarantined, since worker %s died of it: a worker of its own calls its cells "
+                    "%s: shard %d is quarantined, since it killed worker %s: a separate worker calls its cells "
                     "one at a time",
                     *pair,
                     child.name,

@@ -163,7 +163,7 @@ class Indexes:
         ]
 
     def handlers(self, names: Sequence[str] = ()) -> list[Indexing]:
-        """Return what a worker needs to maintain the indexes of some names, or all."""
+        """Return handlers for the indexes with the given names, or for all indexes."""
         return [Indexing(entry, self.entries(entry), self._registry) for entry in self.maintained(names)]
 
     def entries(self, entry: IndexEntry) -> Entries:

@@ -283,7 +283,7 @@ class Fence:
                 self._drop(self.target, target.probes)
                 self._rename(self.target, renamed)
         except ServerTimeout:
-            # A backup may block the target for hours; meanwhile the source has to serve the shard.
+            # A backup may block the target for hours, during which the source has to serve the shard.
             if fenced and not source.has_cell and not target.has_cell:
                 self.rename_back(token)
             raise

@@ -126,7 +126,7 @@ def rebuilt_files(taken: Sample, name: Key, layout: Layout, shards: int) -> Inte
         for window, figures in zip(taken.windows, taken.figures, strict=True):
             for place, part in enumerate(fields(Content)):
                 by_shard[window.shard][place] += figures.values.get((part.name, *name), 0.0)
-        # If there are several kinds of servers, a shard has only values of its own kind.
+        # If there are several kinds of servers, a shard has only the values of its kind.
         known = [Content(*parts) for parts in by_shard.values() if any(parts)]
         known += [Content()] * max(0, shards - len(known))
         return Interval.of(float(sum(rebuilt_file_bytes(content, layout) for content in known)))

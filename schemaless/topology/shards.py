@@ -42,7 +42,7 @@ log = logging.getLogger("schemaless")
 T = TypeVar("T")
 
 FeedFrom = Literal["primary", "replica"]
-"""Node type that the change feed reads from. The primary always decides what is settled on a replica."""
+"""Node type that the change feed reads from. For replicas too, the primary decides which cells are settled."""
 
 ReadFrom = Literal["primary", "replica", "available"]
 """Node type that cells are read from; ``available`` is the primary, or a replica while the primary is down."""

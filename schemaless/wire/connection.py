@@ -82,7 +82,7 @@ class Connection:
         close(self._raw, idle=not self.busy)
 
     def begin(self, sql: bytes, check: Check | None = None) -> Callable[[], Rows]:
-        """Send a query and return a function that reads its rows, so that other servers can be queried meanwhile.
+        """Send a query and return a function that reads its rows, so that other servers can be queried in between.
 
         A driver that cannot separate the two sends the query when the rows are read.
         """

@@ -1,4 +1,4 @@
-"""SQLAlchemy URLs of servers, in a module of its own because importing SQLAlchemy is slow and rarely needed."""
+"""SQLAlchemy URLs of servers, in a separate module because importing SQLAlchemy is slow and rarely needed."""
 
 from __future__ import annotations
 
