@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable
 
 import schemaless
-from schemaless.jobs.job_store import LEASE_S, JobStore
+from schemaless.jobs.job_store import JobStore
+from schemaless.jobs.leases import LEASE_S
 from schemaless.jobs.status import status_of
 from schemaless.jobs.versions import versions
 from schemaless.migrate.spec import MigrateSpec
@@ -44,17 +45,17 @@ def measure(store: schemaless.Datastore, shards: int) -> None:
         "migrate", MigrateSpec().as_json(), dict.fromkeys(range(shards), 1 << 30), ["cluster-1"], versions(store)
     )
     print(f"{'to create it':46}{(time.perf_counter() - began_s) * 1000:9.1f} ms")
-    state = job_store.claim(job.job_id, 0, "somebody")
+    state = job_store.leases.claim(job.job_id, 0, "somebody")
     assert state is not None
-    job_store.renew(job.job_id, state, "cluster-1")
+    job_store.leases.renew(job.job_id, state, "cluster-1")
     for what, how_often, call in (
-        ("news for a runner", "0.5 s", lambda: job_store.renew(job.job_id, state, "cluster-1")),
-        ("a checkpoint", "1 s", lambda: job_store.checkpoint(job.job_id, state)),
+        ("news for a runner", "0.5 s", lambda: job_store.leases.renew(job.job_id, state, "cluster-1")),
+        ("a checkpoint", "1 s", lambda: job_store.leases.checkpoint(job.job_id, state)),
         ("a chunk's share of the budget", "chunk", lambda: job_store.spend(job.job_id, 1, 1e9)),
         (
             "a look at a cluster, noted",
             "2 s",
-            lambda: job_store.record_poll(job.job_id, "cluster-1", "somebody", None, {"lag_s": {}}, {}),
+            lambda: job_store.leases.record_poll(job.job_id, "cluster-1", "somebody", None, {"lag_s": {}}, {}),
         ),
         ("a driver's list of shards", "shard", lambda: job_store.shards(job.job_id, counters=False)),
         ("a status, or the progress of a run", "1 s", lambda: status_of(job_store, job.job_id)),

@@ -287,9 +287,9 @@ def restore(
     """Put the exact original bytes back from an archive.
 
     A cell gets its original back if its body is the one that the migration wrote, or the same document in another
-    codec. Any other body is left unchanged and listed. Keys, added_id and created_at stay the same. All archive files
-    of a shard are read and checked before the first cell of the shard is changed. If a file is missing or incomplete, the
-    command lists the originals that it cannot restore.
+    codec. Any other body is left unchanged and listed. Keys, added_id and created_at stay the same. All archive
+    files of a shard are read and checked before the first cell of the shard is changed. If a file is missing or
+    incomplete, the command lists the originals that it cannot restore.
 
     The command starts a job, or continues an unfinished one with the same options. After Ctrl-C or a kill, run the same
     command again. Run it on several machines to share the work. 'migrate status', 'pause', 'resume', 'abort' and

@@ -124,7 +124,7 @@ class Driver:
         calls = set(self._calls.values())
         for runner in {state.runner for state in waiting if state.held and state.runner is not None}:
             if not runner.startswith(self._name) and is_dead_here(runner):
-                self._job_store.release_dead(job_id, runner)
+                self._job_store.leases.release_dead(job_id, runner)
         self._free = {}
         self._held = Counter()
         for state in reversed(waiting):
@@ -185,7 +185,7 @@ class Driver:
     def _replace_workers(self, workers: Workers, error: Exception) -> None:
         self._deaths += 1
         # When one process of a pool dies, the pool terminates the others.
-        self._job_store.release_dead(self._job.job_id, self._name)
+        self._job_store.leases.release_dead(self._job.job_id, self._name)
         if self._deaths > self._most_deaths:
             raise WorkersDied(
                 f"workers died {self._deaths} times before any shard was completed, the last time with shards "
@@ -228,7 +228,7 @@ class Driver:
             held = False
             with suppress(SchemalessError):
                 # Repeated, since a runner that is about to claim its shard has missed earlier requests.
-                self._job_store.ask_to_stop(self._job.job_id, self._name)
+                self._job_store.leases.ask_to_stop(self._job.job_id, self._name)
                 states = self._job_store.shards(self._job.job_id, counters=False)
                 held = any(state.held and (state.runner or "").startswith(self._name) for state in states)
             if not running and not held:

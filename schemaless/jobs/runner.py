@@ -21,7 +21,8 @@ from schemaless.datastore import Datastore
 from schemaless.errors import LeaseLost, SchemalessError, ServerError, TopologyError
 from schemaless.internals import internals_of
 from schemaless.jobs.job import Failure, Job, ShardState, Signal, thresholds_of
-from schemaless.jobs.job_store import FAILURES_KEPT, LEASE_S, RENEWED_WITHIN_S, JobStore
+from schemaless.jobs.job_store import FAILURES_KEPT, JobStore
+from schemaless.jobs.leases import LEASE_S, RENEWED_WITHIN_S
 from schemaless.jobs.throttle import ClusterWatch, Look, Thresholds
 from schemaless.topology.model import Cluster
 from schemaless.topology.shards import Shards
@@ -129,7 +130,7 @@ class ShardRun:
             # The error of the block takes precedence over one of these statements; without them the lease expires.
             with suppress(SchemalessError):
                 self._record_failures()
-                self.job_store.release(self.job.job_id, self.state, message=message)
+                self.job_store.leases.release(self.job.job_id, self.state, message=message)
 
     def gate(self) -> None:
         """Block until work may continue; call it before every statement that puts load on a server.
@@ -207,7 +208,7 @@ class ShardRun:
         """
         self._add_busy_time()
         self._record_failures()
-        self.job_store.checkpoint(self.job.job_id, self.state)
+        self.job_store.leases.checkpoint(self.job.job_id, self.state)
 
     def _add_busy_time(self) -> None:
         now_s = time.monotonic()
@@ -218,7 +219,7 @@ class ShardRun:
         """Mark the shard as done and release it."""
         self._add_busy_time()
         self._record_failures()
-        self.job_store.release(self.job.job_id, self.state, after="done")
+        self.job_store.leases.release(self.job.job_id, self.state, after="done")
 
     def fail(self, failure: Failure) -> None:
         """Add a cell that was left unchanged; it is stored with the next checkpoint."""
@@ -259,7 +260,7 @@ class ShardRun:
             interval_s = min(2 * interval_s, _HEARTBEAT_S)
 
     def _renew(self) -> None:
-        signal = self.job_store.renew(self.job.job_id, self.state, self.cluster)
+        signal = self.job_store.leases.renew(self.job.job_id, self.state, self.cluster)
         with self._changed:
             self._signal = signal
             self._renewed_s = time.monotonic()
@@ -276,8 +277,8 @@ class ShardRun:
             stored = [state for state in self.job_store.clusters(self.job.job_id) if state.cluster == self.cluster]
             self._waits = dict(stored[0].waits) if stored else {}
         if self._runners is None or time.monotonic() - self._runners[1] >= _RUNNERS_S:
-            self._runners = self.job_store.runners(self.job.job_id), time.monotonic()
-        look = self._watch.look(self.job_store.reads, self._runners[0])
+            self._runners = self.job_store.leases.runners(self.job.job_id), time.monotonic()
+        look = self._watch.look(self.job_store.catalog.reads, self._runners[0])
         for note in look.notes:
             self.job_store.record_event(self.job.job_id, f"{self.cluster}: {note}")
             _log.warning("%s: %s", self.cluster, note)
@@ -288,7 +289,7 @@ class ShardRun:
         self._waiting_for = None if look.kind is None else (look.kind, now_s)
         changed = (look.reason, look.yields) != (signal.reason, signal.yields)
         if changed or signal.polled_ago_s is None or signal.polled_ago_s >= _STORE_S:
-            self.job_store.record_poll(
+            self.job_store.leases.record_poll(
                 self.job.job_id, self.cluster, self.state.runner or "", look.reason, look.figures, self._waits
             )
         with self._changed:

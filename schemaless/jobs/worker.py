@@ -106,7 +106,7 @@ def work_on(
         job = job_store.job(job_id)
         # The same name for all shards of a worker, so that it keeps the watch over a cluster between shards.
         runner = f"{driver}/{os.getpid()}.{threading.get_native_id()}"
-        state = job_store.claim(job_id, shard, runner)
+        state = job_store.leases.claim(job_id, shard, runner)
         if state is None:
             return Outcome(shard, "busy")
         cluster = internals_of(store).topology.cluster_of(shard).name

@@ -417,7 +417,7 @@ class _ShardWork:
 
     def _skip(self, reason: str) -> None:
         self._run.checkpoint()
-        self._run.job_store.release(self._run.job.job_id, self._state, after="failed", message=reason)
+        self._run.job_store.leases.release(self._run.job.job_id, self._state, after="failed", message=reason)
 
     def _finish(self) -> None:
         size = known_table_sizes(self._internals.shards.pool_for(self._node), [self._database])[self._database]

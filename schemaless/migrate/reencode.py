@@ -25,7 +25,7 @@ from schemaless.datastore import Datastore
 from schemaless.errors import BodyTooLarge, CorruptBody, SchemalessError, VerificationFailed
 from schemaless.internals import internals_of
 from schemaless.jobs.job import Failure
-from schemaless.jobs.job_store import INTERRUPTED
+from schemaless.jobs.leases import INTERRUPTED
 from schemaless.jobs.runner import ShardRun, Stopped
 from schemaless.jobs.server_load import discount_read
 from schemaless.migrate.archive import ArchiveWriter, archive_dictionary, archived

@@ -183,7 +183,7 @@ class TargetServers:
         if self._watch is None:
             runner = f"{run.state.runner} to"[-255:]
             self._watch = make_watch(self._store, run.job, self._target, runner, run.job.thresholds)
-        look = self._watch.look(run.job_store.reads)
+        look = self._watch.look(run.job_store.catalog.reads)
         self._checked_s = time.monotonic()
         self.lags = list(look.figures["lag_s"].values())
         self._busy = look.yields

@@ -8,7 +8,8 @@ from typing import Final
 
 from schemaless.datastore import Datastore
 from schemaless.jobs.job import Job, ShardState, job_name
-from schemaless.jobs.job_store import LEASE_S, RENEWED_WITHIN_S, JobStore
+from schemaless.jobs.job_store import JobStore
+from schemaless.jobs.leases import LEASE_S, RENEWED_WITHIN_S
 from schemaless.jobs.status import JobStatus, status_of
 from schemaless.status.model import JobView, WaitView
 

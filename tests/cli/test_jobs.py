@@ -55,13 +55,13 @@ def test_status_says_how_far_it_is_and_how_to_go_on(invoke, migrate_url, job):
 def test_a_wait_is_a_line_and_not_one_for_each_second_of_lag(migrate_store, job, monkeypatch, capsys):
     """Where no terminal is there: a log of weeks is read by people."""
     job_store = JobStore(migrate_store)
-    state = job_store.claim(job.job_id, 0, "a")
+    state = job_store.leases.claim(job.job_id, 0, "a")
     cluster = internals_of(migrate_store).topology.cluster_of(0).name
-    assert job_store.renew(job.job_id, state, cluster).watches
+    assert job_store.leases.renew(job.job_id, state, cluster).watches
     with JobProgress(job_store, look_s=0.0) as shown:
         shown(RunStarted(job, True))
         for reason in ["lags by 2.6 s", "lags by 3.6 s", "lags by 4.6 s", None]:
-            job_store.record_poll(job.job_id, cluster, "a", reason, {}, {})
+            job_store.leases.record_poll(job.job_id, cluster, "a", reason, {}, {})
             shown(RunProgress(job))
     lines = capsys.readouterr().err.splitlines()
 

@@ -34,11 +34,11 @@ pytestmark = [pytest.mark.mysql, pytest.mark.long]
 CHILD = """
 import os, signal, sys
 from schemaless.cli.main import run
-from schemaless.jobs.job_store import JobStore
+from schemaless.jobs.leases import Leases
 from schemaless.move.record import Records
 
 place, number, when, *arguments = sys.argv[1:]
-owner, name = {"claim": (JobStore, "claim"), "flip": (Records, "flip")}[place]
+owner, name = {"claim": (Leases, "claim"), "flip": (Records, "flip")}[place]
 call, calls = getattr(owner, name), []
 
 def killed(*given, **named):

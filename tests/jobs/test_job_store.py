@@ -6,7 +6,8 @@ import pytest
 
 from schemaless import InvalidInput, JobConflict, LeaseLost
 from schemaless.jobs.job import Failure
-from schemaless.jobs.job_store import INTERRUPTED, JobStore
+from schemaless.jobs.job_store import JobStore
+from schemaless.jobs.leases import INTERRUPTED
 from schemaless.runner_names import is_dead_here, runner_name
 
 pytestmark = pytest.mark.mysql
@@ -75,11 +76,11 @@ def test_second_job_about_the_same_shards_is_refused(job_store, job):
 
 def test_shard_belongs_to_one_runner(job_store, job):
     """A second claim fails; after a release it succeeds, and the shard does not count as interrupted."""
-    mine = job_store.claim(1, 0, "a")
-    theirs = job_store.claim(1, 0, "b")
+    mine = job_store.leases.claim(1, 0, "a")
+    theirs = job_store.leases.claim(1, 0, "b")
     mine.checkpoint, mine.counters, mine.cells = 7, {"columns": {}}, 3
-    job_store.release(1, mine)
-    next_one = job_store.claim(1, 0, "b")
+    job_store.leases.release(1, mine)
+    next_one = job_store.leases.claim(1, 0, "b")
 
     assert (mine.epoch, mine.held, mine.message) == (1, True, None)
     assert theirs is None
@@ -89,31 +90,31 @@ def test_shard_belongs_to_one_runner(job_store, job):
 
 def test_dead_runners_shard_is_taken_over_and_its_notes_are_refused(job_store, job, end_lease):
     """After the lease expires; the old runner's writes are refused if it was only suspended."""
-    first = job_store.claim(1, 0, "a")
+    first = job_store.leases.claim(1, 0, "a")
     end_lease(0)
-    second = job_store.claim(1, 0, "b")
+    second = job_store.leases.claim(1, 0, "b")
 
     assert (second.epoch, second.message) == (2, INTERRUPTED)
     for late in (
-        lambda: job_store.checkpoint(1, first),
-        lambda: job_store.renew(1, first, "cluster-1"),
-        lambda: job_store.release(1, first, after="done"),
+        lambda: job_store.leases.checkpoint(1, first),
+        lambda: job_store.leases.renew(1, first, "cluster-1"),
+        lambda: job_store.leases.release(1, first, after="done"),
     ):
         with pytest.raises(LeaseLost, match="another runner took over shard 0 of job 1"):
             late()
-    assert job_store.renew(1, second, "cluster-1").state == "running"
+    assert job_store.leases.renew(1, second, "cluster-1").state == "running"
 
 
 def test_one_runner_watches_a_cluster_for_all(job_store, job, end_lease):
     """The first runner holds the watch; when its lease expires another takes over, and the last result stays."""
-    first, second = job_store.claim(1, 0, "a"), job_store.claim(1, 1, "b")
-    watching = job_store.renew(1, first, "cluster-1")
-    other = job_store.renew(1, second, "cluster-1")
-    job_store.record_poll(1, "cluster-1", "a", "replica lags", {"lag_s": 9, "yields": True}, {"lag": 1.5})
-    job_store.record_poll(1, "cluster-1", "b", None, {}, {})
-    heard = job_store.renew(1, second, "cluster-1")
+    first, second = job_store.leases.claim(1, 0, "a"), job_store.leases.claim(1, 1, "b")
+    watching = job_store.leases.renew(1, first, "cluster-1")
+    other = job_store.leases.renew(1, second, "cluster-1")
+    job_store.leases.record_poll(1, "cluster-1", "a", "replica lags", {"lag_s": 9, "yields": True}, {"lag": 1.5})
+    job_store.leases.record_poll(1, "cluster-1", "b", None, {}, {})
+    heard = job_store.leases.renew(1, second, "cluster-1")
     end_lease(0)
-    after = job_store.renew(1, second, "cluster-1")
+    after = job_store.leases.renew(1, second, "cluster-1")
 
     assert (watching.watches, other.watches) == (True, False)
     assert (watching.polled_ago_s, heard.reason, heard.watches) == (None, "replica lags", False)
@@ -136,7 +137,7 @@ def test_states_change_only_from_where_they_may(job_store, job):
 
     assert (paused, again, resumed, aborted, late) == (True, False, True, True, False)
     assert [what for _, _, what in job_store.events(1)][1:] == ["paused: by a test", "running", "aborted"]
-    assert job_store.claim(1, 0, "a") is None
+    assert job_store.leases.claim(1, 0, "a") is None
 
 
 def test_job_is_done_when_no_shard_waits(job_store, job):
@@ -144,7 +145,7 @@ def test_job_is_done_when_no_shard_waits(job_store, job):
     early = []
     for shard in range(4):
         early.append(job_store.complete(1))
-        job_store.release(1, job_store.claim(1, shard, "a"), after="done")
+        job_store.leases.release(1, job_store.leases.claim(1, shard, "a"), after="done")
     job_store.change_state(1, ("running",), "paused")
 
     assert early == [False] * 4

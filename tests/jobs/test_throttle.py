@@ -315,7 +315,7 @@ def test_queries_of_the_job_are_not_application_calls(watching, replicated):
                 internals_of(store).shards.run(0, discount_read)
                 mine.jobs()
                 theirs.jobs()
-            looks.append((watch.look(mine.reads, runners=2), others.look(mine.reads, runners=2)))
+            looks.append((watch.look(mine.catalog.reads, runners=2), others.look(mine.catalog.reads, runners=2)))
 
     # The remainder is a few statements of the watches per poll, compared with 400 others.
     aware, unaware = (look.figures["calls_per_s"] for look in looks[-1])

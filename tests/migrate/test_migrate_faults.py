@@ -264,7 +264,7 @@ def test_worker_whose_clock_is_off_by_an_hour_takes_nothing_from_others(
     expected = fill(fresh_store, 80)
     job_store = JobStore(migrate_store)
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
-    mine = job_store.claim(job.job_id, 0, "somebody elsewhere")
+    mine = job_store.leases.claim(job.job_id, 0, "somebody elsewhere")
     process = subprocess.Popen(
         [sys.executable, "-c", CLOCK, str(hour)],
         env={**os.environ, "SCHEMALESS_URL": migrate_url},
@@ -273,9 +273,9 @@ def test_worker_whose_clock_is_off_by_an_hour_takes_nothing_from_others(
         text=True,
     )
     eventually(lambda: all(state.state == "done" for state in job_store.shards(job.job_id)[1:]), "the rest is done")
-    job_store.checkpoint(job.job_id, mine)
+    job_store.leases.checkpoint(job.job_id, mine)
     untouched = list(fresh_store.scan_shard(0, legacy_only=True))
-    job_store.release(job.job_id, mine)
+    job_store.leases.release(job.job_id, mine)
     _, err = process.communicate(timeout=60)
 
     assert process.returncode == 0, err

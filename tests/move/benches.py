@@ -213,7 +213,7 @@ class Bench:
 
     def free(self, job: Job) -> None:
         """Release the shard, as if the mover's lease had expired."""
-        self.job_store.release_dead(job.job_id, "mover")
+        self.job_store.leases.release_dead(job.job_id, "mover")
 
     def end(self, job: Job, movers: Movers, *, abort: bool) -> None:
         """Let successors continue or abort the job until it is done."""
