@@ -30,6 +30,7 @@ CHECKS: dict[str, list[str]] = {
     "cli": ["schemaless --version", "schemaless " + MODEL, "schemaless config show", "schemaless man"],
     "fast": ["-c 'from schemaless.codec.engine import ENGINE; print(ENGINE); assert ENGINE'"],
     "metrics": ["-c 'import schemaless.metrics.exporter'"],
+    "status": ["schemaless status --help", "-c 'import schemaless.status.serve'"],
     "telemetry": ["-c 'from schemaless import telemetry; assert telemetry.available()'"],
     "dask": ["-c 'import distributed, schemaless.jobs.workers'"],
     "report": ["-c 'import schemaless.capacity.reporting, schemaless.pages.charts'"],

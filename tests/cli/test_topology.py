@@ -78,7 +78,7 @@ def test_commands_that_local_up_prints_register_the_replicas(invoke, replicated)
     """The last lines that ``local up`` prints can be run unchanged, one after the other."""
     folder = replicated.folder.parent
     up = invoke("local", "up", "--servers", 1, "--flavour", replicated.flavour, "--folder", folder)
-    lines = [shlex.split(line) for line in up.out.splitlines()[-2:]]
+    lines = [shlex.split(line) for line in up.out.replace("\\\n", "").splitlines()[-2:]]
     results = [invoke(*line[1:]) for line in lines]
 
     assert [line[:3] for line in lines] == [["schemaless", "create", "demo"], ["schemaless", "topology", "add-replica"]]
