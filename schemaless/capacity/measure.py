@@ -180,7 +180,7 @@ class _Measurer:
         pool = shards.pool_for(node)
         notes: list[str] = []
         try:
-            layout = layout_of(pool)
+            layout = layout_of(pool, cluster.engine)
         except InvalidInput as error:
             layout = MARIADB if pool.run(lambda connection: connection.is_mariadb) else MYSQL
             notes.append(f"{cluster.name}: {error}; allocated bytes assume the default page size")

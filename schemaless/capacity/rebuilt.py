@@ -159,7 +159,10 @@ def whole_files(store: Datastore, measurement: Measurement, codec: Codec, seed: 
             continue
         read_from: ReadFrom = "replica" if space.read_from == "replica" else "primary"
         shards = internals.topology.shards_of(space.cluster)
-        layout = layout_of(internals.shards.pool_for(internals.shards.node_of(shards[0], read_from)))
+        layout = layout_of(
+            internals.shards.pool_for(internals.shards.node_of(shards[0], read_from)),
+            internals.topology.cluster(space.cluster).engine,
+        )
         files = [
             predict(store, shard, layout, seed, codec=codec, read_from=read_from, bounds=_WHOLE).file_bytes
             for shard in shards

@@ -15,6 +15,7 @@ from schemaless.codec.registry import MSGPACK
 from schemaless.datastore import Datastore
 from schemaless.internals import internals_of
 from schemaless.numbers import Interval
+from schemaless.schema.engines import ENGINES
 from schemaless.survey.advice import Candidate, ColumnAdvice
 from schemaless.survey.advice import advise as make_advice
 from schemaless.survey.recommendation import share_text
@@ -51,6 +52,11 @@ class _Days:
 @choice_options
 @click.option("--per-day", type=FiniteRange(min=0, min_open=True), metavar="N", help="New cells per day.")
 @click.option("--disk", metavar="SIZE", help="Disk size of each server, such as 4TB.")
+@click.option(
+    "--engine",
+    type=click.Choice(list(ENGINES)),
+    help="Predict sizes in this storage engine instead of the one that the cells are in.",
+)
 @click.option("--seed", type=int, metavar="N", help="Seed of the sample; the same seed draws the same sample.")
 @click.option("--all", "show_all", is_flag=True, help="Show every codec that was tried.")
 @json_option
@@ -62,6 +68,7 @@ def advise(
     least_gain: float,
     per_day: float | None,
     disk: str | None,
+    engine: str | None,
     seed: int | None,
     show_all: bool,
     as_json: bool,
@@ -74,9 +81,13 @@ def advise(
     bodies, since InnoDB allocates space in steps. The days until disks are full are calculated from the last 'capacity
     measure', or from --per-day and --disk. 'codec set' and 'migrate run' apply the advice.
 
+    With --engine rocksdb, sizes are those after a move of all shards to clusters with MyRocks, which compresses blocks
+    of neighbouring cells. The command compresses such blocks of the sample itself, so no server with MyRocks is needed.
+
     \b
     Examples:
       schemaless codec advise
+      schemaless codec advise --engine rocksdb
       schemaless codec advise --column LOG --cpu 2 --all
       schemaless codec advise --per-day 1000000 --disk 4TB --json
     """
@@ -88,6 +99,7 @@ def advise(
                 store,
                 columns=columns or None,
                 shards=shards,
+                engine=engine,
                 most_cpu=most_cpu,
                 least_gain=least_gain,
                 seed=seed,
@@ -120,6 +132,8 @@ def _show(advice: ColumnAdvice, show_all: bool) -> None:
         f"{advice.column_name}: {estimate_text(advice.cells)} cells, {estimate_text(advice.body_bytes, bytes_text)} of "
         f"bodies in {estimate_text(advice.allocated_bytes, bytes_text)} of pages"
     )
+    if advice.present_bytes is not None:
+        title += f" on the other engine, {estimate_text(advice.present_bytes, bytes_text)} on the present one"
     if choice is None or default is None:
         out().print(f"[bold]{title}[/]")
     else:
@@ -263,7 +277,7 @@ def _days(
 
 def _advice_json(advice: ColumnAdvice) -> dict[str, Any]:
     return {
-        **facts(advice, "column_name", "cells", "body_bytes", "allocated_bytes"),
+        **facts(advice, "column_name", "cells", "body_bytes", "allocated_bytes", "present_bytes"),
         "stored": dict(advice.stored),
         "setting": str(advice.setting),
         "compared_cells": advice.compared,

@@ -13,7 +13,7 @@ from schemaless.errors import AccessDenied
 from schemaless.events import Advanced
 from schemaless.internals import internals_of
 from schemaless.survey.sql import estimate_cells
-from schemaless.survey.table_sizes import TableSize, cell_table_sizes, other_table_sizes
+from schemaless.survey.table_sizes import TableSize, cell_table_sizes, obsolete_bytes, other_table_sizes
 from schemaless.terminal.output import ReadOnlyCommand, bytes_text, json_option, out, print_json, print_table, progress
 
 _BLOCK_ROWS = 10_000
@@ -52,20 +52,29 @@ def info(url: str, count: bool, internals: bool, as_json: bool) -> None:
     out().print(f"datastore {facts['name']}: {facts['shards']} shards{placed}")
     print_table(
         None,
-        ["cluster", "primary", "server", "shards", "cells" if count else "cells (estimate)", "table files"],
+        ["cluster", "primary", "server", "engine", "shards", "cells" if count else "cells (estimate)", "table files"],
         [
             [
                 cluster["name"],
                 cluster["primary"],
                 cluster["version"],
+                cluster["engine"],
                 str(cluster["shards"]),
                 f"{cluster['cells']:,}",
                 "needs PROCESS" if cluster["file_bytes"] is None else bytes_text(cluster["file_bytes"]),
             ]
             for cluster in clusters
         ],
-        text_columns=3,
+        text_columns=4,
     )
+    for cluster in clusters:
+        if cluster["obsolete_bytes"]:
+            out().print(
+                f"{cluster['name']}: {bytes_text(cluster['obsolete_bytes'])} of the files are obsolete versions, which "
+                "MyRocks removes in time, and 'schemaless rebuild' at once",
+                soft_wrap=True,
+                highlight=False,
+            )
     known = [cluster["other_tables"] for cluster in clusters if cluster["other_tables"] is not None]
     if known and internals:
         totals: Counter[str] = Counter()
@@ -105,10 +114,12 @@ def _cluster_facts(store: Datastore, name: str, count: bool) -> dict[str, Any]:
         "primary": str(cluster.primary),
         "replicas": [str(replica) for replica in cluster.replicas],
         "version": pool.run(lambda connection: connection.version),
+        "engine": cluster.engine,
         "shards": len(shards),
         "cells": cells,
         "cells_exact": count,
         "file_bytes": None if size is None else size.file_bytes,
         "allocated_bytes": None if size is None else size.allocated_bytes,
+        "obsolete_bytes": obsolete_bytes(pool, databases),
         "other_tables": others,
     }

@@ -53,6 +53,7 @@ class Trial:
         encode_s: time to encode all documents, in seconds of this thread's CPU time, so that other load does not count.
         decode_s: time to decode the new bodies, in seconds of this thread's CPU time.
         left: number of bodies that cannot be re-encoded, by reason.
+        bodies: each body after a migration, if they were to be kept.
     """
 
     codec: Codec
@@ -61,6 +62,7 @@ class Trial:
     encode_s: float = 0.0
     decode_s: float = 0.0
     left: Counter[str] = field(default_factory=Counter)
+    bodies: list[bytes] = field(default_factory=list)
 
     @property
     def encoded(self) -> int:
@@ -69,7 +71,12 @@ class Trial:
 
 
 def try_codec(
-    bodies: Iterable[bytes], codec: Codec, *, dictionaries: Dictionaries = NO_DICTIONARIES, engine: Engine = ENGINE
+    bodies: Iterable[bytes],
+    codec: Codec,
+    *,
+    dictionaries: Dictionaries = NO_DICTIONARIES,
+    keep: bool = False,
+    engine: Engine = ENGINE,
 ) -> Trial:
     """Re-encode bodies in a codec, then decode and compare each.
 
@@ -77,6 +84,7 @@ def try_codec(
         bodies: stored bodies in any codec; only one at a time is held as a document.
         codec: the codec to try, including its level and dictionary.
         dictionaries: source of the dictionaries that ``bodies`` name.
+        keep: keep the resulting bodies.
         engine: with or without the ``[fast]`` extra.
     """
     trial = Trial(codec)
@@ -88,9 +96,13 @@ def try_codec(
             trial.left[type(error).__name__] += 1
             trial.new_bytes.append(None)
             trial.migrated_bytes.append(len(body))
+            if keep:
+                trial.bodies.append(body)
             continue
         trial.new_bytes.append(len(new))
         trial.migrated_bytes.append(len(body) if done else len(new))
+        if keep:
+            trial.bodies.append(body if done else new)
     return trial
 
 

@@ -387,7 +387,7 @@ def _layouts(store: Datastore, numbers: Iterable[int]) -> dict[int, Layout] | No
         cluster = internals.topology.cluster_of(number)
         if cluster.name not in by_cluster:
             try:
-                by_cluster[cluster.name] = layout_of(internals.shards.pool_for(cluster.primary))
+                by_cluster[cluster.name] = layout_of(internals.shards.pool_for(cluster.primary), cluster.engine)
             except InvalidInput:
                 return None
         layouts[number] = by_cluster[cluster.name]

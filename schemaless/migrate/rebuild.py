@@ -1,5 +1,7 @@
 """Rebuild tables online, one at a time on each server, so that their files give free space back to the disk.
 
+On MyRocks, a rebuild is a compaction of the whole server, once per job.
+
 A running rebuild cannot be throttled, and each replica repeats it and lags by its duration. So every check comes before
 it starts: free disk space, predicted duration, and whether the replicas have caught up with the previous rebuild.
 """
@@ -13,15 +15,16 @@ from dataclasses import dataclass
 from typing import Final, Unpack
 
 from schemaless.datastore import Datastore
-from schemaless.errors import InvalidInput, ServerError, ServerRefused, ServerTimeout
+from schemaless.errors import AccessDenied, InvalidInput, ServerError, ServerRefused, ServerTimeout
 from schemaless.events import Advanced, Listener, ignore_events
 from schemaless.internals import internals_of
 from schemaless.jobs.job import Job, ShardState
 from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.kind import JobKind, JobSpec, RunOptions
 from schemaless.jobs.runner import ShardRun
-from schemaless.migrate.sql import rebuild_table, select_table_created
+from schemaless.migrate.sql import COMPACT, rebuild_table, select_table_created
 from schemaless.numbers import Interval
+from schemaless.schema.engines import INNODB, ROCKSDB, engine_of_cells
 from schemaless.survey.sizing import PredictedSize, predict
 from schemaless.survey.table_sizes import TableSize, disk_space_of, known_table_sizes, layout_of, rebuild_log_bytes
 from schemaless.wire.connection import Connection
@@ -50,6 +53,7 @@ _JOBS_MEASURED: Final = 5
 _BYTES: Final = "rebuilt_bytes"
 _SECONDS: Final = "rebuild_s"
 _STATEMENT_S: Final = 7 * 24 * 3600.0
+_COMPACTED: Final = "compacted"
 _LOCK_POLL_S: Final = 1.0
 _CREATED_POLL_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 30.0
@@ -160,7 +164,7 @@ def _plan_shard(
     pool = internals.shards.pool_for(cluster.primary)
     database = internals.shards.database(shard)
     size = known_table_sizes(pool, [database]).get(database, TableSize(0, 0))
-    prediction = predict(store, shard, layout_of(pool), seed)
+    prediction = predict(store, shard, layout_of(pool, cluster.engine), seed)
     speed = speeds.get(cluster.name, ASSUMED_BYTES_PER_S)
     work = max(size.file_bytes, prediction.file_bytes.high)
     seconds = Interval(work / speed.high, work / speed.mid, work / speed.low)
@@ -174,7 +178,7 @@ def _plan_shard(
             f"its rebuild may need {needed / 1e6:,.0f} MB, but the disk of {cluster.primary} has {free / 1e6:,.0f} MB "
             "free; free some space, then run the rebuild again"
         )
-    elif cluster.replicas and seconds.high > spec.max_rebuild_lag_s:
+    elif cluster.replicas and cluster.engine == INNODB.name and seconds.high > spec.max_rebuild_lag_s:
         refusal = (
             f"its rebuild may take {seconds.high:,.0f} s and make the replicas of {cluster.name} lag as long, over the "
             f"limit of {spec.max_rebuild_lag_s:g} s; raise the limit with --max-rebuild-lag"
@@ -338,12 +342,42 @@ class _ShardWork:
             "measured": planned.size.measured,
         }
         self._state.bytes_before = planned.size.file_bytes
+        if engine_of_cells(self._connection, self._database) is ROCKSDB:
+            self._compact()
+            return
         self._connection.execute(set_session({"lock_wait_timeout": self._spec.lock_wait_s}))
         began_s = self._alter()
         if began_s is not None:
             counters["seconds"] = round(time.monotonic() - began_s, 3)
             self._finish()
             self._record_speed(counters["seconds"])
+
+    def _compact(self) -> None:
+        """Compact all tables of the server, for the first of its shards; compaction has no unit below the server."""
+        if not self._cluster_measures().get(_COMPACTED):
+            self._run.gate()
+            self._state.counters["attempts"] = self._state.counters.get("attempts", 0) + 1
+            self._run.checkpoint()
+            began_s = time.monotonic()
+            try:
+                for statement in COMPACT:
+                    self._connection.execute(statement)
+            except AccessDenied as denied:
+                self._skip(
+                    f"{denied.message}. MyRocks compacts with SUPER only: grant it to the account, or run on "
+                    f"{self._node}: {'; '.join(statement.decode() for statement in COMPACT)}"
+                )
+                return
+            self._state.counters["seconds"] = round(time.monotonic() - began_s, 3)
+            measures = {**self._cluster_measures(), _COMPACTED: 1}
+            self._run.job_store.record_on_cluster(self._run.job.job_id, self._run.cluster, measures)
+        else:
+            self._state.counters["note"] = "compacted together with another shard of the server"
+        self._finish()
+
+    def _cluster_measures(self) -> dict[str, float]:
+        states = self._run.job_store.clusters(self._run.job.job_id)
+        return next(dict(state.measures) for state in states if state.cluster == self._run.cluster)
 
     @property
     def _node(self) -> Node:

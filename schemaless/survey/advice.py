@@ -23,7 +23,17 @@ from schemaless.datastore import Datastore
 from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.events import Listener, Step, ignore_events
 from schemaless.numbers import Interval
-from schemaless.survey.column_trials import MIN_CELLS, CellSample, ColumnTrial, column_size, sample_cells, try_codec
+from schemaless.schema.engines import engine_named
+from schemaless.survey.column_trials import (
+    MIN_CELLS,
+    CellSample,
+    ColumnSize,
+    ColumnTrial,
+    column_size,
+    layouts_in,
+    sample_cells,
+    try_codec,
+)
 from schemaless.survey.recommendation import LEAST_GAIN, MOST_CPU, Choice, Option, choose, share_text
 from schemaless.survey.sampling import Bounds
 
@@ -76,7 +86,8 @@ class ColumnAdvice:
         cells: number of its cells.
         stored: number of sampled cells by codec.
         body_bytes: present size of its bodies.
-        allocated_bytes: size of the pages that they fill once the table is rebuilt.
+        allocated_bytes: size of the pages that they fill once the table is rebuilt; on MyRocks, of compressed blocks.
+        present_bytes: the same in the storage engine that the cells are in, if sizes in another one were asked for.
         setting: present codec of new cells.
         candidates: all candidates, smallest first; empty if too few cells were sampled.
         default: the candidate with the default codec.
@@ -95,6 +106,7 @@ class ColumnAdvice:
     stored: Counter[str]
     body_bytes: Interval
     allocated_bytes: Interval
+    present_bytes: Interval | None
     setting: Codec
     candidates: list[Candidate]
     default: Candidate | None
@@ -162,6 +174,7 @@ def advise(
     *,
     columns: Iterable[str] | None = None,
     shards: Iterable[int] | None = None,
+    engine: str | None = None,
     most_cpu: float = MOST_CPU,
     least_gain: float = LEAST_GAIN,
     seed: int | None = None,
@@ -173,6 +186,7 @@ def advise(
         store: the datastore.
         columns: names of the columns; by default all columns in the sample.
         shards: numbers of the shards; by default all.
+        engine: storage engine to predict sizes for, "innodb" or "rocksdb"; by default, the one that the cells are in.
         most_cpu: maximum time for encoding and decoding, as a multiple of the default codec's.
         least_gain: minimum share of pages that a rewrite must save, 0 to 1.
         seed: seed of the sample; by default derived from the clock.
@@ -184,7 +198,20 @@ def advise(
     """
     drawn = time.time_ns() % 1_000_000 if seed is None else seed
     cells = sample_cells(store, columns=columns, shards=shards, seed=drawn, bounds=_BOUNDS, listener=listener)
-    return [_advise(store, cells, name, most_cpu, least_gain, listener) for name in cells.column_names()]
+    present = cells
+    if engine is not None:
+        layouts = layouts_in(store, cells.taken.windows, engine_named(engine).name)
+        cells = replace(cells, layouts=layouts)
+    advice = [_advise(store, cells, name, most_cpu, least_gain, listener) for name in cells.column_names()]
+    if cells.layouts == present.layouts:
+        return advice
+    sizes = (_size(present, column.column_name).allocated_bytes for column in advice)
+    return [replace(column, present_bytes=size) for column, size in zip(advice, sizes, strict=True)]
+
+
+def _size(cells: CellSample, column_name: str) -> ColumnSize:
+    members = [[cell for cell in window if cell.column_name == column_name] for window in cells.windows]
+    return column_size(cells, column_name, [[len(cell.body) for cell in window] for window in members], members)
 
 
 def _advise(
@@ -201,7 +228,7 @@ def _advise(
     held_out = _held_out(cells)
     whole = not trainings and not held_out.carries(column_name)
     compared = cells if whole else held_out
-    now = column_size(cells, column_name, _lengths(cells, column_name))
+    now = _size(cells, column_name)
     candidates: list[Candidate] = []
     for codec in _codecs(trainings) if compared.carries(column_name) else ():
         listener(Step(f"trying {codec.name} on {column_name}"))
@@ -232,6 +259,7 @@ def _advise(
         stored=_stored(cells, column_name),
         body_bytes=now.body_bytes,
         allocated_bytes=now.allocated_bytes,
+        present_bytes=None,
         setting=store.codec_for(column_name),
         candidates=candidates,
         default=default,
@@ -261,10 +289,6 @@ def _held_out(cells: CellSample) -> CellSample:
         tiles=_COMPARED_ONE_IN * cells.taken.tiles,
     )
     return replace(cells, taken=taken, windows=windows)
-
-
-def _lengths(cells: CellSample, column_name: str) -> list[list[int]]:
-    return [[len(cell.body) for cell in window if cell.column_name == column_name] for window in cells.windows]
 
 
 def _codecs(trainings: Iterable[Training]) -> list[Codec]:

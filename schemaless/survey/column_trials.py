@@ -20,7 +20,9 @@ from schemaless.events import Listener, ignore_events
 from schemaless.internals import internals_of
 from schemaless.keys import check_column_name
 from schemaless.numbers import Interval
-from schemaless.survey.page_model import PAGE_BYTES, Layout, Packer
+from schemaless.schema.engines import ROCKSDB
+from schemaless.survey.block_trial import stored_bytes, widened
+from schemaless.survey.page_model import MYROCKS, PAGE_BYTES, Layout, Packer, lsm_entry_bytes
 from schemaless.survey.sampling import Bounds, Sample, Window, WindowFigures, sample, window_rows
 from schemaless.survey.table_sizes import layout_of
 
@@ -58,6 +60,11 @@ class CellSample:
     windows: list[list[SampledCell]]
     layouts: list[Layout]
     dictionaries: Dictionaries = NO_DICTIONARIES
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether the cells are in MyRocks, or their sizes there are asked for."""
+        return any(layout.row_share is not None for layout in self.layouts)
 
     def column_names(self) -> list[str]:
         """Return the names of the sampled columns, sorted."""
@@ -200,16 +207,29 @@ def sample_cells(
 
     drawn = time.time_ns() % 1_000_000 if seed is None else seed
     taken = sample(internals.shards, numbers, look, seed=drawn, bounds=bounds, listener=listener)
-    by_cluster = {
-        cluster.name: layout_of(internals.shards.pool_for(cluster.primary))
-        for cluster in {internals.topology.cluster_of(window.shard) for window in taken.windows}
-    }
     return CellSample(
         taken,
         [by_window[window.shard, window.after, window.up_to] for window in taken.windows],
-        [by_cluster[internals.topology.cluster_of(window.shard).name] for window in taken.windows],
+        layouts_in(store, taken.windows),
         internals.dictionaries,
     )
+
+
+def layouts_in(store: Datastore, windows: Sequence[Window], engine: str | None = None) -> list[Layout]:
+    """Return the layout of cells in each window's cluster.
+
+    Args:
+        store: the datastore.
+        windows: the windows.
+        engine: storage engine, which the servers need not have; by default, the one that each cluster has.
+    """
+    internals = internals_of(store)
+    layouts: dict[str, Layout] = {}
+    for cluster in {internals.topology.cluster_of(window.shard) for window in windows}:
+        foreign = engine == ROCKSDB.name and cluster.engine != engine
+        pool = internals.shards.pool_for(cluster.primary)
+        layouts[cluster.name] = MYROCKS if foreign else layout_of(pool, engine or cluster.engine)
+    return [layouts[internals.topology.cluster_of(window.shard).name] for window in windows]
 
 
 def try_codec(cells: CellSample, column_name: str, codec: Codec) -> ColumnTrial:
@@ -220,8 +240,14 @@ def try_codec(cells: CellSample, column_name: str, codec: Codec) -> ColumnTrial:
         column_name: name of the column.
         codec: the codec; its compression level is used.
     """
-    windows = [[cell.body for cell in window if cell.column_name == column_name] for window in cells.windows]
-    tried = trial.try_codec((body for window in windows for body in window), codec, dictionaries=cells.dictionaries)
+    members = [[cell for cell in window if cell.column_name == column_name] for window in cells.windows]
+    windows = [[cell.body for cell in window] for window in members]
+    tried = trial.try_codec(
+        (body for window in windows for body in window),
+        codec,
+        dictionaries=cells.dictionaries,
+        keep=cells.in_blocks,
+    )
     now = [[len(body) for body in window] for window in windows]
     new: list[list[int]] = []
     migrated: list[list[int]] = []
@@ -233,14 +259,15 @@ def try_codec(cells: CellSample, column_name: str, codec: Codec) -> ColumnTrial:
         migrated.append(tried.migrated_bytes[position:end])
         position = end
     before = [float(sum(window)) for window in now]
+    size = column_size(cells, column_name, migrated, _with_bodies(members, tried.bodies))
     return ColumnTrial(
         column_name=column_name,
         codec=codec,
         cells=cells.taken.count(("cells", column_name)),
         sampled=len(tried.new_bytes),
-        now=column_size(cells, column_name, now),
-        new=column_size(cells, column_name, new),
-        migrated=column_size(cells, column_name, migrated),
+        now=column_size(cells, column_name, now, members),
+        new=size if cells.in_blocks else column_size(cells, column_name, new),
+        migrated=size,
         share=cells.ratio([float(sum(window)) for window in new], before),
         migrated_share=cells.ratio([float(sum(window)) for window in migrated], before),
         encode_s=tried.encode_s / max(1, tried.encoded),
@@ -251,8 +278,34 @@ def try_codec(cells: CellSample, column_name: str, codec: Codec) -> ColumnTrial:
     )
 
 
-def column_size(cells: CellSample, column_name: str, lengths: Sequence[Sequence[int]]) -> ColumnSize:
-    """Estimate the size of a column from body lengths by window of a sample."""
+def _with_bodies(members: Sequence[Sequence[SampledCell]], bodies: Sequence[bytes]) -> list[list[SampledCell]] | None:
+    """Return the cells with other bodies, given in order; None if there are none."""
+    if not bodies:
+        return None
+    following = iter(bodies)
+    return [[replace(cell, body=next(following)) for cell in window] for window in members]
+
+
+def column_size(
+    cells: CellSample,
+    column_name: str,
+    lengths: Sequence[Sequence[int]],
+    members: Sequence[Sequence[SampledCell]] | None = None,
+) -> ColumnSize:
+    """Estimate the size of a column.
+
+    Args:
+        cells: the sample.
+        column_name: the column.
+        lengths: lengths of the bodies, by window.
+        members: cells with these bodies, by window; required if the cells are in MyRocks.
+    """
+    bodies = cells.estimate([float(sum(window)) for window in lengths])
+    if cells.in_blocks and members is not None:
+        rows = stored_bytes([[(cell.row_key, cell.body) for cell in window] for window in members], column_name)
+        key_bytes = cells.layouts[0].key_share * lsm_entry_bytes(column_name)
+        stored = [size + key_bytes * len(window) for size, window in zip(rows, members, strict=True)]
+        return ColumnSize(bodies, widened(cells.estimate(stored)))
     pages: list[float] = []
     for window, layout in zip(lengths, cells.layouts, strict=True):
         packer = Packer(layout)
@@ -260,7 +313,4 @@ def column_size(cells: CellSample, column_name: str, lengths: Sequence[Sequence[
             packer.add(column_name, length)
         content = packer.content()
         pages.append(content.leaf_pages + content.overflow_pages + content.key_pages)
-    return ColumnSize(
-        cells.estimate([float(sum(window)) for window in lengths]),
-        cells.estimate([PAGE_BYTES * count for count in pages]),
-    )
+    return ColumnSize(bodies, cells.estimate([PAGE_BYTES * count for count in pages]))

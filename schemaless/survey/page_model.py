@@ -42,6 +42,14 @@ and created_at, in bytes."""
 _ENTRY_BYTES: Final = 5 + 1 + 16 + 8 + 8
 """Entry of cell_key without column_name: header, length of column_name, row_key, ref_key and added_id, in bytes."""
 
+_LSM_ROW_BYTES: Final = 4 + 8 + 16 + 1 + 8 + 3 + 8
+"""Row of MyRocks without column_name and body: number of the index, added_id, row_key, length of column_name, ref_key,
+length of the body and created_at, in bytes."""
+
+_LSM_ENTRY_BYTES: Final = 4 + 16 + 8 + 8 + 4
+"""Entry of cell_key in MyRocks without column_name, which takes 9 bytes for every 8 characters: number of the index,
+row_key, ref_key, added_id, and what restores the column_name, in bytes."""
+
 _NODE_BYTES: Final = 17
 """Entry of a child page in an inner page of the primary key, in bytes."""
 
@@ -58,6 +66,8 @@ class Layout:
         spare_pages: pages outside of indexes in a larger file.
         spare_share: share of the file's extents that is kept free in addition.
         fill_factor: ``innodb_fill_factor``, 10 to 100.
+        row_share: compressed size of a row relative to its raw size, on MyRocks, which has no pages; None on InnoDB.
+        key_share: the same for entries of cell_key.
     """
 
     first_overflow_bytes: int
@@ -67,10 +77,14 @@ class Layout:
     spare_pages: int
     spare_share: float = 0.0
     fill_factor: int = 100
+    row_share: float | None = None
+    key_share: float = 1.0
 
 
 MYSQL: Final = Layout(15_680, 16_327, math.inf, 6, 328, 0.01)
 MARIADB: Final = Layout(16_330, 16_330, 4 * _EXTENT_PAGES, 4, 8)
+MYROCKS: Final = Layout(0, 0, 0, 0, 0, row_share=1.0, key_share=0.5)
+"""Layout on MyRocks of cells that no server has compressed yet: bodies are compressed already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +117,15 @@ class Packer:
         self._filled_bytes = _EMPTY_PAGE_BYTES - free
         self._rows = self._full_pages = self._overflow_pages = 0
         self._page_rows = 0
-        self._page_bytes = self._key_bytes = 0.0
+        self._page_bytes = self._key_bytes = self._block_bytes = 0.0
 
     def add(self, column_name: str, body_bytes: int) -> None:
         """Add the next row, in the order of added_id."""
+        if self._layout.row_share is not None:
+            self._rows += 1
+            self._block_bytes += placed(column_name, body_bytes, self._layout)[0]
+            self._key_bytes += self._layout.key_share * lsm_entry_bytes(column_name)
+            return
         record, overflow_pages = placed(column_name, body_bytes, self._layout)
         self._overflow_pages += overflow_pages
         taken = self._page_bytes + record + _SLOT_BYTES
@@ -119,7 +138,9 @@ class Packer:
         self._key_bytes += entry_bytes(column_name)
 
     def content(self) -> Content:
-        """Return the content of the added rows."""
+        """Return the content of the added rows; on MyRocks, pages are 16 KiB of compressed blocks."""
+        if self._layout.row_share is not None:
+            return Content(self._rows, self._block_bytes / PAGE_BYTES, 0, self._key_bytes / PAGE_BYTES)
         last = min(1.0, self._page_bytes / self._filled_bytes)
         return Content(self._rows, self._full_pages + last, self._overflow_pages, self._key_bytes / _EMPTY_PAGE_BYTES)
 
@@ -130,6 +151,8 @@ def new_pages(column_name: str, before_bytes: int, after_bytes: int, layout: Lay
     A shorter body that stays in its leaf page needs none. A body that moves into a leaf page, or grows there, splits
     pages, which are then half empty. A body in overflow pages gets new ones; the old ones are free after the purge.
     """
+    if layout.row_share is not None:
+        return placed(column_name, after_bytes, layout)[0] / PAGE_BYTES
     (before, _), (after, overflow_pages) = (
         placed(column_name, length, layout) for length in (before_bytes, after_bytes)
     )
@@ -137,7 +160,9 @@ def new_pages(column_name: str, before_bytes: int, after_bytes: int, layout: Lay
 
 
 def placed(column_name: str, body_bytes: int, layout: Layout) -> tuple[int, int]:
-    """Return the size of a row's record in bytes, and the number of its overflow pages."""
+    """Return the size of a row's record in bytes, and the number of its overflow pages; on MyRocks, compressed."""
+    if layout.row_share is not None:
+        return round(layout.row_share * lsm_row_bytes(column_name, body_bytes)), 0
     record = _RECORD_BYTES + len(column_name) + (2 if body_bytes > 127 else 1) + body_bytes
     if record < _LONGEST_RECORD_BYTES:
         return record, 0
@@ -150,6 +175,8 @@ def rebuilt_file_bytes(content: Content, layout: Layout) -> int:
 
     A small table may be some MB larger after a rebuild than when it was new.
     """
+    if layout.row_share is not None:
+        return round((content.leaf_pages + content.key_pages) * PAGE_BYTES)
     leaf, overflow = max(1, math.ceil(content.leaf_pages)), math.ceil(content.overflow_pages)
     key = max(1, math.ceil(content.key_pages))
     inner = _inner_pages(leaf) + _inner_pages(key)
@@ -171,6 +198,16 @@ def _segment_pages(leaf: int, overflow: int, layout: Layout) -> int:
     builds_up = overflow < (_EXTENT_PAGES - 8) * leaf
     reserve = min(used / 7, layout.most_reserve_pages) if builds_up else 0.0
     return _SINGLE_PAGES + math.ceil((used + reserve - _SINGLE_PAGES) / _EXTENT_PAGES) * _EXTENT_PAGES
+
+
+def lsm_row_bytes(column_name: str, body_bytes: int) -> int:
+    """Return the raw size of a row and its key in MyRocks, in bytes."""
+    return _LSM_ROW_BYTES + len(column_name) + body_bytes
+
+
+def lsm_entry_bytes(column_name: str) -> int:
+    """Return the raw size of a row's entry of cell_key in MyRocks, in bytes."""
+    return _LSM_ENTRY_BYTES + 9 * -(-len(column_name) // 8)
 
 
 def entry_bytes(column_name: str) -> float:

@@ -88,6 +88,37 @@ def select_tablespaces(databases: Iterable[str], *, mariadb: bool) -> bytes:
     )
 
 
+def select_lsm_sizes(databases: Iterable[str] | None = None) -> bytes:
+    """Select what MyRocks stores of ``cell`` tables, by database and index; a table in memory only has zeros.
+
+    A file holds several indexes. Its compressed size is divided among them by their raw sizes.
+
+    Args:
+        databases: names of the databases; None for all of the server.
+
+    Returns:
+        A statement whose rows are database, name of the index, entries (obsolete ones included), their raw bytes and
+        their compressed bytes.
+    """
+    test = b"" if databases is None else b" AND d.TABLE_SCHEMA IN (%b)" % texts(databases)
+    return (
+        b"SELECT d.TABLE_SCHEMA, d.INDEX_NAME, COALESCE(SUM(f.NUM_ROWS),0), COALESCE(SUM(f.DATA_SIZE),0), "
+        b"COALESCE(SUM(f.DATA_SIZE/t.raw*p.stored),0) FROM information_schema.ROCKSDB_DDL AS d "
+        b"LEFT JOIN information_schema.ROCKSDB_INDEX_FILE_MAP AS f "
+        b"ON f.COLUMN_FAMILY=d.COLUMN_FAMILY AND f.INDEX_NUMBER=d.INDEX_NUMBER "
+        b"LEFT JOIN (SELECT SST_NAME, SUM(DATA_SIZE) AS raw FROM information_schema.ROCKSDB_INDEX_FILE_MAP "
+        b"GROUP BY SST_NAME) AS t ON t.SST_NAME=f.SST_NAME "
+        b"LEFT JOIN (SELECT SST_NAME, DATA_BLOCK_SIZE+INDEX_BLOCK_SIZE+FILTER_BLOCK_SIZE AS stored "
+        b"FROM information_schema.ROCKSDB_SST_PROPS) AS p ON p.SST_NAME=f.SST_NAME "
+        b"WHERE d.TABLE_NAME='cell'%b GROUP BY d.TABLE_SCHEMA, d.INDEX_NAME" % test
+    )
+
+
+def select_engines(databases: Iterable[str]) -> bytes:
+    """Select the database and storage engine of each shard's ``cell`` table."""
+    return _of_tables(b"ENGINE", databases)
+
+
 def select_other_tablespaces(databases: Iterable[str], *, mariadb: bool) -> bytes:
     """Select the name, file size and allocated bytes of tables other than ``cell``, summed over all shards."""
     view = b"INNODB_SYS_TABLESPACES" if mariadb else b"INNODB_TABLESPACES"

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from schemaless.errors import AccessDenied, InvalidInput
+from schemaless.schema.engines import INNODB, ROCKSDB
+from schemaless.survey.lsm_sizes import in_myrocks, lsm_layout, lsm_sizes
 from schemaless.survey.page_model import MARIADB, MYSQL, PAGE_BYTES, Layout
 from schemaless.survey.sql import (
     FRESH_STATISTICS,
@@ -111,10 +113,28 @@ def used_page_bytes(pool: NodePool, databases: Sequence[str]) -> dict[str, int]:
     return _by_database(pool, databases, ask)
 
 
+def obsolete_bytes(pool: NodePool, databases: Sequence[str]) -> int:
+    """Return the estimated size of obsolete versions of cells in MyRocks, in bytes; 0 for tables in InnoDB."""
+
+    def ask(connection: Connection, databases: Sequence[str]) -> int:
+        names = in_myrocks(connection, databases)
+        return sum(size.obsolete_bytes for size in lsm_sizes(connection, names).values()) if names else 0
+
+    return sum(_in_parts(pool, databases, ask))
+
+
 def data_lengths(pool: NodePool, databases: Sequence[str]) -> dict[str, int]:
-    """Return the data length of each ``cell`` table from InnoDB's statistics, in bytes."""
+    """Return the data length of each ``cell`` table from the server's statistics, in bytes."""
 
     def ask(connection: Connection, databases: Sequence[str]) -> dict[str, int]:
+        if names := in_myrocks(connection, databases):
+            known = {name: size.stored_bytes for name, size in lsm_sizes(connection, names).items()}
+            return known | ask_innodb(connection, [name for name in databases if name not in known])
+        return ask_innodb(connection, databases)
+
+    def ask_innodb(connection: Connection, databases: Sequence[str]) -> dict[str, int]:
+        if not databases:
+            return {}
         return {name: int(length or 0) for name, length in _statistics(connection, select_data_lengths(databases))}
 
     return _by_database(pool, databases, ask)
@@ -131,12 +151,23 @@ def _in_parts(pool: NodePool, databases: Sequence[str], ask: Callable[..., T]) -
 
 def _tablespaces(connection: Connection, databases: Sequence[str]) -> dict[str, TableSize]:
     rows = connection.rows(select_tablespaces(databases, mariadb=connection.is_mariadb))
-    return {str(name).partition("/")[0]: TableSize(int(size), int(allocated)) for name, size, allocated in rows}
+    sizes = {str(name).partition("/")[0]: TableSize(int(size), int(allocated)) for name, size, allocated in rows}
+    return sizes | _in_myrocks(connection, [name for name in databases if name not in sizes])
 
 
 def _table_lengths(connection: Connection, databases: Sequence[str]) -> dict[str, TableSize]:
     rows = _statistics(connection, select_table_lengths(databases))
-    return {name: TableSize(int(size), int(size), measured=False) for name, size in rows if size is not None}
+    sizes = {name: TableSize(int(size), int(size), measured=False) for name, size in rows if size is not None}
+    return sizes | _in_myrocks(connection, databases)
+
+
+def _in_myrocks(connection: Connection, databases: Sequence[str]) -> dict[str, TableSize]:
+    """Return the sizes of the tables that are in MyRocks; its statistics of tables are useless."""
+    names = in_myrocks(connection, databases) if databases else []
+    if not names:
+        return {}
+    sizes = lsm_sizes(connection, names).items()
+    return {name: TableSize(size.stored_bytes, size.stored_bytes) for name, size in sizes}
 
 
 def _statistics(connection: Connection, sql: bytes) -> list[tuple[str, Any]]:
@@ -146,14 +177,16 @@ def _statistics(connection: Connection, sql: bytes) -> list[tuple[str, Any]]:
     return [(str(name), figure) for name, figure in connection.rows(sql)]
 
 
-def layout_of(pool: NodePool) -> Layout:
-    """Return a server's page layout.
+def layout_of(pool: NodePool, engine: str = INNODB.name) -> Layout:
+    """Return the layout of cells in a storage engine of a server: its pages, or the compression of its blocks.
 
     Raises:
         InvalidInput: its pages do not have InnoDB's default size.
     """
 
     def operation(connection: Connection) -> Layout:
+        if engine == ROCKSDB.name:
+            return lsm_layout(connection)
         page_bytes, fill_factor = connection.rows(SELECT_PAGE_LAYOUT)[0]
         if int(page_bytes) != PAGE_BYTES:
             raise InvalidInput(

@@ -22,9 +22,20 @@ def movers(monkeypatch: pytest.MonkeyPatch) -> Movers:
 
 
 @pytest.fixture
-def url(accounts: Accounts, fresh_url: str) -> str:
-    """A new datastore, as root, which has access to a shard on every server."""
-    return accounts.root(fresh_url)
+def url(accounts: Accounts, fresh_url: str, server_kind: str) -> str:
+    """A new datastore, as root, which has access to a shard on every server.
+
+    With MyRocks, the first cluster is in InnoDB, so that every move converts a shard.
+    """
+    root = accounts.root(fresh_url)
+    if server_kind == "myrocks":
+        with schemaless.connect(root) as store:
+            internals = internals_of(store)
+            cluster = internals.topology.clusters[0]
+            query(cluster.primary, f"UPDATE `{store.name}`.cluster SET engine='innodb' WHERE name='{cluster.name}'")
+            for shard in internals.topology.shards_of(cluster.name):
+                query(cluster.primary, f"ALTER TABLE `{internals.shards.database(shard)}`.cell ENGINE=InnoDB")
+    return root
 
 
 @pytest.fixture

@@ -85,6 +85,32 @@ def test_a_move_preserves_cells(client, mover, rows):
     assert put.added_id > max(before) + (1 << 19)
 
 
+@pytest.mark.myrocks(only=True)
+def test_a_move_converts_between_storage_engines(client, mover, rows):
+    """From MyRocks to InnoDB and back, the table is in the engine of its cluster, with the same cells."""
+    puts = [client.put_cell(next(rows), "BASE", 1, {"n": n, "text": "x" * n}) for n in range(300)]
+    before = everything(client)
+    found = []
+    for _ in range(3):
+        cluster = internals_of(client).topology.cluster_of(SHARD)
+        database = internals_of(client).shards.database(SHARD)
+        ((engine,),) = query(
+            cluster.primary,
+            f"SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA='{database}' AND TABLE_NAME='cell'",
+        )
+        found.append((cluster.engine, engine))
+        assert everything(client) == before
+        (record,) = moves.run(mover, spec_for(client), [SHARD])
+        assert record.phase == "verified"
+        client.get_cell(puts[0].key.row_key, "BASE", 1)  # the client follows the shard
+        for left in moves.left_behind(mover):
+            moves.drop(mover, left)
+
+    assert {found[0], found[1]} == {("innodb", "InnoDB"), ("rocksdb", "ROCKSDB")}
+    assert found[2] == found[0]
+
+
+@pytest.mark.myrocks
 def test_reads_and_writes_during_a_move(client, mover, rows, url):
     """Conformance case 18: beside writers, readers and a follower, each acknowledged cell arrives once, unchanged."""
     first = [client.put_cell(next(rows), "BASE", 1, n) for n in range(200)]

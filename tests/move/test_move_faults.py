@@ -19,6 +19,7 @@ from tests.movers import connected, query
 pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
 
 
+@pytest.mark.myrocks
 @pytest.mark.parametrize("abort", [False, True], ids=["runs", "aborts"])
 def test_a_mover_killed_before_a_statement(bench, movers, abort):
     """A successor loses, renumbers or duplicates no acknowledged cell, and leaves no table over."""
@@ -57,6 +58,7 @@ def test_a_move_aborted_before_the_target_has_an_identity(bench, movers):
     assert identities == [(0,)]
 
 
+@pytest.mark.myrocks
 @pytest.mark.parametrize("abort", [False, True], ids=["runs", "aborts"])
 def test_a_mover_frozen_before_a_statement_and_thawed(bench, movers, abort):
     """A successor continues or aborts the move in the meantime; the thawed mover changes nothing more."""

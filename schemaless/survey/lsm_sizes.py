@@ -1,0 +1,94 @@
+"""What MyRocks stores of ``cell`` tables: compressed bytes, and the obsolete versions that compaction would remove."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from schemaless.schema.engines import ROCKSDB
+from schemaless.survey.page_model import MYROCKS, Layout
+from schemaless.survey.sql import select_engines, select_lsm_sizes
+from schemaless.wire.connection import Connection
+
+_LEAST_RAW_BYTES: Final = 1 << 18
+"""Minimum raw size from which compression is measured; below, files consist of metadata."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSize:
+    """Size of an index of one or more tables, in files; the latest writes, still in memory, are not included.
+
+    Attributes:
+        entries: number of entries, including obsolete versions.
+        raw_bytes: their size before compression.
+        stored_bytes: their size in files.
+    """
+
+    entries: int = 0
+    raw_bytes: int = 0
+    stored_bytes: int = 0
+
+    def __add__(self, other: IndexSize) -> IndexSize:
+        return IndexSize(
+            self.entries + other.entries, self.raw_bytes + other.raw_bytes, self.stored_bytes + other.stored_bytes
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LsmSize:
+    """Size of one or more ``cell`` tables.
+
+    Attributes:
+        rows: the primary key, which holds the bodies.
+        keys: the index cell_key. It never changes, so it has one entry for each cell.
+    """
+
+    rows: IndexSize = IndexSize()
+    keys: IndexSize = IndexSize()
+
+    def __add__(self, other: LsmSize) -> LsmSize:
+        return LsmSize(self.rows + other.rows, self.keys + other.keys)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Size in files."""
+        return self.rows.stored_bytes + self.keys.stored_bytes
+
+    @property
+    def obsolete_bytes(self) -> int:
+        """Estimated size of obsolete versions, which compaction removes, by their share of all versions."""
+        obsolete = max(0, self.rows.entries - self.keys.entries)
+        return round(self.rows.stored_bytes * obsolete / self.rows.entries) if self.rows.entries else 0
+
+
+def lsm_sizes(connection: Connection, databases: Iterable[str] | None = None) -> dict[str, LsmSize]:
+    """Return the size of each ``cell`` table in MyRocks by database, of a server that has MyRocks.
+
+    Args:
+        connection: a connection to the server.
+        databases: names of the databases; None for all of the server.
+    """
+    sizes: dict[str, LsmSize] = {}
+    for database, index, *numbers in connection.rows(select_lsm_sizes(databases)):
+        part = IndexSize(*(int(number) for number in numbers))
+        added = LsmSize(rows=part) if index == "PRIMARY" else LsmSize(keys=part)
+        sizes[str(database)] = sizes.get(str(database), LsmSize()) + added
+    return sizes
+
+
+def in_myrocks(connection: Connection, databases: Iterable[str]) -> list[str]:
+    """Return the databases whose ``cell`` table is in MyRocks."""
+    if not connection.is_mariadb:
+        return []
+    return [str(name) for name, engine in connection.rows(select_engines(databases)) if engine == ROCKSDB.clause]
+
+
+def lsm_layout(connection: Connection) -> Layout:
+    """Return the layout of cells in MyRocks, with the compression of all cells that the server has."""
+    total = sum(lsm_sizes(connection).values(), LsmSize())
+    if total.rows.raw_bytes < _LEAST_RAW_BYTES:
+        return MYROCKS
+    shares = (part.stored_bytes / part.raw_bytes for part in (total.rows, total.keys) if part.raw_bytes)
+    row_share, *key_share = shares
+    return replace(MYROCKS, row_share=row_share, key_share=key_share[0] if key_share else MYROCKS.key_share)
