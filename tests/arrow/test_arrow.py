@@ -66,16 +66,18 @@ def test_arrow_has_every_cell_with_its_exact_document(fresh_store, tail_store, n
     assert found[str(one.row_key), one.column_name, one.ref_key]["created_at"] == cell.created_at
 
 
-def test_arrow_goes_to_pandas_polars_and_duckdb(store, new_row):
+def test_arrow_goes_to_pandas_polars_and_duckdb(fresh_store, tail_store, new_row):
     """Each reads the same rows and typed values."""
     column = f"A{new_row().hex[:8]}"
     for number in range(5):
-        store.put_cell(new_row(), column, 1, {"fare": {"total": number + 0.5}, "city": None if number == 3 else "Oslo"})
+        fresh_store.put_cell(
+            new_row(), column, 1, {"fare": {"total": number + 0.5}, "city": None if number == 3 else "Oslo"}
+        )
     fields = ["fare.total:float", "city:text"]
 
-    frame = store.arrow(column, fields=fields).read_pandas()
-    polars = pl.from_arrow(store.arrow(column, fields=fields).read_all())
-    batches = store.arrow(column, fields=fields)  # noqa: F841 - DuckDB finds it by its name
+    frame = tail_store.arrow(column, fields=fields).read_pandas()
+    polars = pl.from_arrow(tail_store.arrow(column, fields=fields).read_all())
+    batches = tail_store.arrow(column, fields=fields)  # noqa: F841 - DuckDB finds it by its name
     total, cities = duckdb.sql("SELECT sum(total), count(city) FROM batches").fetchall()[0]
 
     assert isinstance(frame, pd.DataFrame)

@@ -127,7 +127,7 @@ def test_an_elected_primary_is_adopted_and_a_minority_is_not(group):
     assert min(set(writers.acknowledged.values()) - set(before.values())) > max(before.values())
     assert "added" in {finding.kind for finding in back}
     assert outside.return_value == 1
-    assert outside.stdout.count("running, not of its group") == 1
+    assert outside.stdout.count("running, not in its group") == 1
     assert f"{group[0].name} is not in its group: it is OFFLINE in its group" in outside.stderr
     assert sql(chosen, "SELECT @@super_read_only") == ((0,),)
     assert [finding.kind for finding in alone] == ["undecided"]

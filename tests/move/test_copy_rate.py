@@ -184,7 +184,7 @@ def test_the_job_pauses_for_applications_on_the_target(monkeypatch):
         gate=lambda: None,
         job=SimpleNamespace(thresholds=None),
         state=SimpleNamespace(runner="a"),
-        job_store=SimpleNamespace(reads=0),
+        job_store=SimpleNamespace(catalog=SimpleNamespace(reads=0)),
         rest=lambda worked_s, share, *, called: rests.append((worked_s * share, called)),
         yields=False,
     )

@@ -141,14 +141,14 @@ def test_reads_of_several_columns_at_once_miss_no_row(store, by_hand, new_row):
 
 
 @pytest.mark.myrocks
-def test_ids_of_concurrent_batches_are_true(store, by_hand):
+def test_ids_of_concurrent_batches_are_true(fresh_store, tail_store):
     """MyRocks assigns ids row by row, so a batch's ids have gaps; each Put has its own cell's."""
     puts = []
 
     def write(number: int) -> None:
         for turn in range(20):
             rows = [uuid.uuid5(uuid.NAMESPACE_URL, f"{number} {turn}")] * 20
-            puts.extend(store.put_cells([NewCell(row, "IDS", n, n) for n, row in enumerate(rows)]))
+            puts.extend(fresh_store.put_cells([NewCell(row, "IDS", n, n) for n, row in enumerate(rows)]))
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -157,9 +157,9 @@ def test_ids_of_concurrent_batches_are_true(store, by_hand):
         thread.join()
 
     assert len(puts) == 1600
-    for shard in range(store.shard_count):
-        stored = {cell.key: cell.added_id for cell in store.iter_shard(shard) if cell.column_name == "IDS"}
-        ours = {put.key: put.added_id for put in puts if store.shard_of(put.key.row_key) == shard}
+    for shard in range(fresh_store.shard_count):
+        stored = {cell.key: cell.added_id for cell in tail_store.iter_shard(shard) if cell.column_name == "IDS"}
+        ours = {put.key: put.added_id for put in puts if fresh_store.shard_of(put.key.row_key) == shard}
         assert ours == stored
 
 
