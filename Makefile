@@ -7,7 +7,7 @@
 .POSIX:
 .SUFFIXES:
 .NOTPARALLEL:
-.PHONY: help install demo test test-native lint bench bench-migrate docs reference dist clean
+.PHONY: help install demo test test-native lint bench bench-migrate docs reference dist check-dist clean
 
 export PYTHON DATA ROW_KEY
 PY = .venv/bin/python
@@ -21,7 +21,8 @@ help:
 	@echo 'make lint    ruff, mypy --strict, import contracts'
 	@echo 'make bench   what the figures in README.md come from (ARGS=... goes to each script)'
 	@echo 'make bench-migrate  only those of the migration'
-	@echo 'make dist    sdist and wheel in dist/, built twice: the same bytes'
+	@echo 'make dist    all packages in dist/: sdist, wheel, and wheels of the native part'
+	@echo 'make check-dist  install them in empty environments, each extra alone, and run the demo'
 	@echo 'make docs    the documentation as a site, in build/site'
 	@echo 'make reference  write docs/reference: the API from docstrings, the commands from their help'
 	@echo 'make install only the virtual environment, .venv (PYTHON=... chooses the Python)'
@@ -98,7 +99,10 @@ reference: install
 	@$(PY) tools/reference.py
 
 dist: install
-	@$(PY) tools/dist.py
+	@$(PY) tools/dist.py $(ARGS)
+
+check-dist: install
+	@$(PY) tools/check_extras.py $(ARGS)
 
 clean:
 	rm -rf .venv build dist rust/target *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

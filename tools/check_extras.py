@@ -1,9 +1,16 @@
-"""Installs the wheel with each extra alone into an empty environment, and runs what that extra is for.
+"""Install the wheel with each extra alone into an empty environment, and run what that extra is for.
 
     python tools/check_extras.py [EXTRA ...]
 
-Takes some minutes and a package index, so the suite does not run it. Then mypy and pyright check one program against
-the installed wheel: both must see the same public names and types. Exit status: 0 where all of it works.
+Takes some minutes and a package index, so the suite does not run it. Besides the extras there are three more checks:
+
+- ``types``: mypy and pyright see the same public names and types in the installed wheel, and pyright knows the type of
+  every public symbol.
+- ``native``: 'schemaless-store[fast,cli,native]' installs from dist/, without an index or Rust, for each Python here,
+  and uses the native part; so does the wheel for the stable ABI. Needs the result of 'make dist'.
+- ``demo``: 'schemaless demo' runs on the packages that ``native`` installed for the newest Python.
+
+Exit status: 0 if everything works.
 """
 
 from __future__ import annotations
@@ -12,6 +19,7 @@ import argparse
 import configparser
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -20,15 +28,22 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tools.dist import ROOT, built
+from tools.dist import ROOT, VERSIONS, built, interpreter
 
 MODEL = "capacity model --documents-per-day 1M --bytes-per-document 20KB --disk 1TB"
 NO_CLI = "import sys; from schemaless.cli.entry import main; sys.exit(0 if main() == 2 else 1)"
+NATIVE = (
+    "import schemaless_packed as native; from schemaless.wire import replies; document = {'a': [1, 2.5, None]}; "
+    "assert replies._native is native; assert native.unpack(native.pack(document), 32) == document"
+)
 CHECKS: dict[str, list[str]] = {
     # Extra: arguments of the interpreter, or of the command where the extra brings it.
     "": [f"-c {NO_CLI!r}", "-c 'import schemaless as s; [getattr(s, name) for name in s.__all__]'"],
     "cli": ["schemaless --version", "schemaless " + MODEL, "schemaless config show", "schemaless man"],
     "fast": ["-c 'from schemaless.codec.engine import ENGINE; print(ENGINE); assert ENGINE'"],
+    "async": ["-c 'import greenlet, schemaless.aio; schemaless.aio.connect'"],
+    "export": ["-c 'import pyarrow, schemaless.arrow, schemaless.export'"],
+    "native": [f"-c {NATIVE!r}"],
     "metrics": ["-c 'import schemaless.metrics.exporter'"],
     "status": ["schemaless status --help", "-c 'import schemaless.status.serve'"],
     "telemetry": ["-c 'from schemaless import telemetry; assert telemetry.available()'"],
@@ -65,7 +80,7 @@ def main() -> int:
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
     extras = ["", *setup["options.extras_require"]]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("extras", nargs="*", metavar="EXTRA", default=[*extras, "types"])
+    parser.add_argument("extras", nargs="*", metavar="EXTRA", default=[*extras, "types", "demo"])
     chosen = parser.parse_args().extras
     unchecked = [extra for extra in extras if extra not in CHECKS]
     failed = len(unchecked)
@@ -74,7 +89,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="schemaless-extras-") as folder:
         wheel = next(path for path in built(Path(folder)) if path.suffix == ".whl")
         for extra in chosen:
-            problem = of_types(wheel, Path(folder)) if extra == "types" else of_extra(wheel, extra, Path(folder))
+            if extra == "types":
+                problem = of_types(wheel, Path(folder))
+            elif extra in ("native", "demo"):
+                problem = of_native(Path(folder), demo=extra == "demo")
+            else:
+                problem = of_extra(wheel, extra, Path(folder))
             print(f"{f'[{extra}]' if extra else 'no extra':<12} {problem or 'works'}", flush=True)
             failed += problem is not None
     return 1 if failed else 0
@@ -105,9 +125,47 @@ def of_types(wheel: Path, folder: Path) -> str | None:
     by_pyright = run(f"{python} -m pyright --outputjson --pythonpath {python} application.py", folder).stdout
     diagnostics = json.loads(by_pyright)["generalDiagnostics"]
     seen = {each["range"]["start"]["line"] + 1 for each in diagnostics if each["severity"] == "error"}
-    return (
-        None if seen == wrong else f"pyright: errors in lines {sorted(seen)}, expected {sorted(wrong)}: {diagnostics}"
-    )
+    if seen != wrong:
+        return f"pyright: errors in lines {sorted(seen)}, expected {sorted(wrong)}: {diagnostics}"
+    activated = f"VIRTUAL_ENV={python.parents[1]} PATH={python.parent}:$PATH"
+    done = run(f"{activated} pyright --verifytypes schemaless --ignoreexternal --outputjson", folder)
+    complete = json.loads(done.stdout)["typeCompleteness"]
+    unknown = [each["name"] for each in complete["symbols"] if each["isExported"] and not each["isTypeKnown"]]
+    print(f"{'':<12} pyright: {complete['completenessScore']:.1%} of the public symbols have a known type")
+    return None if not unknown else f"pyright: no known type for {', '.join(unknown[:20])} and {len(unknown)} in all"
+
+
+def of_native(folder: Path, *, demo: bool) -> str | None:
+    """Return what does not work with the wheels in dist/, installed without an index; None if all works."""
+    dist = ROOT / "dist"
+    (store,) = dist.glob("schemaless_store-*.whl")
+    pythons = [path for path in map(interpreter, VERSIONS) if path is not None]
+    for python in pythons[-1:] if demo else pythons:
+        # Only packages of others come from the index, and no Rust is on the PATH.
+        with_pip = folder / f"native-{python.name}"
+        run(f"{python} -m venv {with_pip}", folder)
+        pip = f"PATH={with_pip}/bin:/usr/bin:/bin {with_pip}/bin/python -m pip"
+        others = f"{with_pip}-packages"
+        constraints = ROOT / "constraints.txt"
+        download = f"{pip} download -q --only-binary :all: -d {others} -c {constraints} '{store}[fast,cli]'"
+        offline = f"{pip} install -q --no-index --only-binary :all: -f {dist} -f {others}"
+        stable = next(dist.glob("schemaless_packed-*-abi3-*.whl"))
+        steps = [download, f"{offline} 'schemaless-store[fast,cli,native]'", f"{with_pip}/bin/schemaless --version"]
+        steps.append(f"{with_pip}/bin/python -c {shlex.quote(NATIVE)}")
+        if demo:
+            steps.append(f"cd {with_pip} && HOME={with_pip} bin/schemaless demo")
+        else:
+            steps += [
+                f"{with_pip}/bin/schemaless {MODEL}",
+                f"{offline} --force-reinstall --no-deps {stable}",
+                f"{with_pip}/bin/python -c {shlex.quote(NATIVE)}",
+            ]
+        for step in steps:
+            done = run(step, folder)
+            if done.returncode:
+                return f"{python.name}: {step}: exit {done.returncode}: {(done.stderr or done.stdout).strip()[-800:]}"
+        print(f"{'':<12} {python.name}: {'demo' if demo else 'installed without an index'}", flush=True)
+    return None
 
 
 def installed(wheel: Path, extras: list[str], others: list[str], folder: Path) -> Path:
