@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import configparser
+import csv
+import hashlib
+import json
 import re
 import tarfile
 import tomllib
+import zipfile
 from importlib.metadata import version
 from pathlib import Path
 
@@ -35,6 +40,44 @@ def test_two_builds_are_the_same_bytes(tmp_path):
         assert {(member.uid, member.mtime) for member in archive} == {(0, next(iter(archive)).mtime)}
     assert {"setup.cfg", "CHANGELOG.md", "LICENSE", "schemaless/codec/FORMAT.md", "migrations/__init__.py"} <= names
     assert not [name for name in names if name.startswith("tests/")]
+    (wheel,) = tmp_path.glob("0/*.whl")
+    check_record(wheel)
+    check_bill_of_materials(wheel)
+
+
+def check_record(wheel: Path) -> None:
+    """Every file of the wheel is in RECORD with its hash; installers refuse a wheel where one differs."""
+    with zipfile.ZipFile(wheel) as archive:
+        (record,) = (name for name in archive.namelist() if name.endswith(".dist-info/RECORD"))
+        listed = {row[0]: row[1] for row in csv.reader(archive.read(record).decode().splitlines())}
+        hashes = {
+            name: f"sha256={base64.urlsafe_b64encode(hashlib.sha256(archive.read(name)).digest()).rstrip(b'=').decode()}"
+            for name in archive.namelist()
+        }
+    assert listed == {**hashes, record: ""}
+
+
+def check_bill_of_materials(wheel: Path) -> None:
+    """The wheel lists itself and each distribution that it requires, in the folder of PEP 770."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if "/sboms/" in name)
+        bill = json.loads(archive.read(name))
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = archive.read(metadata).decode().splitlines()
+    assert re.fullmatch(r"schemaless_store-[\d.]+\.dist-info/sboms/schemaless-store\.cdx\.json", name)
+    assert bill["metadata"]["component"]["version"] == SETUP["metadata"]["version"]
+    required = [line for line in lines if line.startswith("Requires-Dist:") and "extra ==" not in line]
+    names = {re.split(r"[\s<>=!~\[]", line.removeprefix("Requires-Dist: "), maxsplit=1)[0] for line in required}
+    assert {each["name"] for each in bill["components"]} == names
+
+
+def test_licences_are_named_in_the_metadata_of_a_native_wheel():
+    """As PEP 639 asks for, in place of those that were there."""
+    before = b"Metadata-Version: 2.4\nName: x\nLicense-File: OLD\n\nText\n"
+
+    assert dist.licensed(before, ["licenses/LICENSE", "licenses/memchr-2/COPYING"]) == (
+        b"Metadata-Version: 2.4\nName: x\nLicense-File: LICENSE\nLicense-File: memchr-2/COPYING\n\nText\n"
+    )
 
 
 def made(parent: Path, count: int) -> list[Path]:
@@ -57,6 +100,9 @@ def test_the_version_stands_in_one_place():
     cargo = tomllib.loads((ROOT / "rust" / "Cargo.toml").read_text(encoding="utf-8"))
     native = tomllib.loads((ROOT / "rust" / "pyproject.toml").read_text(encoding="utf-8"))
     assert cargo["package"]["version"] == native["project"]["version"]
+    requirement = SETUP["options.extras_require"]["native"].strip()
+    numbers = [int(part) for part in cargo["package"]["version"].split(".")]
+    assert requirement == f"schemaless-packed >= {numbers[0]}.{numbers[1]}, < {numbers[0]}.{numbers[1] + 1}"
 
 
 def test_the_changelog_is_kept():
@@ -85,5 +131,5 @@ def test_pre_commit_runs_what_make_lint_runs():
 
 
 def test_every_extra_has_a_check():
-    """tools/check_extras.py, which takes minutes, leaves none out."""
+    """``make check-dist``, which takes minutes, leaves none out."""
     assert set(check_extras.CHECKS) == {"", *SETUP["options.extras_require"]}
