@@ -9,9 +9,8 @@ lower id can appear any more.
   transaction takes its lock before its id, so each one that may still commit an id up to top is in that list. Once all
   of them have ended, every id up to top is settled, and the cells up to top are read again.
 
-Lists of unfinished transactions and the settled ids are kept in memory, so each gap is resolved once. They describe one
-primary; losing them costs one more lock query. A page therefore uses one routing from its first statement to its
-last. If the shard moves in the meantime, the page is read again on the new server, without the old server's settled id.
+Settled ids describe one primary (``settled_ids``), so a page uses one routing from its first statement to its last. If
+the shard moves in between, the page is read again on the new server, without the old server's settled ids.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 from schemaless.cells.paging import MAX_PAGE_BYTES, PageSize, Row, read_page
 from schemaless.cells.sql import select_block_end
 from schemaless.errors import LocationLost, SchemalessError, ServerTimeout
-from schemaless.feed.settlement import Observation, WriteLock, observe, top_id, wait_for_writers
+from schemaless.feed.settled_ids import SettledIds
+from schemaless.feed.settlement import top_id
 from schemaless.feed.sql import select_ids, select_tails
-from schemaless.topology.replica_position import gtid_position, wait_for_gtid
 from schemaless.topology.routing import Routing, Spot
 from schemaless.topology.shards import ReadFrom, Shards
 from schemaless.wire.connection import Check, Connection, Rows
-from schemaless.wire.errors import CannotObserve, Elsewhere
+from schemaless.wire.errors import Elsewhere
 from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool
 
@@ -41,33 +40,10 @@ log = logging.getLogger("schemaless")
 
 T = TypeVar("T")
 
-_Place = tuple[int, int]
-"""A shard and the number of times it has changed servers; see ``Spot.place``."""
-
 _SCANNED_IDS: Final = 10_000
 """Maximum number of ids that a page of one column examines, unless its limit is higher."""
 
-_MAX_WAITING: Final = 8
-"""Maximum number of lists of unfinished transactions kept per shard."""
-
 _HELD_POLL_S: Final = 0.02
-_LOCK_RETRY_S: Final = 4.0
-"""Pause before writers are blocked again after a transaction stayed open for too long, in seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Feed:
-    """The settled ids of a shard on its primary. Immutable: threads replace it, and the last one wins.
-
-    Attributes:
-        settled: every id up to this one is settled.
-        waiting: pairs ``(top, locks)`` in ascending order: once none of the locks is held, ids up to top are settled.
-        retry_lock_at_s: earliest time to block writers again, on the monotonic clock.
-    """
-
-    settled: int = 0
-    waiting: tuple[tuple[int, frozenset[WriteLock]], ...] = ()
-    retry_lock_at_s: float = 0.0
 
 
 class Tail(NamedTuple):
@@ -92,15 +68,15 @@ class Changes:
 
     Attributes:
         shards: the datastore's shards.
-        replica_wait_s: maximum time that a page waits for a replica to receive the settled cells, in seconds.
+        settled: the settled ids of each shard.
     """
 
     shards: Shards
-    replica_wait_s: float = 1.0
-    _feeds: dict[_Place, _Feed] = field(default_factory=dict)
-    _replica_marks: dict[tuple[_Place, Node], int] = field(default_factory=dict)
+    settled: SettledIds = field(init=False)
     _sizes: dict[int, PageSize] = field(default_factory=dict)
-    _warned: bool = False
+
+    def __post_init__(self) -> None:
+        self.settled = SettledIds(self.shards)
 
     def page(self, shard: int, location: int, limit: int, column_name: str | None, read_from: ReadFrom) -> RowPage:
         """Return settled cells after ``location``; see ``Datastore.get_cells_for_shard``."""
@@ -133,7 +109,10 @@ class Changes:
         pages: dict[int, RowPage] = {}
         for pool, wanted in by_pool.items():
             # Before the read: ids that are settled later may include cells that the read does not see.
-            marks = {shard: self._mark(Spot(routing, shard, routing.clusters[shard].primary)) for shard, _, _ in wanted}
+            marks = {
+                shard: self.settled.mark(Spot(routing, shard, routing.clusters[shard].primary))
+                for shard, _, _ in wanted
+            }
             try:
                 rows = self._read_tails(pool, routing, wanted, column_name)
             except SchemalessError as error:
@@ -208,7 +187,7 @@ class Changes:
             database = self.shards.database(shard)
             top = self._ask(spot, spot.primary, lambda connection: top_id(connection, database))
             while True:
-                settled, held = self._settle(spot, top)
+                settled, held = self.settled.settle(spot, top)
                 if settled >= top:
                     return settled
                 if time.monotonic() > deadline_s:
@@ -232,72 +211,10 @@ class Changes:
         """Run ``operation`` on a server of the shard's cluster, using the spot's routing."""
         return self.shards.run_at(spot._replace(node=node), operation)
 
-    # Settlement
-
-    def _mark(self, spot: Spot) -> int:
-        """Return the id up to which the spot's server is known to show every settled cell."""
-        if spot.node == spot.primary:
-            feed = self._feeds.get(spot.place)
-            return 0 if feed is None else feed.settled
-        return self._replica_marks.get((spot.place, spot.node), 0)
-
-    def _settle(self, spot: Spot, wanted: int) -> tuple[int, str | None]:
-        """Return the id up to which the spot's server shows every settled cell, and what the rest waits for."""
-        if spot.node == spot.primary:
-            return self._settle_on_primary(spot, wanted)
-        mark = self._mark(spot)
-        if mark >= wanted:
-            return mark, None
-        settled, held = self._settle_on_primary(spot, wanted)
-        if settled <= mark:
-            return mark, held
-        # Read after the ids were settled, so the position includes all of those transactions.
-        position = self._ask(spot, spot.primary, gtid_position)
-        arrived = self._ask(
-            spot, spot.node, lambda connection: wait_for_gtid(connection, position, self.replica_wait_s)
-        )
-        if not arrived:
-            return mark, f"replica {spot.node} lags behind {spot.primary}"
-        self._replica_marks[spot.place, spot.node] = settled
-        return settled, held
-
-    def _settle_on_primary(self, spot: Spot, wanted: int) -> tuple[int, str | None]:
-        feed = self._feeds.get(spot.place, _Feed())
-        if feed.settled < wanted:
-            feed = self._observe(spot, feed)
-            self._feeds[spot.place] = feed
-        if feed.settled >= wanted:
-            return feed.settled, None
-        if feed.waiting:
-            threads = ", ".join(str(lock.thread) for lock in sorted(feed.waiting[0][1]))
-            return feed.settled, f"open transactions on {spot.primary}, performance_schema threads {threads}"
-        return feed.settled, f"an open transaction on {spot.primary}"
-
-    def _observe(self, spot: Spot, feed: _Feed) -> _Feed:
-        database = self.shards.database(spot.shard)
-        try:
-            observation = self._ask(spot, spot.primary, lambda connection: observe(connection, database))
-        except CannotObserve as reason:
-            if not self._warned:
-                self._warned = True
-                log.warning("change feed: %s. Until then, writers are blocked briefly at each gap", reason)
-            return self._settle_by_locking(spot, feed)
-        return _after(feed, observation)
-
-    def _settle_by_locking(self, spot: Spot, feed: _Feed) -> _Feed:
-        now_s = time.monotonic()
-        if now_s < feed.retry_lock_at_s:
-            return feed
-        database = self.shards.database(spot.shard)
-        top = self._ask(spot, spot.primary, lambda connection: wait_for_writers(connection, database))
-        if top is None:
-            return _Feed(feed.settled, retry_lock_at_s=time.monotonic() + _LOCK_RETRY_S)
-        return _Feed(top)
-
     # Reading
 
     def _page(self, spot: Spot, location: int, limit: int) -> RowPage:
-        settled_before = self._mark(spot)
+        settled_before = self.settled.mark(spot)
         rows, _ = self._read(spot, location, None, limit)
         if not rows:
             self._check_location(spot, location)
@@ -305,7 +222,7 @@ class Changes:
         last = rows[-1][0]
         if last - location == len(rows) or last <= settled_before:
             return RowPage(rows, last)
-        settled, held = self._settle(spot, last)
+        settled, held = self.settled.settle(spot, last)
         if settled > location:
             rows, _ = self._read(spot, location, settled, limit)
             if not rows:
@@ -323,7 +240,7 @@ class Changes:
         last, without_gap = end
         held = None
         if not without_gap:
-            settled, held = self._settle(spot, last)
+            settled, held = self.settled.settle(spot, last)
             if settled > location:
                 end = self._end_of_ids(spot, location, settled, limit)
                 if end is None:
@@ -379,7 +296,7 @@ class Changes:
             last = self._ask(spot, node, lambda connection: top_id(connection, database))
             if last >= location:
                 return
-        self._feeds.pop(spot.place, None)
+        self.settled.forget(spot)
         lost = LocationLost(spot.shard, location, last)
         if self.shards.again(spot.routing).changes[spot.shard] != spot.routing.changes[spot.shard]:
             raise Elsewhere(str(lost), node=str(spot.node), shard=spot.shard, lost=None) from lost
@@ -387,20 +304,3 @@ class Changes:
 
     def _rows(self, spot: Spot, sql: bytes, check: Check | None = None) -> Rows:
         return self._ask(spot, spot.node, lambda connection: connection.rows(sql, check))
-
-
-def _after(feed: _Feed, observation: Observation) -> _Feed:
-    """Return the state of a feed after an observation."""
-    if not observation.writers:
-        return _Feed(observation.top)
-    settled = feed.settled
-    waiting: list[tuple[int, frozenset[WriteLock]]] = []
-    for top, locks in feed.waiting:
-        if still_held := locks & observation.writers:
-            waiting.append((top, still_held))
-        else:
-            settled = top
-            waiting.clear()
-    if len(waiting) < _MAX_WAITING and observation.top > (waiting[-1][0] if waiting else settled):
-        waiting.append((observation.top, observation.writers))
-    return _Feed(settled, tuple(waiting))

@@ -427,7 +427,7 @@ def test_without_the_list_writers_are_held_off(
             assert page.cells == []
             assert page.held == f"an open transaction on {primary.node}"
             late.execute(b"COMMIT")
-        tail_store._changes._feeds.clear()
+        tail_store._changes.settled._states.clear()
         with open_insert(primary, database):
             pass
         put()

@@ -138,7 +138,7 @@ def test_a_gap_that_is_settled_waits_for_the_replica(
     store: schemaless.Datastore, app: schemaless.Datastore, primary: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cell in the gap is committed on the primary, but the replica only has the cell after it."""
-    monkeypatch.setattr(internals_of(store).changes, "replica_wait_s", 0.2)
+    monkeypatch.setattr(internals_of(store).changes.settled, "replica_wait_s", 0.2)
     start = store.end_of_shard(0)
     with connection_to(primary.url) as connection:
         connection.execute(b"START TRANSACTION")
@@ -165,7 +165,9 @@ def test_a_rolled_back_gap_is_gone_over_once(
         connection.execute(b"ROLLBACK")
     put = app.put_cell(uuid.uuid4(), "BASE", 1, "behind the gap")
     assert rest(store, start) == [put.added_id]
-    assert store._changes._replica_marks == {((0, 0), internals_of(store).shards.node_of(0, "replica")): put.added_id}
+    assert store._changes.settled._replica_marks == {
+        ((0, 0), internals_of(store).shards.node_of(0, "replica")): put.added_id
+    }
 
 
 def test_writers_at_once_never_make_a_replica_skip(store: schemaless.Datastore, url: str, primary: LocalServer) -> None:
