@@ -16,7 +16,8 @@ from schemaless.followers.batches import PAGE_CELLS
 from schemaless.followers.lease_state import LeaseState
 from schemaless.followers.leases import Leases
 from schemaless.followers.membership import Pair
-from schemaless.followers.rows import FollowerRows, Move
+from schemaless.followers.parked import Move
+from schemaless.followers.rows import FollowerRows
 
 _CHECKPOINT_CELLS: Final = PAGE_CELLS // 2
 """Number of handled cells after which a checkpoint is written."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from schemaless.errors import SchemalessError, ServerError
 from schemaless.followers.membership import Pair
-from schemaless.followers.rows import Move
+from schemaless.followers.parked import Move
 from schemaless.followers.states import RUNNING, STOPPED
 
 MIN_READ_PAUSE_S: Final = 0.001

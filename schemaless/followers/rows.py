@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
-from schemaless.errors import AccessDenied, LeaseLost, SchemalessError, ServerError
+from schemaless.errors import AccessDenied, SchemalessError, ServerError
 from schemaless.followers import sql
 from schemaless.followers.membership import Pair
-from schemaless.followers.sql import ParkedRow
+from schemaless.followers.parked import Move, ParkedCells
 from schemaless.followers.states import QUARANTINED
 from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Connection, Rows
 from schemaless.wire.errors import DatabaseMissing, Elsewhere
 from schemaless.wire.node import Node
-from schemaless.wire.sql.parts import Value
 
 T = TypeVar("T")
 
@@ -69,14 +68,6 @@ class FollowerRow:
         return self.state == QUARANTINED or self.begun > 0
 
 
-class Move(NamedTuple):
-    """A location to write, if the row still has the epoch."""
-
-    pair: Pair
-    epoch: int
-    location: int
-
-
 @dataclass(frozen=True, slots=True)
 class Looked:
     """Result of a read of rows.
@@ -95,9 +86,13 @@ class FollowerRows:
 
     Args:
         shards: the datastore's shards.
+
+    Attributes:
+        parked: the parked cells of the followers.
     """
 
     def __init__(self, shards: Shards) -> None:
+        self.parked = ParkedCells(shards)
         self._shards = shards
         self._answered: set[str] = set()
 
@@ -225,49 +220,9 @@ class FollowerRows:
         (name, shard), epoch, location = move
         self._own(move, sql.stop(self._shards.database(shard), name, epoch, location, message))
 
-    def park(self, move: Move, row: ParkedRow) -> None:
-        """Park a cell and move the location past it, in one transaction.
-
-        Raises:
-            LeaseLost: another worker has claimed the follower's row; nothing was parked.
-        """
-        (name, shard), epoch, _ = move
-        database = self._shards.database(shard)
-
-        def operation(connection: Connection) -> None:
-            with connection.transaction():
-                # In this order: if another worker owns the row, nothing is inserted and nothing changes.
-                connection.execute(sql.insert_parked(database, name, epoch, row))
-                if connection.execute(self._move([move])).affected != 1:
-                    raise _lost(move)
-
-        # Safe to repeat: both statements are idempotent.
-        self._shards.run(shard, operation, writes=True)
-
-    def to_replay(self, pair: Pair) -> list[tuple[int, int, int]]:
-        """Return added_id, attempts and number of begun replays of the parked cells to try again."""
-        statement = sql.select_parked(self._shards.database(pair[1]), pair[0], replay=True)
-        return [(int(row[0]), int(row[4]), int(row[7]) - 1) for row in self._shards.rows(pair[1], statement)]
-
-    def begin_replay(self, pair: Pair, epoch: int, added_id: int, begun: int) -> None:
-        """Count a replay of a parked cell before it is tried; the request to replay it remains."""
-        statement = sql.note_replay(self._shards.database(pair[1]), pair[0], epoch, added_id, {"replay": begun + 1})
-        self._shards.execute(pair[1], statement)
-
-    def end_replay(self, pair: Pair, epoch: int, added_id: int, attempts: int, error: str) -> None:
-        """Record the failure of a replay, and clear the request."""
-        changes: dict[str, Value] = {"replay": 0, "attempts": attempts, "error": error}
-        statement = sql.note_replay(self._shards.database(pair[1]), pair[0], epoch, added_id, changes)
-        self._shards.execute(pair[1], statement)
-
-    def delete_replayed(self, pair: Pair, epoch: int, added_id: int) -> None:
-        """Delete a parked cell after a successful replay."""
-        database = self._shards.database(pair[1])
-        self._shards.execute(pair[1], sql.delete_replayed(database, pair[0], epoch, added_id))
-
     def _own(self, move: Move, statement: bytes) -> None:
         if self._shards.execute(move.pair[1], statement).affected != 1:
-            raise _lost(move)
+            raise move.lost()
 
     def _move(self, moves: Sequence[Move]) -> bytes:
         return sql.move(
@@ -322,8 +277,3 @@ class FollowerRows:
 
 def _parts(items: Sequence[T], size: int) -> Iterable[Sequence[T]]:
     return (items[start : start + size] for start in range(0, len(items), size))
-
-
-def _lost(move: Move) -> LeaseLost:
-    name, shard = move.pair
-    return LeaseLost(f"{name} in shard {shard} was taken over by another worker")

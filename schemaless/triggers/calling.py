@@ -82,7 +82,7 @@ class Calls:
 
     def replay(self, context: HandlerContext, lease: LeaseState) -> None:
         """Call the function for the parked cells whose replay was requested."""
-        for added_id, attempts, begun in context.rows.to_replay(lease.pair):
+        for added_id, attempts, begun in context.rows.parked.to_replay(lease.pair):
             context.check_active(lease)
             cell = next(iter(internals_of(self._store).read_stored(lease.pair[1], [added_id])), None)
             failed = _Failed("the cell no longer exists")
@@ -90,13 +90,13 @@ class Calls:
                 failed = _Failed(DIED)
             elif cell is not None:
                 # Counted before the call, so that a cell that kills its workers does not do so for ever.
-                context.rows.begin_replay(lease.pair, lease.epoch, added_id, begun + 1)
+                context.rows.parked.begin_replay(lease.pair, lease.epoch, added_id, begun + 1)
                 outcome = self._call(context, lease, cell, attempts + 1)
                 if outcome is None:
-                    context.rows.delete_replayed(lease.pair, lease.epoch, added_id)
+                    context.rows.parked.delete_replayed(lease.pair, lease.epoch, added_id)
                     continue
                 failed = outcome
-            context.rows.end_replay(lease.pair, lease.epoch, added_id, attempts + 1, failed.error)
+            context.rows.parked.end_replay(lease.pair, lease.epoch, added_id, attempts + 1, failed.error)
         lease.replays = 0
 
     def _handle_cell(self, context: HandlerContext, lease: LeaseState, cell: StoredCell) -> bool:
@@ -177,7 +177,7 @@ class Calls:
             )
             return False
         row = ParkedRow(cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, attempts, error)
-        context.rows.park(lease.move._replace(location=cell.added_id), row)
+        context.rows.parked.park(lease.move._replace(location=cell.added_id), row)
         lease.reached = cell.added_id
         lease.attempts, lease.death = 0, None
         lease.parked += 1

@@ -56,7 +56,7 @@ class Parks:
             context.check_active(lease)
             if cell.body == b"3":
                 row = ParkedRow(cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, 1, "the third")
-                context.rows.park(lease.move._replace(location=cell.added_id), row)
+                context.rows.parked.park(lease.move._replace(location=cell.added_id), row)
                 lease.reached = cell.added_id
                 context.recorded(lease)
             else:

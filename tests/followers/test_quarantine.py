@@ -77,8 +77,8 @@ def test_what_a_dead_worker_left_in_the_row_keeps_workers_for_healthy_shards_awa
     if evidence == "a careful attempt":
         dead.context.rows.note_attempt(lease.move, 1, None, DIED)
     else:
-        dead.context.rows.park(lease.move, ParkedRow(7, b"k" * 16, "BASE", 1, 1, "ValueError: 7"))
-        dead.context.rows.begin_replay(PAIR, lease.epoch, 7, 1)
+        dead.context.rows.parked.park(lease.move, ParkedRow(7, b"k" * 16, "BASE", 1, 1, "ValueError: 7"))
+        dead.context.rows.parked.begin_replay(PAIR, lease.epoch, 7, 1)
     remove_worker(dead.membership._pool, dead._access.name, "dead")
     successor = works("successor", Seen(), role=HEALTHY)
     with asleep(dead):

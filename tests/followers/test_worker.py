@@ -16,7 +16,8 @@ from schemaless.followers.assignments import Assigned
 from schemaless.followers.batches import read_batch
 from schemaless.followers.binlog_notifier import BinlogNotifier
 from schemaless.followers.membership import Member, View, remove_worker
-from schemaless.followers.rows import FollowerRows, Move
+from schemaless.followers.parked import Move
+from schemaless.followers.rows import FollowerRows
 from schemaless.followers.settings import NEW, Settings
 from schemaless.followers.sql import ParkedRow
 from schemaless.followers.states import PAUSED
@@ -216,7 +217,7 @@ def test_parking_by_who_lost_the_shard_parks_nothing(settings, put, works, follo
     lease = next(iter(worker.leases.held.values()))
     row = ParkedRow(99, b"k" * 16, "BASE", 1, 3, "it failed")
     with pytest.raises(LeaseLost, match="taken over"):
-        worker.context.rows.park(Move(lease.pair, lease.epoch - 1, 99), row)
+        worker.context.rows.parked.park(Move(lease.pair, lease.epoch - 1, 99), row)
     with pytest.raises(LeaseLost):
         worker.context.rows.note_attempt(Move(lease.pair, lease.epoch - 1, 99), 1, 1.0, "it failed")
     with pytest.raises(LeaseLost):
@@ -224,8 +225,8 @@ def test_parking_by_who_lost_the_shard_parks_nothing(settings, put, works, follo
     found = worker.context.rows.look([lease.pair]).rows[lease.pair]
 
     assert (found.location, found.attempts, found.state, found.parked) == (lease.location, 0, "running", 0)
-    worker.context.rows.park(lease.move._replace(location=99), row)
-    worker.context.rows.park(lease.move._replace(location=99), row)
+    worker.context.rows.parked.park(lease.move._replace(location=99), row)
+    worker.context.rows.parked.park(lease.move._replace(location=99), row)
     found = worker.context.rows.look([lease.pair]).rows[lease.pair]
     assert (found.location, found.parked) == (99, 1)
 

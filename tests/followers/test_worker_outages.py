@@ -13,7 +13,8 @@ from schemaless.errors import ServerUnavailable
 from schemaless.followers.assignments import Assigned
 from schemaless.followers.binlog_notifier import BinlogNotifier
 from schemaless.followers.membership import Pair
-from schemaless.followers.rows import Looked, Move
+from schemaless.followers.parked import Move
+from schemaless.followers.rows import Looked
 from tests.followers.workers import NAME, Seen, turn
 
 
