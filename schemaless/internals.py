@@ -77,7 +77,7 @@ class Internals:
         self.cells = Cells(shards, self.reader)
         self.changes = Changes(shards)
         self.registry = Registry(lambda: self.catalog, shards.topology.name)
-        shards.known_tables = self.registry.expects
+        shards.router.known_tables = self.registry.expects
 
     @property
     def topology(self) -> Topology:
@@ -101,13 +101,13 @@ class Internals:
 
     @property
     def _catalog_node(self) -> Node:
-        return self.shards.catalog or self.url.node
+        return self.shards.router.catalog or self.url.node
 
     def _read_settings(self) -> Sequence[ColumnSetting]:
         # A separate pool with short timeouts: a process that writes to other servers keeps no connection to the
         # catalog's, and a write must not wait for it.
         options = PoolOptions(_SETTINGS_CONNECT_TIMEOUT_S, _SETTINGS_REPLY_TIMEOUT_S, _SETTINGS_REPLY_TIMEOUT_S, 1)
-        pool = self.shards.new_pool(self._catalog_node, options)
+        pool = self.shards.pools.new_pool(self._catalog_node, options)
         try:
             return settings(pool, self.topology.name)
         finally:

@@ -136,7 +136,7 @@ class Opening:
         if len(own) > 1 or url.others:
             # This catalog may be that of a former primary which is back; the other servers of its cluster know.
             before = shards.routing
-            if shards.again(before) is not before:
+            if shards.router.again(before) is not before:
                 columns = None
         return Datastore(Internals(shards, url, self.limits, columns))
 

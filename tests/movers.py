@@ -131,7 +131,7 @@ def query(node: Node, *statements: str) -> Sequence[tuple[Any, ...]]:
 def move_away(store: Datastore, shard: int) -> MoveRecord:
     """Move a shard to another cluster, and drop what is left behind; return what became of it."""
     internals = internals_of(store)
-    internals.shards.again(internals.shards.routing)
+    internals.shards.router.again(internals.shards.routing)
     home = internals.topology.cluster_of(shard)
     target = next(each.name for each in internals.topology.clusters if each != home)
     (record,) = moves.run(store, MoveSpec(target, accounts=False), [shard])

@@ -255,7 +255,7 @@ class _Runs:
 
     def _look_again(self) -> None:
         shards = internals_of(self._store).shards
-        shards.again(shards.routing)
+        shards.router.again(shards.routing)
 
 
 def _plan_balance(store: Datastore, spec: MoveSpec, as_json: bool) -> int:

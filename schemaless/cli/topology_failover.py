@@ -26,7 +26,7 @@ from schemaless.failover.watch import Finding, Watch
 from schemaless.terminal.files import OutputFile, whole_file
 from schemaless.terminal.output import EXIT_FAILED, data_sink, facts, json_option, note, out, print_json, progress
 from schemaless.topology.model import Cluster
-from schemaless.topology.shards import MAX_REFRESH_INTERVAL_S
+from schemaless.topology.router import MAX_REFRESH_INTERVAL_S
 from schemaless.wire.node import Node
 
 cluster_option = click.option(

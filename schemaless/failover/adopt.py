@@ -45,7 +45,7 @@ from schemaless.topology.configuration import datastore_url
 from schemaless.topology.lost_primaries import record_lost_primary
 from schemaless.topology.model import Cluster
 from schemaless.topology.replication import is_read_only, is_same_server
-from schemaless.topology.shards import MAX_REFRESH_INTERVAL_S
+from schemaless.topology.router import MAX_REFRESH_INTERVAL_S
 from schemaless.topology.sql.moving import select_arriving
 from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DatabaseMissing

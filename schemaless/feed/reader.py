@@ -99,7 +99,7 @@ class Changes:
             tails: the requests, at most one per shard.
             column_name: return only cells of this column.
         """
-        self.shards.refresh_if_due()
+        self.shards.router.refresh_if_due()
         routing = self.shards.routing
         by_pool: dict[NodePool, list[Tail]] = {}
         for tail in tails:
@@ -204,7 +204,7 @@ class Changes:
 
     def _follow(self, shard: int, read_from: ReadFrom, work: Callable[[Spot], T]) -> T:
         """Return the result of ``work`` on the shard's server; repeat it on the new server if the shard moves."""
-        self.shards.refresh_if_due()
+        self.shards.router.refresh_if_due()
         return self.shards.follow(shard, read_from, lambda spot, _: work(spot))
 
     def _ask(self, spot: Spot, node: Node, operation: Callable[[Connection], T]) -> T:
@@ -298,7 +298,7 @@ class Changes:
                 return
         self.settled.forget(spot)
         lost = LocationLost(spot.shard, location, last)
-        if self.shards.again(spot.routing).changes[spot.shard] != spot.routing.changes[spot.shard]:
+        if self.shards.router.again(spot.routing).changes[spot.shard] != spot.routing.changes[spot.shard]:
             raise Elsewhere(str(lost), node=str(spot.node), shard=spot.shard, lost=None) from lost
         raise lost
 

@@ -237,7 +237,7 @@ class Membership:
                 )
             self.error = error
             # The catalog may have moved to another server; the next renewal goes there.
-            self._access.shards.again(self._access.shards.routing)
+            self._access.shards.router.again(self._access.shards.routing)
             return
         if self.error is not None:
             _log.warning("worker %s renews its lease again", self.worker)
@@ -253,7 +253,7 @@ class Membership:
 
     def _new_pool(self) -> NodePool:
         # A separate pool with short timeouts: renewals must not wait for other statements.
-        return self._access.shards.new_pool(
+        return self._access.shards.pools.new_pool(
             self._access.catalog().node,
             PoolOptions(_HEARTBEAT_TIMEOUT_S, _HEARTBEAT_TIMEOUT_S, _HEARTBEAT_TIMEOUT_S, 1),
         )

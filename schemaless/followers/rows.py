@@ -240,7 +240,7 @@ class FollowerRows:
             )
         except ServerError:
             # Its shards may have moved; the next read goes to their new server.
-            self._shards.again(known)
+            self._shards.router.again(known)
             raise
 
     def _ask_all(
@@ -268,7 +268,7 @@ class FollowerRows:
 
     def _by_node(self, items: Iterable[T], shard_of: Callable[[T], int]) -> dict[Node, list[T]]:
         """Group items by the current server of their shard."""
-        self._shards.refresh_if_due()
+        self._shards.router.refresh_if_due()
         by_node: dict[Node, list[T]] = {}
         for item in items:
             by_node.setdefault(self._shards.node_of(shard_of(item)), []).append(item)

@@ -234,7 +234,7 @@ class Entries:
             self._shards.pool_for(node).run(operation, shard=shard, writes=True, route=routing)
         except ServerError:
             # The shards may have moved: the retry of the page then goes to their new servers.
-            self._shards.again(routing)
+            self._shards.router.again(routing)
             raise
 
     def _upsert(self, shard: int) -> Callable[[Sequence[EntryRow]], bytes]:

@@ -40,7 +40,7 @@ class JobCatalog:
             return self._internals.catalog.run(operation, writes=writes)
         except ServerError:
             # Refresh the routing, so that a retry reaches the catalog's current server after a failover.
-            self._internals.shards.again(self._internals.shards.routing)
+            self._internals.shards.router.again(self._internals.shards.routing)
             raise
 
 

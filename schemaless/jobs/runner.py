@@ -340,18 +340,18 @@ class FollowingWatch:
 
     def look(self, reads: int = 0, runners: int = 1) -> Look:
         """Poll the servers; if that shows that the topology has changed, poll the new ones. See ``Watch``."""
-        self._shards.refresh_if_due()
+        self._shards.router.refresh_if_due()
         self._take_servers()
         known = self._shards.routing
         try:
             look = self._watch.look(reads, runners)
         except (TopologyError, ServerError):
-            self._shards.again(known)
+            self._shards.router.again(known)
             if not self._take_servers():
                 raise
             return self._watch.look(reads, runners)
         if look.kind == "unreachable":
-            self._shards.again(known)
+            self._shards.router.again(known)
             if self._take_servers():
                 return self._watch.look(reads, runners)
         return look

@@ -395,7 +395,7 @@ class _Endpoint:
 
     def __init__(self, shards: Shards, node: Node) -> None:
         self.node = node
-        self.pool: NodePool = shards.new_pool(node, _OPTIONS)
+        self.pool: NodePool = shards.pools.new_pool(node, _OPTIONS)
         self._pause_s = 0.0
         self._asleep_until_s = 0.0
         self._timed_out: ServerError | None = None

@@ -93,7 +93,7 @@ class ReplicaLag:
 
 def probe_pool(shards: Shards, node: Node) -> NodePool:
     """Return a pool that gives up soon, so that a server that is down does not delay the others."""
-    return shards.new_pool(node, _OPTIONS)
+    return shards.pools.new_pool(node, _OPTIONS)
 
 
 class _Servers:

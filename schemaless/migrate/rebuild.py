@@ -292,7 +292,7 @@ def _rebuilt(state: ShardState, cluster: str) -> ShardRebuilt:
 def work(store: Datastore, shard_run: ShardRun) -> None:
     """Rebuild one shard; runs in a worker."""
     internals = internals_of(store)
-    pool = internals.shards.new_pool(
+    pool = internals.shards.pools.new_pool(
         internals.topology.cluster_of(shard_run.state.shard).primary,
         PoolOptions(read_timeout_s=_STATEMENT_S, pool_size=1),
     )

@@ -113,7 +113,7 @@ def side_of(connection: Connection, database: str) -> Side:
 @contextmanager
 def session(shards: Shards, node: Node, shard: int) -> Iterator[Connection]:
     """Open a connection that never reconnects, and close it at the end of the block."""
-    pool = shards.new_pool(node, _OPTIONS)
+    pool = shards.pools.new_pool(node, _OPTIONS)
     try:
         with pool.connection(shard) as connection:
             connection.unfinished = True

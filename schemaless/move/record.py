@@ -63,7 +63,7 @@ class Records:
         self._internals = internals_of(store)
         shards = self._internals.shards
         # The flip has its own connection, opened beforehand, with this program's timeouts.
-        self._flipping = shards.new_pool(self._internals.catalog.node, replace(shards.pools.options, pool_size=1))
+        self._flipping = shards.pools.new_pool(self._internals.catalog.node, replace(shards.pools.options, pool_size=1))
         self._name = store.name
 
     def all(self, job_id: int | None = None, shard: int | None = None) -> list[MoveRecord]:

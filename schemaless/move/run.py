@@ -132,7 +132,7 @@ def plan(
         ServerError: a server cannot be reached.
     """
     internals = internals_of(store)
-    internals.shards.again(internals.shards.routing)
+    internals.shards.router.again(internals.shards.routing)
     chosen = internals.chosen_shards(shards)
     _check(store, spec, chosen)
     node = internals.topology.cluster(spec.target).primary
@@ -342,7 +342,7 @@ def left_behind(store: Datastore, shards: Iterable[int] | None = None) -> list[L
     """
     internals = internals_of(store)
     chosen = set(internals.chosen_shards(shards))
-    internals.shards.again(internals.shards.routing)
+    internals.shards.router.again(internals.shards.routing)
     leftovers = []
     for record in Records(store).all():
         if record.shard not in chosen or record.phase not in ("moved", "verified"):
@@ -391,7 +391,7 @@ def drop(store: Datastore, left: Leftovers, *, listener: Listener = ignore_event
     database = internals.shards.database(record.shard)
     with session(internals.shards, left.node, record.shard) as connection:
         take_locks(connection, database, record.shard)
-        internals.shards.again(internals.shards.routing)
+        internals.shards.router.again(internals.shards.routing)
         now = _read_leftovers(store, record, left.node, connection)
         if now.refusal is not None:
             raise MoveRefused(f"shard {record.shard}: {now.refusal}; nothing was dropped")

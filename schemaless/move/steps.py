@@ -99,7 +99,7 @@ class _ShardMove:
             MoveRefused: it cannot be moved now.
             SchemalessError: a server failed; the same call continues.
         """
-        self._shards.again(self._shards.routing)
+        self._shards.router.again(self._shards.routing)
         self._topology = self._shards.topology
         home = self._topology.cluster_of(self._shard).name
         record = self._records.begin(self._run.job.job_id, self._shard, home, self._spec.target)
@@ -410,7 +410,7 @@ class _ShardMove:
                 f"shard {self._shard} has a new table {new_tables[0]}, created after its move began; abort the move, "
                 "or drop the table and run the same command again"
             )
-        now = self._shards.again(self._shards.routing).topology
+        now = self._shards.router.again(self._shards.routing).topology
         names = {self._topology.cluster_of(self._shard).name, self._spec.target}
         before = {name: self._topology.cluster(name) for name in names}
         replaced = any(
@@ -461,7 +461,7 @@ class _ShardMove:
         pause_s = time.monotonic() - began_s
         self._note({"pause_s": pause_s}, phases=("moved",))
         self._run.state.counters["pause_s"] = round(pause_s, 4)
-        self._shards.again(self._shards.routing)
+        self._shards.router.again(self._shards.routing)
 
     def _raise_counter(self, table: str) -> None:
         """Raise the target's next id far above the source's."""

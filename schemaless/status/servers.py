@@ -32,7 +32,7 @@ class ServerReader:
 
     def __call__(self) -> tuple[ClusterView, ...]:
         """Return the clusters as the catalog lists them now; if it does not answer, as it last did."""
-        self._shards.again(self._shards.routing)
+        self._shards.router.again(self._shards.routing)
         clusters = self._shards.topology.clusters
         read = list(on_servers([(cluster.primary, cluster) for cluster in clusters], self._read, 1))
         return tuple(sorted(read, key=lambda view: [cluster.name for cluster in clusters].index(view.name)))

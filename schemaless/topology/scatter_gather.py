@@ -46,7 +46,7 @@ def query_shards(
         (shard,) = numbers
         on_rows(shards.rows(shard, select(shard), check=check))
         return
-    shards.refresh_if_due()
+    shards.router.refresh_if_due()
     for shard in numbers:
         verify_once(shards, shard)
     routing = shards.routing

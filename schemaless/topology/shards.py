@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
-import os
 import random
-import re
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 from schemaless.errors import (
     InvalidInput,
-    PrimaryNotClaimed,
-    SchemalessError,
     ServerError,
     ServerTimeout,
     ServerUnavailable,
     ShardIdentityMismatch,
     ShardMoving,
-    TopologyError,
 )
 from schemaless.keys import shard_database
-from schemaless.schema.databases import SHARD_TABLES, Identity, verify_identity
+from schemaless.schema.databases import Identity, verify_identity
 from schemaless.topology.model import Topology
+from schemaless.topology.router import Router
 from schemaless.topology.routing import CatalogReader, Routing, Spot
 from schemaless.wire.connection import Check, Connection, Rows
 from schemaless.wire.driver import Reply
-from schemaless.wire.errors import READ_ONLY, DatabaseMissing, Elsewhere
+from schemaless.wire.errors import DatabaseMissing, Elsewhere
 from schemaless.wire.node import Node
-from schemaless.wire.pool import NodePool, PoolOptions
+from schemaless.wire.pool import NodePool
 from schemaless.wire.pools import Pools
 from schemaless.wire.route import outcome_unknown
 from schemaless.wire.runtime import Runtime
@@ -47,14 +41,6 @@ FeedFrom = Literal["primary", "replica"]
 ReadFrom = Literal["primary", "replica", "available"]
 """Node type that cells are read from; ``available`` is the primary, or a replica while the primary is down."""
 
-REFRESH_S: Final = 30.0
-"""Interval between refreshes of the routing without any error, in seconds, before jitter."""
-
-_JITTER: Final = (0.75, 1.25)
-
-MAX_REFRESH_INTERVAL_S: Final = REFRESH_S * _JITTER[1]
-"""Longest time until a process that makes calls refreshes its routing, in seconds."""
-
 MOVE_WAIT_S: Final = 5.0
 """How long a call waits for a shard that is being moved, in seconds."""
 
@@ -63,8 +49,6 @@ _SLOWER_AFTER_S: Final = 0.5
 """Waiting time after which polling slows down: a longer cutover lacks CPU or disk, and fast polling would delay it."""
 _SLOW_POLL_S: Final = (0.02, 0.1)
 _MAX_CHANGES: Final = 20
-_REJECTED_REFRESH_S: Final = 0.1
-_MISSING_TABLE: Final = re.compile(r"\.(\w+)' doesn't exist")
 
 
 class Shards:
@@ -72,11 +56,8 @@ class Shards:
 
     Attributes:
         pools: connection pools of all servers.
-        routing: the current routing; replaced as a whole.
+        router: the current routing, and its refreshes.
         move_wait_s: how long a call waits for a shard that is being moved, in seconds.
-        look_at_s: time of the next refresh without an error, by ``time.monotonic``.
-        known_tables: callback for tables that not every shard has, such as index tables. It returns True if a missing
-            table should exist, so that the shard may have moved, and may raise a more specific error.
     """
 
     def __init__(
@@ -91,24 +72,20 @@ class Shards:
             catalog: reader that detects changes; None for a fixed topology.
         """
         self.pools = pools
-        self.routing = Routing(topology, token, self._judge, self._confirm)
-        self._require_claims(self.routing)
+        self.router = Router(topology, pools, token, catalog)
         self.move_wait_s = MOVE_WAIT_S
-        self.known_tables: Callable[[int, str], bool] | None = None
         self._name = topology.name
-        self._catalog = catalog
         self._replica_turn = itertools.count()
-        self.look_at_s = self._next_refresh_s()
-        self._read_at_s = self._read_end_s = -math.inf
-        self._unreadable = False
-        self._awaited_at_s = -math.inf
-        # One lock per process, because a fork may leave it locked.
-        self._refresh_locks: dict[int, AbstractContextManager[Any]] = {}
+
+    @property
+    def routing(self) -> Routing:
+        """The current routing."""
+        return self.router.routing
 
     @property
     def topology(self) -> Topology:
         """The topology, as far as known."""
-        return self.routing.topology
+        return self.router.routing.topology
 
     @property
     def runtime(self) -> Runtime:
@@ -122,10 +99,6 @@ class Shards:
     def pool_for(self, node: Node) -> NodePool:
         """Return the shared pool of a node."""
         return self.pools.pool_for(node)
-
-    def new_pool(self, node: Node, options: PoolOptions) -> NodePool:
-        """Create a separate pool for a node, which the caller closes; timeouts in the URL are ignored."""
-        return self.pools.new_pool(node, options)
 
     def node_of(self, shard: int, read_from: ReadFrom = "primary") -> Node:
         """Return the node that serves a shard: replicas in turn, or the primary if the cluster has no replica."""
@@ -168,10 +141,11 @@ class Shards:
             ShardMoving: the shard is being moved and did not reappear within ``move_wait_s``.
             ServerError: the server refused or failed.
         """
-        if time.monotonic() >= self.look_at_s:
-            self.refresh_if_due()
+        router = self.router
+        if time.monotonic() >= router.look_at_s:
+            router.refresh_if_due()
         moved: Elsewhere | None = None
-        routing = self.routing
+        routing = router.routing
         pool = routing.proven[shard]
         if pool is not None and read_from == "primary":
             try:
@@ -258,9 +232,8 @@ class Shards:
                         give_up_s = time.monotonic() + self.move_wait_s
                     self._wait_for_move(moved, doubt, give_up_s)
                 elif changes > _MAX_CHANGES:
-                    raise self._moving(
-                        moved, doubt, f"the catalog named another server {changes} times during this call"
-                    )
+                    problem = f"the catalog named another server {changes} times during this call"
+                    raise _moving(moved, doubt, problem, self.move_wait_s)
             try:
                 return work(self.spot(shard, read_from), doubt)
             except Elsewhere as error:
@@ -285,138 +258,7 @@ class Shards:
     def close(self) -> None:
         """Close all idle connections."""
         self.pools.close()
-        if self._catalog is not None:
-            self._catalog.close()
-
-    # Routing
-
-    @property
-    def catalog(self) -> Node | None:
-        """The catalog's server, as far as known; None for a fixed topology."""
-        return None if self._catalog is None else self._catalog.home
-
-    def refresh_if_due(self) -> None:
-        """Refresh the routing if a refresh is due; concurrent calls continue with the old one.
-
-        For long-running work that does not call ``run``, which does this by itself.
-        """
-        if time.monotonic() < self.look_at_s:
-            return
-        # Set this first, so that concurrent calls do not refresh as well.
-        self.look_at_s = self._next_refresh_s()
-        try:
-            with self._refresh_lock():
-                self._read(thorough=False)
-        except BaseException:
-            # The caller was interrupted or cancelled, so the next call refreshes.
-            self.look_at_s = -math.inf
-            raise
-
-    def again(self, used: Routing) -> Routing:
-        """Refresh the routing from the catalog and return it; concurrent callers share one read.
-
-        If the catalog does not answer, the routing stays unchanged.
-
-        Args:
-            used: the routing that the caller used.
-        """
-        if self._catalog is None:
-            return self.routing
-        called_at_s = time.monotonic()
-        with self._refresh_lock():
-            # Another caller's read is recent enough if it began after this caller's error.
-            if self.routing is used and self._read_at_s < called_at_s:
-                self._read()
-        return self.routing
-
-    def _refresh_lock(self) -> AbstractContextManager[Any]:
-        return self._refresh_locks.setdefault(os.getpid(), self.runtime.lock())
-
-    def _next_refresh_s(self) -> float:
-        if self._catalog is None:
-            return math.inf
-        return time.monotonic() + REFRESH_S * random.uniform(*_JITTER)  # noqa: S311 - jitter
-
-    def _require_claims(self, routing: Routing) -> None:
-        replicas = [node.having("primary") for cluster in routing.topology.clusters for node in cluster.replicas]
-        self.pools.require_claims(routing.claims(), replicas)
-
-    def _confirm(self, node: Node, shard: int) -> None:
-        """Check that the last attempt to read the catalog succeeded.
-
-        Raises:
-            ServerUnavailable: it failed.
-        """
-        if self._unreadable:
-            raise ServerUnavailable(
-                "connections to the server were lost, and the catalog cannot be read to confirm that it is still the "
-                "primary, so nothing was sent; check that the catalog's server is running",
-                node=str(node),
-                shard=shard,
-            )
-
-    def _read(self, *, thorough: bool = True) -> None:
-        """Read the catalog and replace the routing if it has changed. Call it with the refresh lock held."""
-        assert self._catalog is not None
-        began_s, before = time.monotonic(), self.routing
-        try:
-            entry = self._catalog.changed_since(before, thorough=thorough)
-            if entry is not None:
-                if (entry.topology.name, entry.topology.shard_count) != (self._name, before.topology.shard_count):
-                    raise TopologyError(f"the catalog now describes a datastore of {entry.topology.shard_count} shards")
-                after = Routing(entry.topology, entry.token, self._judge, self._confirm, before)
-                # Claims first: no call may use the new routing before its claims are required.
-                self._require_claims(after)
-                self.routing = after
-                moved = sum(old != new for old, new in zip(before.changes, after.changes, strict=True))
-                others = [c.name for c in after.topology.clusters if c not in before.topology.clusters]
-                if moved:
-                    # A move is reported for each shard (INFO), a failover once per cluster (WARNING).
-                    level = logging.WARNING if others else logging.INFO
-                    log.log(level, "the topology of %r has changed: %d shards are on another server", self._name, moved)
-                elif others:
-                    log.warning("the topology of %r has changed: other nodes in %s", self._name, ", ".join(others))
-            self._unreadable = False
-        except SchemalessError as error:
-            # Warn once: the catalog is read after every error that a move or failover could explain.
-            level, self._unreadable = logging.DEBUG if self._unreadable else logging.WARNING, True
-            log.log(level, "cannot check whether the topology of %r has changed: %s", self._name, error)
-        finally:
-            self._read_at_s = began_s
-            self._read_end_s = time.monotonic()
-            # Keep the connection while calls wait for a shard and poll the catalog.
-            if time.monotonic() - self._awaited_at_s > 1:
-                self._catalog.close()
-
-    def _judge(
-        self, routing: Routing, error: ServerError, node: Node, shard: int, lost: ServerError | None
-    ) -> Elsewhere | None:
-        """Decide whether an error means that a shard has moved; return an ``Elsewhere`` if so."""
-        missing = error if isinstance(error, DatabaseMissing) else None
-        if missing is not None:
-            named = _MISSING_TABLE.search(missing.message)
-            if (
-                named is not None
-                and named[1] not in SHARD_TABLES
-                and (self.known_tables is None or not self.known_tables(shard, named[1]))
-            ):
-                return None
-        elif not isinstance(error, ServerUnavailable) and error.code not in READ_ONLY:
-            return None
-        rejected = (
-            isinstance(error, ServerUnavailable)
-            and error.retry_after_s is not None
-            and not isinstance(error, PrimaryNotClaimed)
-        )
-        # Calls that an open breaker rejects are frequent, so together they read the catalog at most ten times a second.
-        refresh = not rejected or time.monotonic() - self._read_end_s > _REJECTED_REFRESH_S
-        now = self.again(routing) if refresh else self.routing
-        if now.changes[shard] != routing.changes[shard] or not now.has_on(shard, node):
-            message = f"the catalog names {now.clusters[shard].primary} for the shard now; make the same call again"
-            return Elsewhere(message, node=str(node), shard=shard, lost=lost)
-        if missing is None:
-            return None
-        return Elsewhere(missing.message, node=str(node), shard=shard, lost=lost, missing=missing)
+        self.router.close()
 
     def _check_identity(self, shard: int, moved: Elsewhere, doubt: ServerError | None) -> None:
         """Raise the server's error unless the shard's database and identity exist, which a move leaves in place."""
@@ -440,22 +282,12 @@ class Shards:
         """
         if time.monotonic() >= give_up_s:
             assert moved.missing is not None
-            raise self._moving(moved, doubt, f"{moved.missing.message}, and no other server is named") from moved
-        self._awaited_at_s = time.monotonic()
-        waited_s = self.move_wait_s - (give_up_s - self._awaited_at_s)
+            problem = f"{moved.missing.message}, and no other server is named"
+            raise _moving(moved, doubt, problem, self.move_wait_s) from moved
+        self.router.awaited_at_s = time.monotonic()
+        waited_s = self.move_wait_s - (give_up_s - self.router.awaited_at_s)
         poll_s = _MOVE_POLL_S if waited_s < _SLOWER_AFTER_S else _SLOW_POLL_S
         self.runtime.sleep(random.uniform(*poll_s))  # noqa: S311 - jitter
-
-    def _moving(self, moved: Elsewhere, doubt: ServerError | None, problem: str) -> ServerError:
-        if doubt is not None:
-            return outcome_unknown(doubt, problem, moved)
-        return ShardMoving(
-            f"{problem}, for {self.move_wait_s:g} s. The shard may be in a move that has stopped: look for its table "
-            "on that server, and at 'schemaless topology show'. Nothing was written",
-            node=moved.node,
-            shard=moved.shard,
-            code=moved.code,
-        )
 
     # Verification
 
@@ -474,7 +306,7 @@ class Shards:
                 raise
             raise moved from error
         except ShardIdentityMismatch as error:
-            now = self.again(spot.routing)
+            now = self.router.again(spot.routing)
             missing = None
             if now.changes[spot.shard] == spot.routing.changes[spot.shard]:
                 if not error.absent or spot.node == spot.primary:
@@ -500,3 +332,15 @@ class Shards:
         spot.routing.verified.add((spot.shard, spot.node))
         if spot.node == spot.primary:
             spot.routing.proven[spot.shard] = pool
+
+
+def _moving(moved: Elsewhere, doubt: ServerError | None, problem: str, wait_s: float) -> ServerError:
+    if doubt is not None:
+        return outcome_unknown(doubt, problem, moved)
+    return ShardMoving(
+        f"{problem}, for {wait_s:g} s. The shard may be in a move that has stopped: look for its table "
+        "on that server, and at 'schemaless topology show'. Nothing was written",
+        node=moved.node,
+        shard=moved.shard,
+        code=moved.code,
+    )

@@ -147,7 +147,7 @@ def test_a_drain_that_was_killed_also_moves_what_has_come_since(kill_in, invoke,
         jobs = JobStore(store).jobs()
         empty, planned = invoke(*DRAIN, url=root_url), invoke("shards", "plan", *DRAIN[4:], url=root_url)
         shards = internals_of(store).shards
-        shards.again(shards.routing)
+        shards.router.again(shards.routing)
         there = internals_of(store).topology.shards_of("cluster-1")
         after = len(JobStore(store).jobs())
 

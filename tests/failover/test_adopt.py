@@ -132,7 +132,7 @@ def test_first_claim_is_made_while_programs_write(client, adopt, first, rows):
     before = client.put_cell(rows(), "BASE", 1, 1).added_id
     done = adopt(first)
     again = adopt(first)
-    internals_of(client).shards.look_at_s = 0
+    internals_of(client).shards.router.look_at_s = 0
     after = client.put_cell(rows(), "BASE", 1, 2).added_id
 
     assert (done.changed, done.cluster.epoch, again.changed) == (True, 1, False)
@@ -144,7 +144,7 @@ def test_first_claim_is_made_while_programs_write(client, adopt, first, rows):
 def test_server_without_the_claim_is_not_used(client, adopt, first, rows):
     """Another server behind the same address, whose copy of the claim names a different server, is not used."""
     adopt(first)
-    internals_of(client).shards.look_at_s = 0
+    internals_of(client).shards.router.look_at_s = 0
     client.put_cell(rows(), "BASE", 1, 1)
     claims = f"{client.name}_heartbeat.primary_claim"
     sql(first, f"UPDATE {claims} SET server = UUID()")
@@ -175,7 +175,7 @@ def test_old_primary_that_comes_back_is_not_written_to(client, url, adopt, first
             done = adopt(second)
         kept = keys_on(first, client)
         mine = [rows() for _ in range(5)]
-        internals_of(calm).shards.look_at_s = 0
+        internals_of(calm).shards.router.look_at_s = 0
         puts = [calm.put_cell(mine[0], "BASE", 1, 2)]
         lose_connections(first)
         puts += [client.put_cell(row, "BASE", 1, 2) for row in mine[1:3]]
@@ -301,7 +301,7 @@ def test_concurrent_changes_of_clusters_do_not_prevent_an_adoption(client, adopt
     sql(first, f"DELETE FROM {client.name}_heartbeat.primary_claim")
     here = adopt(first)
     sql(first, f"DELETE FROM {client.name}.node WHERE cluster = 'cluster-2' AND socket = '/nowhere'")
-    internals_of(client).shards.look_at_s = 0
+    internals_of(client).shards.router.look_at_s = 0
 
     assert claimed == ["cluster-2", "cluster-1"]
     assert (list(elsewhere.removed), [node.socket for node in here.removed]) == ([], ["/nowhere"])

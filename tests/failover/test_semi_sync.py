@@ -20,7 +20,7 @@ from schemaless.local import servers as local
 from schemaless.local.description import Description, LocalServer
 from schemaless.local.starting import Manner, begin, finish
 from schemaless.testing.servers import private_servers
-from schemaless.topology.shards import MAX_REFRESH_INTERVAL_S
+from schemaless.topology.router import MAX_REFRESH_INTERVAL_S
 from tests.promotion import sql
 
 pytestmark = pytest.mark.mysql

@@ -112,7 +112,7 @@ def test_locations_go_to_the_new_primary_once_it_is_named(root_url, replicated, 
                 nodes.set_primary(root_url, "cluster-2", root_url_of(replica, root_url), timeout_s=60)
                 for lease in worker.leases.held.values():
                     lease.deferred_until_s = 0
-                internals_of(writer).shards.look_at_s = 0
+                internals_of(writer).shards.router.look_at_s = 0
                 there |= put_some(writer, new_row, 30)
                 turn(worker, times=3)
                 rows = FollowerRows(internals_of(store).shards).look((NAME, shard) for shard in range(SHARDS)).rows

@@ -206,7 +206,7 @@ class Bench:
         for left in moves.left_behind(self.client):
             moves.drop(self.client, left)
         internals = internals_of(self.client)
-        internals.shards.again(internals.shards.routing)
+        internals.shards.router.again(internals.shards.routing)
         job, new = moves.begin_or_join(self.client, MoveSpec(other(self.client), accounts=False, **named), [SHARD])
         assert new
         return job

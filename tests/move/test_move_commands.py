@@ -116,7 +116,7 @@ def test_clusters_are_evened_out(client, url, new_row, invoke):  # noqa: F811
     begun, _ = moves.begin_or_join(client, MoveSpec("cluster-2", max_pause_s=0.9, accounts=False), [shard])
     moved = invoke("shards", "move", "--balance", "--unchecked-accounts", "--execute", "--json", url=url)
     again = invoke("shards", "plan", "--balance", url=url)
-    internals_of(client).shards.again(internals_of(client).shards.routing)
+    internals_of(client).shards.router.again(internals_of(client).shards.routing)
     keep(client, measure(client))
     even = invoke("shards", "plan", "--balance", url=url)
     for left in moves.left_behind(client):

@@ -17,9 +17,9 @@ from schemaless.local.description import LocalServer
 from schemaless.move import run as moves
 from schemaless.move.spec import MoveSpec
 from schemaless.testing.servers import private_servers
-from schemaless.topology.shards import Shards
 from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool, PoolOptions
+from schemaless.wire.pools import Pools
 from tests.freezing import freeze, thaw
 from tests.move.benches import ALL_POINTS, SHARD, Bench, Point, Writer
 from tests.movers import query
@@ -33,12 +33,12 @@ BRIEF = {"connect_timeout_s": 1.0, "read_timeout_s": 1.0}
 """Timeouts of clients that meet a frozen server; the others wait until it is thawed."""
 
 
-new_pool = Shards.new_pool
+new_pool = Pools.new_pool
 
 
-def brief_pool(shards: Shards, node: Node, options: PoolOptions) -> NodePool:
+def brief_pool(pools: Pools, node: Node, options: PoolOptions, **others: bool) -> NodePool:
     """Give a mover's sessions the same short timeouts."""
-    return new_pool(shards, node, PoolOptions(**BRIEF, pool_size=options.pool_size))
+    return new_pool(pools, node, PoolOptions(**BRIEF, pool_size=options.pool_size), **others)
 
 
 class Weak:
@@ -132,7 +132,7 @@ def test_a_server_that_is_lost_before_a_statement(urls, weak, movers, new_row, m
                     schemaless.connect(urls[who], **BRIEF) as brief,
                     weak.hurt_for_a_while(how) as hurt,
                 ):
-                    patch.setattr(Shards, "new_pool", brief_pool)
+                    patch.setattr(Pools, "new_pool", brief_pool)
                     movers.move(brief, job, Point(number, hurt))
                 bench.until_it_answers()
                 bench.end(job, movers, abort=abort)
@@ -153,8 +153,8 @@ def test_a_catalog_outage_affects_only_calls_that_need_it(urls, weak, new_row):
         node, database = shards.node_of(SHARD), shards.database(SHARD)
         weak.hurt("frozen")
         try:
-            for look_at_s in (shards.look_at_s, 0):
-                shards.look_at_s = look_at_s
+            for look_at_s in (shards.router.look_at_s, 0):
+                shards.router.look_at_s = look_at_s
                 assert all(client.append_cell(row, "BASE", 2).created for row in rows)
                 assert [client.get_cell(row, "BASE", 1).body for row in rows] == [1, 1]
                 assert client.get_cells_for_shard(SHARD).cells

@@ -79,7 +79,7 @@ def gone(client: Datastore, cluster: str) -> Iterator[None]:
             values = "socket = %s, host = %s, port = %s"
             cursor.execute(f"UPDATE `{client.name}`.node SET {values} {where}", (socket, host, port))
             cursor.execute(f"UPDATE `{client.name}`.datastore SET topology_token = x'{uuid.uuid4().hex}'")
-        internals_of(client).shards.again(internals_of(client).shards.routing)
+        internals_of(client).shards.router.again(internals_of(client).shards.routing)
 
     name("/nowhere.sock", None, None)
     yield

@@ -341,19 +341,19 @@ def test_a_change_without_an_error_is_noticed_within_half_a_minute(client, move,
     )
     client.get_row(uuid.uuid4())
     assert internals.topology == changed
-    internals.shards.look_at_s = 0
+    internals.shards.router.look_at_s = 0
     client.get_row(uuid.uuid4())
 
     assert [str(node) for node in internals.topology.cluster("cluster-1").replicas] == ["/tmp/no.sock"]
     assert internals.shards.routing.changes == (0, 0, 0, 0)
-    assert time.monotonic() < internals.shards.look_at_s < time.monotonic() + 1.25 * 30
+    assert time.monotonic() < internals.shards.router.look_at_s < time.monotonic() + 1.25 * 30
 
 
 def test_a_catalog_that_does_not_answer_changes_nothing(client, rows, monkeypatch):
     """The known topology stays in use."""
     internals = internals_of(client)
     monkeypatch.setattr(internals.shards._catalog, "home", Node("primary", socket="/tmp/nobody.sock"))
-    internals.shards.look_at_s = 0
+    internals.shards.router.look_at_s = 0
 
     assert client.put_cell(next(rows), "BASE", 1, 1).created
 
@@ -384,10 +384,10 @@ def test_without_a_token_whole_topologies_are_compared(client, move, rows):
     """After an upgrade there is no token until the first change, which is still noticed."""
     internals = internals_of(client)
     query(internals.catalog.node, f"UPDATE `{client.name}`.datastore SET topology_token = NULL")
-    internals.shards.again(internals.shards.routing)
+    internals.shards.router.again(internals.shards.routing)
     known = internals.shards.routing
     assert known.token is None
-    internals.shards.again(known)
+    internals.shards.router.again(known)
     assert internals.shards.routing is known
     moving = move()
     moving.run()
@@ -429,7 +429,7 @@ def test_missing_index_tables_are_left_to_their_registry(client):
     """Calls wait only for the standard tables of a shard; index tables have a registry of their own."""
     shards = internals_of(client).shards
     asked = []
-    shards.known_tables = lambda shard, table: asked.append((shard, table))
+    shards.router.known_tables = lambda shard, table: asked.append((shard, table))
     with pytest.raises(schemaless.ServerError) as caught:
         shards.rows(SHARD, b"SELECT 1 FROM `%b`.index_1" % shards.database(SHARD).encode())
 

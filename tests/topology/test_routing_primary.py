@@ -125,7 +125,7 @@ def test_followers_and_readers_continue_on_the_new_primary(client, set_primary, 
     seen = [next(feed).added_id for _ in range(3)]
     with read_only(replicated), caught_up(replicated), promoted(replicated):
         set_primary(replica)
-        internals_of(client).shards.look_at_s = 0
+        internals_of(client).shards.router.look_at_s = 0
         puts += [client.put_cell(rows(SHARD), "BASE", 1, n).added_id for n in range(3)]
         seen += [next(feed).added_id for _ in range(3)]
 
