@@ -352,7 +352,7 @@ def test_a_change_without_an_error_is_noticed_within_half_a_minute(client, move,
 def test_a_catalog_that_does_not_answer_changes_nothing(client, rows, monkeypatch):
     """The known topology stays in use."""
     internals = internals_of(client)
-    monkeypatch.setattr(internals.shards._catalog, "home", Node("primary", socket="/tmp/nobody.sock"))
+    monkeypatch.setattr(internals.shards.router._catalog, "home", Node("primary", socket="/tmp/nobody.sock"))
     internals.shards.router.look_at_s = 0
 
     assert client.put_cell(next(rows), "BASE", 1, 1).created
