@@ -51,7 +51,8 @@ def check_record(wheel: Path) -> None:
         (record,) = (name for name in archive.namelist() if name.endswith(".dist-info/RECORD"))
         listed = {row[0]: row[1] for row in csv.reader(archive.read(record).decode().splitlines())}
         hashes = {
-            name: f"sha256={base64.urlsafe_b64encode(hashlib.sha256(archive.read(name)).digest()).rstrip(b'=').decode()}"
+            name: "sha256="
+            + base64.urlsafe_b64encode(hashlib.sha256(archive.read(name)).digest()).rstrip(b"=").decode()
             for name in archive.namelist()
         }
     assert listed == {**hashes, record: ""}
