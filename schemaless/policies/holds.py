@@ -1,0 +1,182 @@
+"""Legal holds: rows that must not be erased until everyone who holds them has released them.
+
+A hold and an erasure of the same row exclude each other. Both take one lock of the catalog's server, so an erasure that
+is recorded later finds the hold, and a hold that is set later finds the erasure.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from schemaless.cell import RowKey
+from schemaless.errors import InvalidInput, RowHeld, ServerTimeout
+from schemaless.keys import row_key_bytes
+from schemaless.policies import sql
+from schemaless.runner_names import who
+from schemaless.wire.connection import Connection
+from schemaless.wire.pool import NodePool
+from schemaless.wire.sql.sessions import release_lock, take_lock
+
+_REASON: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_LOCK_WAIT_S: Final = 10
+_KEYS_PER_STATEMENT: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A legal hold of a row.
+
+    Attributes:
+        number: number of the hold, from 1.
+        row_key: the row.
+        held_by: who holds it, such as a case or a department.
+        reason: reason code.
+        held_at: when it was set.
+        released_at: when it was released; None while it is in force.
+        released_by: user and machine that released it; None while it is in force.
+    """
+
+    number: int
+    row_key: uuid.UUID
+    held_by: str
+    reason: str
+    held_at: datetime
+    released_at: datetime | None
+    released_by: str | None
+
+
+class Holds:
+    """The legal holds of a datastore.
+
+    Args:
+        catalog: returns the connections to the catalog's server, which a failover may change.
+        datastore: name of the datastore.
+    """
+
+    def __init__(self, catalog: Callable[[], NodePool], datastore: str) -> None:
+        self._catalog = catalog
+        self._name = datastore
+
+    def hold(self, row_keys: Iterable[RowKey], held_by: str, reason: str) -> None:
+        """Hold rows, also ones that do not exist yet. Holding a row again for the same party changes nothing.
+
+        Args:
+            row_keys: the rows.
+            held_by: who holds them: 1 to 255 characters.
+            reason: a code of 1 to 64 characters of ``[A-Za-z0-9_.:-]``.
+
+        Raises:
+            InvalidInput: an argument is invalid, or an erasure of a row is in the ledger and was not executed yet.
+            ServerError: the catalog's server is unreachable or refuses.
+        """
+        keys = sorted({row_key_bytes(row_key) for row_key in row_keys})
+        if not 1 <= len(held_by) <= 255 or not held_by.isprintable():
+            raise InvalidInput(f"held_by must name who holds the rows, in 1 to 255 characters, got {held_by!r}")
+        if not _REASON.fullmatch(reason):
+            raise InvalidInput(f"a reason is a code of 1 to 64 characters of [A-Za-z0-9_.:-], got {reason!r}")
+
+        def operation(connection: Connection) -> None:
+            with self.lock(connection), connection.transaction():
+                for part in _parts(keys):
+                    pending = connection.rows(sql.select_pending_erasures(self._name, part))
+                    if pending:
+                        row_key, erasure = pending[0]
+                        raise InvalidInput(
+                            f"row {uuid.UUID(bytes=bytes(row_key))} cannot be held: erasure {erasure} is in the ledger "
+                            f"and may have begun; see 'schemaless erase status {erasure}'"
+                        )
+                    held = {(bytes(row_key), str(by)) for _, row_key, by, *_ in self._rows_of(connection, part)}
+                    new = [row_key for row_key in part if (row_key, held_by) not in held]
+                    if new:
+                        connection.execute(sql.insert_holds(self._name, new, held_by, reason))
+
+        self._catalog().run(operation, writes=True)
+
+    def release(self, row_keys: Iterable[RowKey], held_by: str) -> int:
+        """Release rows for one party; other parties' holds stay. Return the number of released holds.
+
+        Raises:
+            ServerError: the catalog's server is unreachable or refuses.
+        """
+        keys = sorted({row_key_bytes(row_key) for row_key in row_keys})
+        return sum(
+            self._catalog()
+            .run(
+                lambda connection, part=part: connection.execute(  # type: ignore[misc]
+                    sql.release_holds(self._name, part, held_by, who())
+                ),
+                writes=True,
+            )
+            .affected
+            for part in _parts(keys)
+        )
+
+    def all(self, *, released: bool = False) -> list[Hold]:
+        """Return the holds in force, oldest first, or with ``released`` all that ever were."""
+        rows = self._catalog().run(lambda connection: connection.rows(sql.select_holds(self._name, released=released)))
+        return [_hold(row) for row in rows]
+
+    def of_rows(self, row_keys: Collection[bytes]) -> list[Hold]:
+        """Return the holds in force of some rows, given as 16 bytes each."""
+
+        def operation(connection: Connection) -> list[Any]:
+            return [row for part in _parts(sorted(row_keys)) for row in self._rows_of(connection, part)]
+
+        return [_hold(row) for row in self._catalog().run(operation)]
+
+    @contextmanager
+    def lock(self, connection: Connection) -> Iterator[None]:
+        """Keep holds and erasures from being recorded at the same time.
+
+        Args:
+            connection: connection to the catalog's server, outside of a transaction.
+
+        Raises:
+            ServerTimeout: others had the lock for too long.
+        """
+        name = f"schemaless-holds-{self._name}"[:64]
+        with connection.whole():
+            if connection.rows(take_lock(name, _LOCK_WAIT_S))[0][0] != 1:
+                message = f"another process has been recording holds or erasures of {self._name!r}; try again"
+                raise ServerTimeout(message, node=connection.node)
+            # If an exception is raised before the release, closing the connection releases the lock.
+            yield
+            connection.rows(release_lock(name))
+
+    def refuse(self, connection: Connection, row_keys: Collection[bytes]) -> None:
+        """Refuse to erase rows that are held; call it under ``lock``.
+
+        Raises:
+            RowHeld: a row is held.
+        """
+        for part in _parts(sorted(row_keys)):
+            for row in self._rows_of(connection, part):
+                hold = _hold(row)
+                raise RowHeld(hold.row_key, hold.held_by, hold.reason, hold.held_at)
+
+    def _rows_of(self, connection: Connection, row_keys: Collection[bytes]) -> Any:
+        return connection.rows(sql.select_holds(self._name, row_keys)) if row_keys else ()
+
+
+def _parts(keys: list[bytes]) -> Iterator[list[bytes]]:
+    for start in range(0, len(keys), _KEYS_PER_STATEMENT):
+        yield keys[start : start + _KEYS_PER_STATEMENT]
+
+
+def _hold(row: Any) -> Hold:
+    number, row_key, by, reason, held_at, released_at, released_by = row
+    return Hold(
+        int(number),
+        uuid.UUID(bytes=bytes(row_key)),
+        str(by),
+        str(reason),
+        datetime.fromisoformat(held_at),
+        None if released_at is None else datetime.fromisoformat(released_at),
+        released_by,
+    )

@@ -1,0 +1,105 @@
+"""Retention policies: how long the cells of a column are kept, stored in the catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from schemaless.errors import InvalidInput
+from schemaless.keys import check_column_name
+from schemaless.policies import sql
+from schemaless.runner_names import who
+from schemaless.wire.pool import NodePool
+
+MOST_DAYS: Final = 36_525
+MOST_VERSIONS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What is kept of a column; the rest expires. A cell that either limit keeps is kept.
+
+    Attributes:
+        column_name: name of the column.
+        keep_days: keep cells written at most this many days ago; None if age keeps no cell.
+        keep_versions: keep this many of the latest versions of each row; None if their number keeps no cell.
+        set_by: who set it; empty for a policy that is not in the catalog.
+        set_at: when it was set; None for a policy that is not in the catalog.
+
+    Raises:
+        InvalidInput: a limit is out of range, or there is none.
+        InvalidCell: the column name is invalid.
+    """
+
+    column_name: str
+    keep_days: int | None = None
+    keep_versions: int | None = None
+    set_by: str = ""
+    set_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        check_column_name(self.column_name)
+        if self.keep_days is None and self.keep_versions is None:
+            raise InvalidInput(f"a retention policy for {self.column_name} needs a number of days or of versions")
+        for name, value, most in (
+            ("keep_days", self.keep_days, MOST_DAYS),
+            ("keep_versions", self.keep_versions, MOST_VERSIONS),
+        ):
+            if value is not None and (type(value) is not int or not 1 <= value <= most):
+                raise InvalidInput(f"{name} must be an integer from 1 to {most:,}, got {value!r}")
+
+    def __str__(self) -> str:
+        parts = []
+        if self.keep_days is not None:
+            parts.append("1 day" if self.keep_days == 1 else f"{self.keep_days:,} days")
+        if self.keep_versions is not None:
+            parts.append("the last version" if self.keep_versions == 1 else f"the last {self.keep_versions:,} versions")
+        return f"keep {' and '.join(parts)}"
+
+
+class Policies:
+    """The retention policies of a datastore.
+
+    Args:
+        catalog: returns the connections to the catalog's server, which a failover may change.
+        datastore: name of the datastore.
+    """
+
+    def __init__(self, catalog: Callable[[], NodePool], datastore: str) -> None:
+        self._catalog = catalog
+        self._name = datastore
+
+    def all(self) -> list[Policy]:
+        """Return the policies by column name.
+
+        Raises:
+            ServerError: the catalog's server is unreachable or refuses.
+        """
+        rows = self._catalog().run(lambda connection: connection.rows(sql.select_policies(self._name)))
+        return [
+            Policy(str(column), *(None if value is None else int(value) for value in limits), str(by), _time(at))
+            for column, *limits, by, at in rows
+        ]
+
+    def set(self, policy: Policy) -> None:
+        """Set the policy of a column; it takes effect with the next retention run.
+
+        Raises:
+            AccessDenied: the account lacks the privileges of the role ``erase``.
+            ServerError: the catalog's server is unreachable or refuses.
+        """
+        self._write(policy.column_name, policy.keep_days, policy.keep_versions)
+
+    def remove(self, column_name: str) -> None:
+        """Remove the policy of a column, whose cells are kept for ever from then on; raises as ``set``."""
+        self._write(check_column_name(column_name), None, None)
+
+    def _write(self, column_name: str, keep_days: int | None, keep_versions: int | None) -> None:
+        statement = sql.upsert_policy(self._name, column_name, keep_days, keep_versions, who())
+        self._catalog().run(lambda connection: connection.execute(statement), writes=True)
+
+
+def _time(value: str) -> datetime:
+    return datetime.fromisoformat(value)

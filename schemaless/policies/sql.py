@@ -1,0 +1,74 @@
+"""SQL statements about retention policies and legal holds in the catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from schemaless.wire.sql.parts import NOW, blob_hex, insert, table, text, upsert
+
+_HOLD: Final = (
+    b"hold_id, row_key, held_by, reason, CONCAT(held_at,'+00:00'), CONCAT(released_at,'+00:00'), released_by"
+)
+
+
+def select_policies(catalog: str) -> bytes:
+    """Select column_name, keep_days, keep_versions, set_by and set_at of every policy, by column."""
+    return (
+        b"SELECT column_name, keep_days, keep_versions, set_by, CONCAT(set_at,'+00:00') FROM %b "
+        b"WHERE keep_days IS NOT NULL OR keep_versions IS NOT NULL ORDER BY column_name"
+        % table(catalog, b"retention_policy")
+    )
+
+
+def upsert_policy(
+    catalog: str, column_name: str, keep_days: int | None, keep_versions: int | None, set_by: str
+) -> bytes:
+    """Set the policy of a column; without limits, it has none."""
+    return upsert(
+        table(catalog, b"retention_policy"),
+        {"column_name": column_name},
+        {"keep_days": keep_days, "keep_versions": keep_versions, "set_by": set_by, "set_at": NOW},
+    )
+
+
+def select_holds(catalog: str, row_keys: Iterable[bytes] | None = None, *, released: bool = False) -> bytes:
+    """Select the holds of some rows or all rows, oldest first; with ``released`` also those not in force."""
+    conditions = [] if released else [b"released_at IS NULL"]
+    if row_keys is not None:
+        conditions.append(_of_rows(row_keys))
+    return b"SELECT %b FROM %b WHERE %b ORDER BY hold_id" % (
+        _HOLD,
+        table(catalog, b"legal_hold"),
+        b" AND ".join(conditions) or b"TRUE",
+    )
+
+
+def insert_holds(catalog: str, row_keys: Iterable[bytes], held_by: str, reason: str) -> bytes:
+    """Hold rows."""
+    rows = [(blob_hex(row_key), held_by, reason) for row_key in row_keys]
+    return insert(table(catalog, b"legal_hold"), "row_key, held_by, reason", rows)
+
+
+def release_holds(catalog: str, row_keys: Iterable[bytes], held_by: str, released_by: str) -> bytes:
+    """Release the holds of one party."""
+    return b"UPDATE %b SET released_at=%b, released_by=%b WHERE released_at IS NULL AND held_by=%b AND %b" % (
+        table(catalog, b"legal_hold"),
+        NOW,
+        text(released_by),
+        text(held_by),
+        _of_rows(row_keys),
+    )
+
+
+def select_pending_erasures(catalog: str, row_keys: Iterable[bytes]) -> bytes:
+    """Select row and number of erasures of some rows that are recorded and were not executed yet."""
+    return b"SELECT row_key, erasure_id FROM %b JOIN %b USING (erasure_id) WHERE executed_at IS NULL AND %b LIMIT 1" % (
+        table(catalog, b"erasure"),
+        table(catalog, b"erasure_key"),
+        _of_rows(row_keys),
+    )
+
+
+def _of_rows(row_keys: Iterable[bytes]) -> bytes:
+    return b"row_key IN (%b)" % b",".join(map(blob_hex, row_keys))
