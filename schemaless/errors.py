@@ -5,6 +5,7 @@
     |   |-- InvalidBody             the body holds a value outside the JSON data model
     |   `-- BodyTooLarge            the body, or the statement that carries it, exceeds a limit
     |-- CellConflict                the cell exists with a different body
+    |-- RowHeld                     the row is under a legal hold and cannot be erased
     |-- BatchError                  some shards of a batch failed; lists written and unwritten cells
     |-- CorruptBody                 stored bytes do not decode; names the cell
     |   |-- TruncatedBody           bytes are missing at the end
@@ -63,6 +64,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -115,6 +117,30 @@ class CellConflict(SchemalessError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.stored, self.shard)
+
+
+class RowHeld(SchemalessError):
+    """Raised if a row to erase is under a legal hold; nothing was erased.
+
+    Attributes:
+        row_key: the row.
+        held_by: who holds it.
+        reason: reason code of the hold.
+        held_at: when it was set.
+    """
+
+    def __init__(self, row_key: uuid.UUID, held_by: str, reason: str, held_at: datetime) -> None:
+        super().__init__(
+            f"row {row_key} is held by {held_by} since {held_at:%Y-%m-%d} ({reason}) and cannot be erased; nothing was "
+            "erased. 'schemaless retention release' ends a hold"
+        )
+        self.row_key = row_key
+        self.held_by = held_by
+        self.reason = reason
+        self.held_at = held_at
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.row_key, self.held_by, self.reason, self.held_at)
 
 
 class BatchError(SchemalessError):

@@ -10,6 +10,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from schemaless.capacity.expiry import NO_RETENTION, Retention
 from schemaless.capacity.measurement import Measurement, qualified
 from schemaless.capacity.rebuilt import predicted_files
 from schemaless.capacity.report import CodecTrials
@@ -28,11 +29,13 @@ class Collected:
         measurements: Oldest first, at least one; sizes come from the last.
         trials: Trials of every codec on sampled cells of every column.
         notes: Caveats of collecting it.
+        retention: The policies in force, and what is known about expired cells.
     """
 
     measurements: tuple[Measurement, ...]
     trials: CodecTrials
     notes: tuple[str, ...] = ()
+    retention: Retention = NO_RETENTION
 
 
 def predicted(measurement: Measurement, trials: CodecTrials) -> dict[tuple[str, str], Interval]:
@@ -89,7 +92,19 @@ def combine(parts: Mapping[str, Collected]) -> Collected:
             for (cluster, codec), size in predicted(part.measurements[-1], part.trials).items()
         },
     )
-    return Collected((*_by_day(earlier, len(parts)), _joined(newest_ones, until)), trials, tuple(notes))
+    retention = Retention(
+        policies={
+            qualified(name, column): policy
+            for name, part in parts.items()
+            for column, policy in part.retention.policies.items()
+        },
+        superseded={
+            (qualified(name, column), kept): share
+            for name, part in parts.items()
+            for (column, kept), share in part.retention.superseded.items()
+        },
+    )
+    return Collected((*_by_day(earlier, len(parts)), _joined(newest_ones, until)), trials, tuple(notes), retention)
 
 
 def _renamed(name: str, measurement: Measurement) -> Measurement:

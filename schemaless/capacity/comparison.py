@@ -65,7 +65,7 @@ class Comparison:
         stored_bytes: Length of all files at the start, all copies, or None if unknown.
         added_bytes: ``stored_bytes`` less what is stored now: space that additional copies need at once. Negative if
             the scenario frees space.
-        cost: Cost of a year's growth, or None without a forecast.
+        cost: Cost of a year's growth; None without a forecast, or if data expires.
     """
 
     change: WhatIf
@@ -132,7 +132,7 @@ def _comparison(
         price_per_tb=price,
         stored_bytes=stored,
         added_bytes=None if stored is None or before is None else stored.mid - before.mid,
-        cost=growth.cost(scenario, price, change.copies),
+        cost=None if change.retention else growth.cost(scenario, price, change.copies),
     )
 
 

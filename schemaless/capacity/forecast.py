@@ -16,7 +16,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -31,7 +31,17 @@ if TYPE_CHECKING:
 
 History = Sequence[tuple[datetime.date, float]]
 
-__all__ = ["FEWEST_DAYS", "HISTORY_TIMES", "MOST_DAYS", "BackTest", "Band", "Forecast", "NoForecast", "forecast"]
+__all__ = [
+    "FEWEST_DAYS",
+    "HISTORY_TIMES",
+    "MOST_DAYS",
+    "BackTest",
+    "Band",
+    "Expiry",
+    "Forecast",
+    "NoForecast",
+    "forecast",
+]
 
 FEWEST_DAYS: Final = 14
 """Minimum number of measured days for a forecast."""
@@ -151,6 +161,21 @@ class NoForecast:
 
 
 @dataclass(frozen=True, slots=True)
+class Expiry:
+    """Data that expires at an age, in the unit of the forecast.
+
+    Attributes:
+        delay_days: The age in days; 0 for data that expires when it is superseded, at the rate at which data arrives.
+        past: What expires on each of the first ``delay_days`` forecast days, because it was written before.
+        share: Share of each forecast day's growth that expires ``delay_days`` later.
+    """
+
+    delay_days: int
+    past: tuple[float, ...]
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class Forecast:
     """Forecast of the days to come, in the unit of the history.
 
@@ -188,6 +213,21 @@ class Forecast:
         before = self._totals[:, start - 1] if start else 0.0
         return _bands((self._totals[:, stop - 1] - before)[:, None])[0]
 
+    def less(self, expiries: Sequence[Expiry]) -> Forecast:
+        """Return the forecast of what remains if data expires."""
+        import numpy
+
+        totals = self._totals.copy()
+        for expiry in expiries:
+            past = numpy.cumsum([*expiry.past, *[0.0] * self.horizon_days])[: self.horizon_days]
+            totals -= past
+            if expiry.delay_days < self.horizon_days:
+                totals[:, expiry.delay_days :] -= (
+                    expiry.share * self._totals[:, : self.horizon_days - expiry.delay_days]
+                )
+        days = numpy.diff(totals, axis=1, prepend=0.0)
+        return replace(self, daily=_bands(days), cumulative=_bands(totals), _totals=totals)
+
     def days_until(self, amount: float) -> Band:
         """Return when the growth adds up to ``amount``, such as the free space of a disk.
 
@@ -202,7 +242,7 @@ class Forecast:
         check_number("amount", amount)
         if amount <= 0:
             return Band(0.0, 0.0, 0.0, 0.0, 0.0)
-        totals = self._totals
+        totals = numpy.maximum.accumulate(self._totals, axis=1)  # With expiries, a sum may fall again.
         after = (totals < amount).sum(axis=1)  # Number of whole days whose sum is still below the amount.
         reached = after < totals.shape[1]
         days = numpy.full(len(totals), math.inf)

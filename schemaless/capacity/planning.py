@@ -211,7 +211,8 @@ def levels(scenario: Scenario, disks: Sequence[DiskForecast], options: PlanningO
 
 def _level(outlook: DiskOutlook, disk: DiskForecast, share: float, lead_days: float | None) -> Level:
     free, times, size = outlook.free_bytes, outlook.times, disk.disk.disk_bytes
-    forecast, rate = disk.forecast, disk.rate
+    forecast = outlook.forecast or disk.forecast
+    rate = None if outlook.forecast is not None else disk.rate
     if outlook.days is None or free is None or times is None or size is None or not isinstance(forecast, Forecast):
         return Level(outlook.disk, share, None, None, None, None, outlook.why, lead_days)
     reserve = (FULL - share) * size

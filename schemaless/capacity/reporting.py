@@ -16,6 +16,7 @@ from schemaless.capacity.combined import Collected, combine, predicted
 from schemaless.capacity.comparison import GrowthOfAll, compare
 from schemaless.capacity.disk_forecast import DiskForecast, disk_usage
 from schemaless.capacity.disks import Disk, GivenDisk, disks_of, with_disks
+from schemaless.capacity.expiry import NO_RETENTION, Retention
 from schemaless.capacity.forecast import Forecast, NoForecast, forecast
 from schemaless.capacity.measure import check_disks, measure
 from schemaless.capacity.measurement import Measurement
@@ -25,6 +26,7 @@ from schemaless.capacity.report import NO_CODEC_TRIALS, CapacityReport, CodecTri
 from schemaless.capacity.report_notes import how_obtained, note_on_other_tables, notes_of, warnings_of
 from schemaless.capacity.series import Series, daily, errors, weighted
 from schemaless.capacity.skew import skew_of
+from schemaless.capacity.sql import select_superseded
 from schemaless.capacity.steps import rate, steps
 from schemaless.capacity.whatif import (
     NOTHING,
@@ -42,7 +44,9 @@ from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.events import Event, Listener, Step, ignore_events
 from schemaless.internals import internals_of
+from schemaless.policies.retention import Policies
 from schemaless.survey.column_trials import CellSample, ColumnTrial, sample_cells, try_codec
+from schemaless.survey.page_model import MYSQL
 from schemaless.survey.recommendation import LEAST_GAIN, MOST_CPU, Choice
 from schemaless.survey.sampling import Bounds
 
@@ -145,7 +149,9 @@ def make_of_several(
 
 def _assembled(collected: Collected, options: Asked) -> CapacityReport:
     now = datetime.datetime.now(datetime.UTC)
-    return assemble_report(collected.measurements, collected.trials, now, options, notes=collected.notes)
+    return assemble_report(
+        collected.measurements, collected.trials, now, options, notes=collected.notes, retention=collected.retention
+    )
 
 
 def collect(
@@ -167,8 +173,10 @@ def collect(
                 "measure' daily to save them"
             )
     trials = NO_CODEC_TRIALS
+    retention = NO_RETENTION
     try:
         cells = _cells(store, measurements[-1], options.seed)
+        retention = _retention(store, cells, options.what_ifs)
         if cells is not None:
             trials = try_all(cells, listener)
             target = options.codec or _chosen(options.choice(codec_effects(trials.columns, []), measurements[-1]))
@@ -180,7 +188,30 @@ def collect(
                 notes.append(NOT_TRIED)
     except (ServerError, InvalidInput) as error:
         notes.append(f"no codec could be tried: {error}")
-    return Collected(tuple(measurements), trials, tuple(notes))
+    return Collected(tuple(measurements), trials, tuple(notes), retention)
+
+
+def _retention(store: Datastore, cells: CellSample | None, what_ifs: Sequence[WhatIf]) -> Retention:
+    """Read the policies in force, and how much of the sampled cells newer versions have superseded."""
+    internals = internals_of(store)
+    policies = {policy.column_name: policy for policy in Policies(lambda: internals.catalog, store.name).all()}
+    asked = {
+        (column.rpartition("/")[2], policy.keep_versions)
+        for rules in (policies, *(change.policies for change in what_ifs))
+        for column, policy in rules.items()
+        if policy.keep_versions is not None
+    }
+    superseded: dict[tuple[str, int], float] = {}
+    for column, kept in sorted(asked) if cells is not None else ():
+        over = under = 0
+        for window in cells.taken.windows if cells is not None else ():
+            statement = select_superseded(
+                internals.shards.database(window.shard), window.after, window.up_to, column, kept
+            )
+            every, old = internals.shards.rows(window.shard, statement)[0]
+            over, under = over + int(old), under + int(every)
+        superseded[column, kept] = over / under if under else 0.0
+    return Retention(policies, superseded, cells.layouts[0] if cells is not None and cells.layouts else MYSQL)
 
 
 def _chosen(choice: Choice | None) -> str | None:
@@ -194,6 +225,7 @@ def assemble_report(
     options: Asked = DEFAULT_OPTIONS,
     *,
     notes: Sequence[str] = (),
+    retention: Retention = NO_RETENTION,
 ) -> CapacityReport:
     """Build a report from measurements and codec trials. Needs no server.
 
@@ -203,6 +235,7 @@ def assemble_report(
         made_at: Current time, UTC.
         options: Options of the report.
         notes: Notes to include, from the caller.
+        retention: The policies in force, and what is known about expired cells.
 
     Raises:
         InvalidInput: The extra [report] is not installed.
@@ -228,7 +261,7 @@ def assemble_report(
         disks.append(replace(disk_forecast, used=used))
     _check_codecs(options, effects)
     files = predicted(newest, trials)
-    outlooks = scenarios(newest, disks, series, effects, files, weights, codec, options.what_ifs)
+    outlooks = scenarios(newest, disks, series, effects, files, weights, codec, options.what_ifs, retention)
     total = _total(disks, series, weights, newest.datastore_of, options.seed)
     growth = _growth_of_all(disks, total, series, weights, outlooks[0], newest.datastore_of, options)
     report = CapacityReport(

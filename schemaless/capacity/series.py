@@ -22,6 +22,10 @@ RECENT_DAYS: Final = 28
 """Number of days whose average is the growth "a day now"."""
 
 
+TOMBSTONE_BYTES: Final = 14
+"""Length of the body of an erased cell."""
+
+
 @dataclass(frozen=True, slots=True)
 class Day:
     """Growth of a column of a cluster on one day.
@@ -31,12 +35,14 @@ class Day:
         cells: Number of cells.
         body_bytes: Length of their bodies as stored now.
         error_bytes: Half the width of the interval of ``body_bytes``.
+        erased: True if these cells were erased since; the figures are from an earlier measurement.
     """
 
     day: datetime.date
     cells: float
     body_bytes: float
     error_bytes: float = 0.0
+    erased: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +77,22 @@ def daily(measurements: Sequence[Measurement]) -> list[Series]:
     series: list[Series] = []
     for cluster, column in sorted({(intake.cluster, intake.column_name) for intake in newest.growth}):
         days: dict[datetime.date, Day] = {}
+        erased: set[datetime.date] = set()
         for measurement in reversed(measurements):
             first = min(days, default=None)
             for intake in _of(measurement.growth, cluster, column):
-                if intake.complete and (first is None or intake.day < first):
-                    days[intake.day] = Day(
-                        intake.day,
-                        intake.cells.mid,
-                        intake.body_bytes.mid,
-                        (intake.body_bytes.high - intake.body_bytes.low) / 2,
-                    )
+                if not intake.complete or (first is not None and intake.day >= first):
+                    continue
+                if intake.cells.mid and intake.body_bytes.mid <= intake.cells.mid * TOMBSTONE_BYTES:
+                    erased.add(intake.day)  # An earlier measurement says what was written.
+                    continue
+                days[intake.day] = Day(
+                    intake.day,
+                    intake.cells.mid,
+                    intake.body_bytes.mid,
+                    (intake.body_bytes.high - intake.body_bytes.low) / 2,
+                    intake.day in erased,
+                )
         series.append(Series(cluster, column, _dense(days, yesterday)))
     return series
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from schemaless.wire.sql.parts import CREATED_AT, by_id, id_range, insert, numbers, table, text
+from schemaless.wire.sql.parts import CREATED_AT, by_id, cell_table, id_range, insert, numbers, table, text
 
 
 def select_same_sample(catalog: str, taken_at: str, figures: str) -> bytes:
@@ -45,6 +45,19 @@ def select_figures(database: str, after: int, up_to: int) -> bytes:
         CREATED_AT,
         by_id(database),
         id_range(after, up_to),
+    )
+
+
+def select_superseded(database: str, after: int, up_to: int, column_name: str, kept: int) -> bytes:
+    """Select the body bytes of a column in a range of added_ids, and those with at least ``kept`` newer versions."""
+    newer = (
+        b"SELECT newer.ref_key FROM %b newer FORCE INDEX (cell_key) WHERE newer.row_key=cell.row_key "
+        b"AND newer.column_name=cell.column_name AND newer.ref_key>cell.ref_key "
+        b"ORDER BY newer.ref_key LIMIT 1 OFFSET %d" % (cell_table(database), kept - 1)
+    )
+    return (
+        b"SELECT COALESCE(SUM(LENGTH(body)),0), COALESCE(SUM(IF((%b) IS NULL,0,LENGTH(body))),0) FROM %b WHERE %b"
+        % (newer, by_id(database), id_range(after, up_to, column_name=column_name))
     )
 
 

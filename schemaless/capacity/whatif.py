@@ -19,12 +19,14 @@ from typing import Final
 
 from schemaless.capacity.disk_forecast import DiskForecast
 from schemaless.capacity.disks import Disk
-from schemaless.capacity.forecast import Band, Forecast, NoForecast
+from schemaless.capacity.expiry import NO_RETENTION, Expiring, Retention, Stored
+from schemaless.capacity.forecast import Band, Expiry, Forecast, NoForecast
 from schemaless.capacity.measurement import Group, Measurement
 from schemaless.capacity.series import Series
 from schemaless.codec.registry import LEGACY, codec_names
-from schemaless.errors import InvalidInput
+from schemaless.errors import InvalidCell, InvalidInput
 from schemaless.numbers import Interval, added, check_number, summed
+from schemaless.policies.retention import Policy, parse_policy
 from schemaless.survey.column_trials import ColumnTrial
 from schemaless.survey.recommendation import Choice, Option, choose
 
@@ -97,6 +99,7 @@ class WhatIf:
         codec: Codec to re-encode all cells to, and to write new cells in.
         rebuilt: True if tables are rebuilt where that shortens their files; by default, if cells are re-encoded.
         growth: Multiple of the forecast growth, for all datastores, or by name of the datastore.
+        retention: What is kept of some columns, such as ``{"LOG": "400 days"}``; the rest expires.
         copies: Number of servers that hold each cell. Each has a disk of its own, so this changes costs, not days.
         price_per_tb: Price of a TB (1,000 GB) of disk, instead of the report's.
         lead_days: Days from ordering a disk until it can be used, instead of the report's.
@@ -107,6 +110,7 @@ class WhatIf:
     codec: str | None = None
     rebuilt: bool | None = None
     growth: float | Mapping[str, float] = 1.0
+    retention: Mapping[str, str] = field(default_factory=dict)
     copies: int | None = None
     price_per_tb: float | None = None
     lead_days: float | None = None
@@ -121,6 +125,10 @@ class WhatIf:
             check_number(f"{where}: growth" + (f" of {name}" if name else ""), factor)
             if factor <= 0:
                 raise InvalidInput(f"{where}: growth must be above 0, got {factor:g}; 2 means twice the forecast")
+        try:
+            self.policies  # noqa: B018 - reading them checks them
+        except (InvalidInput, InvalidCell) as error:
+            raise InvalidInput(f"{where}: {error}") from None
         if self.copies is not None and (isinstance(self.copies, bool) or self.copies < 1):
             raise InvalidInput(f"{where}: copies must be a whole number of 1 or more, got {self.copies}")
         for field_name in ("price_per_tb", "lead_days"):
@@ -140,9 +148,14 @@ class WhatIf:
         return self.growth_by_datastore.get("", self.growth_by_datastore.get(datastore, 1.0))
 
     @property
+    def policies(self) -> dict[str, Policy]:
+        """What is kept of columns, by name."""
+        return {column: parse_policy(column.rpartition("/")[2], text) for column, text in self.retention.items()}
+
+    @property
     def rebuilds(self) -> bool:
         """True if tables are rebuilt where that shortens their files."""
-        return self.codec is not None if self.rebuilt is None else self.rebuilt
+        return self.codec is not None or bool(self.retention) if self.rebuilt is None else self.rebuilt
 
     @property
     def changes(self) -> dict[str, str]:
@@ -155,7 +168,8 @@ class WhatIf:
         changes = {
             "growth": growth,
             "codec": self.codec or "",
-            "rebuilt": "" if self.rebuilds == (self.codec is not None) else "yes" if self.rebuilds else "no",
+            "rebuilt": "" if self.rebuilt is None else "yes" if self.rebuilds else "no",
+            "retention": "; ".join(f"{column}: {policy}" for column, policy in self.policies.items()),
             "copies": "" if self.copies is None else str(self.copies),
             "price per TB": "" if self.price_per_tb is None else f"{self.price_per_tb:,g}",
             "lead time": "" if self.lead_days is None else f"{self.lead_days:,g} days",
@@ -184,6 +198,7 @@ class DiskOutlook:
         rate_days: Number of days that the constant rate is averaged over.
         times: Growth in the scenario as a multiple of the forecast, or None.
         history_days: Number of measured days, which determines ``horizon_days``.
+        forecast: The forecast less what expires; None if nothing does.
     """
 
     disk: str
@@ -197,6 +212,7 @@ class DiskOutlook:
     rate_days: int | None = None
     times: Interval | None = None
     history_days: int | None = None
+    forecast: Forecast | None = field(default=None, repr=False)
 
     @property
     def urgency(self) -> tuple[float, ...]:
@@ -245,6 +261,7 @@ class Scenario:
 
 NOTHING: Final = WhatIf(name="now", text="Nothing changes.")
 LOST_HOST: Final = "a lost host"
+RETENTION: Final = "retention"
 
 
 def codec_effects(tried: Iterable[ColumnTrial], series: Sequence[Series]) -> list[CodecEffect]:
@@ -324,6 +341,7 @@ def scenarios(
     weights: Mapping[tuple[str, str], float],
     codec: str | None,
     what_ifs: Sequence[WhatIf] = (),
+    retention: Retention = NO_RETENTION,
 ) -> list[Scenario]:
     """Return all scenarios, starting with ``now``.
 
@@ -336,13 +354,14 @@ def scenarios(
         weights: Result of ``growth_weights``.
         codec: The codec to re-encode to, one of those tried, or None.
         what_ifs: Scenarios of the user, which follow the built-in ones.
+        retention: The policies in force, and what is known about expired cells.
 
     Raises:
         InvalidInput: Two scenarios have the same name, or one names an unknown datastore.
     """
     stored = {group.codec for group in measurement.groups}
     # A codec that everything is in already re-encodes nothing, so its scenario would be the same as 'rebuilt'.
-    built_in = _built_in([name for name in _by_codec(trials) if stored != {name}], codec)
+    built_in = _built_in([name for name in _by_codec(trials) if stored != {name}], codec, retention)
     names = [change.name for change in (*built_in, *what_ifs)] + [LOST_HOST]
     for change in what_ifs:
         if names.count(change.name) > 1:
@@ -356,12 +375,18 @@ def scenarios(
                 f"scenario {change.name!r}: growth names {min(unknown)!r}, but the report is about "
                 f"{', '.join(measurement.datastores)}"
             )
-    evaluator = _Evaluator(measurement, disks, series, trials, files, weights)
+        missing = change.retention.keys() - set(measurement.column_names)
+        if missing:
+            raise InvalidInput(
+                f"scenario {change.name!r}: retention names the column {min(missing)!r}, which has no cells; there are "
+                f"{', '.join(measurement.column_names)}"
+            )
+    evaluator = _Evaluator(measurement, disks, series, trials, files, weights, retention)
     results = [evaluator.scenario(change) for change in built_in]
     return [*results, evaluator.lost_host(), *(evaluator.scenario(change) for change in what_ifs)]
 
 
-def _built_in(codecs: Iterable[str], codec: str | None) -> list[WhatIf]:
+def _built_in(codecs: Iterable[str], codec: str | None, retention: Retention) -> list[WhatIf]:
     """Return the scenarios of every report, except the lost host, whose free space depends on the other disks."""
     changes = [
         NOTHING,
@@ -379,6 +404,11 @@ def _built_in(codecs: Iterable[str], codec: str | None) -> list[WhatIf]:
         if codec is not None:
             text = f"Every day adds {factor} times as much; re-encoded to {codec} and rebuilt."
             changes.append(WhatIf(name=f"growth x{factor}, {codec}", text=text, codec=codec, growth=factor))
+    if retention.policies:
+        rules = "; ".join(f"{column}: {policy}" for column, policy in retention.policies.items())
+        text = f"Retention runs daily ({rules}), and tables are rebuilt where that shortens their files."
+        policies = {column: str(policy) for column, policy in retention.policies.items()}
+        changes.append(WhatIf(name=RETENTION, text=text, retention=policies))
     return changes
 
 
@@ -390,6 +420,7 @@ class _Evaluator:
     trials: Sequence[CodecEffect]
     files: Mapping[tuple[str, str], Interval]
     weights: Mapping[tuple[str, str], float]
+    retention: Retention = NO_RETENTION
 
     def scenario(self, change: WhatIf) -> Scenario:
         """Evaluate a change on every disk."""
@@ -397,11 +428,16 @@ class _Evaluator:
         for disk_forecast in self.disks:
             disk = disk_forecast.disk
             files = self.file_bytes(disk, change.codec, rebuilt=change.rebuilds)
+            factor = self.growth_factor(disk, change)
+            expiring = self.expiring(disk, change, factor)
+            if files is not None and change.rebuilds:
+                freed = sum(each.expired_bytes for each in expiring)
+                files = Interval(*(max(0.0, end - freed) for end in files))
             free = None
             if disk.free_bytes is not None and files is not None and disk.file_bytes is not None:
                 room = disk.free_bytes + disk.file_bytes
                 free = Interval(room - files.high, room - files.mid, room - files.low)
-            outlooks.append(self.outlook(disk_forecast, free, self.growth_factor(disk, change)))
+            outlooks.append(self.outlook(disk_forecast, free, factor, [each.expiry for each in expiring]))
             if files is not None:
                 sizes[disk.name] = files
         known = added(sizes.values()) if sizes and len(sizes) == len(self.disks) else None
@@ -443,11 +479,39 @@ class _Evaluator:
         }
         return mean(shares, self._bytes_per_day(disk))
 
+    def expiring(self, disk: Disk, change: WhatIf, factor: Interval) -> list[Expiring]:
+        """Return what expires of each column of a disk, relative to its forecast times ``factor``."""
+        now = self._bytes_per_day(disk)
+        total = sum(now.values()) * factor.mid
+        shares = self._codec_shares(change.codec)
+        found = []
+        for column, policy in change.policies.items():
+            times = shares.get(column, Interval.of(1.0)).mid
+            past: dict[datetime.date, float] = {}
+            for each in self.series:
+                if each.cluster in disk.clusters and each.column_name == column:
+                    weight = self.weights.get((each.cluster, column), 0.0) * times
+                    for day in each.days:
+                        past[day.day] = past.get(day.day, 0.0) + (0.0 if day.erased else weight * day.body_bytes)
+            groups = [group for group in _groups(self.measurement, column) if group.cluster in disk.clusters]
+            grown = now.get(column, 0.0) * times * change.growth_of(self.measurement.datastore_of(column))
+            stored = Stored(
+                column,
+                sum(group.cells.mid for group in groups),
+                sum(group.allocated_bytes.mid for group in groups) * times,
+                sorted(past.items()),
+                grown / total if total else 0.0,
+            )
+            found.append(self.retention.expiring(policy, stored, factor.mid))
+        return found
+
     def _codec_shares(self, codec: str | None) -> dict[str, Interval]:
         return {trial.column_name: trial.allocated_share for trial in self.trials if trial.codec == codec}
 
-    def outlook(self, disk_forecast: DiskForecast, free: Interval | None, factor: Interval) -> DiskOutlook:
-        """Calculate the days until a disk is full from its free space and a growth factor."""
+    def outlook(
+        self, disk_forecast: DiskForecast, free: Interval | None, factor: Interval, expiries: Sequence[Expiry] = ()
+    ) -> DiskOutlook:
+        """Calculate the days until a disk is full from its free space, a growth factor, and what expires."""
         disk, forecast, rate = disk_forecast.disk, disk_forecast.forecast, disk_forecast.rate
         per_day = sum(self._bytes_per_day(disk).values()) * factor.mid
 
@@ -460,18 +524,20 @@ class _Evaluator:
             return unknown(forecast.reason)
         if free is None:
             return unknown("size or free space of its disk is unknown; give --disk CLUSTER=TOTAL:FREE")
+        remaining = forecast.less(expiries) if expiries else forecast
         return DiskOutlook(
             disk=disk.name,
             free_bytes=free,
             bytes_per_day=per_day,
-            days=days_until(forecast, free, factor),
+            days=days_until(remaining, free, factor),
             why=None,
             first_day=forecast.first_day,
             horizon_days=forecast.horizon_days,
-            at_rate=None if rate is None else days_at_rate(rate.per_day, free, factor),
+            at_rate=None if rate is None or expiries else days_at_rate(rate.per_day, free, factor),
             rate_days=None if rate is None else rate.days,
             times=factor,
             history_days=forecast.history_days,
+            forecast=remaining if expiries else None,
         )
 
     def lost_host(self) -> Scenario:

@@ -120,10 +120,13 @@ def _what_if(name: str, table: Any) -> WhatIf:
         ("text", str, "text"),
         ("codec", str, "the name of a codec"),
         ("rebuilt", bool, "true or false"),
+        ("retention", dict, 'a table such as { LOG = "400 days" }'),
         ("copies", int, "a whole number"),
     ):
         if key in table:
             _typed(f"{where}.{key}", table[key], kind, what)
+    for column, policy in table.get("retention", {}).items():
+        _typed(f"{where}.retention.{column}", policy, str, 'text such as "400 days"')
     growth = table.get("growth", 1.0)
     if not isinstance(growth, dict):
         _number(f"{where}.growth", growth)

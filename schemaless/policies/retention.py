@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -59,6 +60,29 @@ class Policy:
         return f"keep {' and '.join(parts)}"
 
 
+_PART: Final = re.compile(r"(?:keep )?(?:the last )?(?P<number>[0-9][0-9,]*) (?P<unit>days?|versions?)")
+
+
+def parse_policy(column_name: str, text: str) -> Policy:
+    """Return the policy that a text describes: ``400 days``, ``3 versions``, ``400 days and the last 3 versions``.
+
+    Raises:
+        InvalidInput: the text is not such a description, or a limit is out of range.
+        InvalidCell: the column name is invalid.
+    """
+    limits: dict[str, int] = {}
+    for part in text.split(" and "):
+        found = _PART.fullmatch(part.strip())
+        unit = None if found is None else "keep_days" if found["unit"].startswith("day") else "keep_versions"
+        if found is None or unit is None or unit in limits:
+            raise InvalidInput(
+                f"retention of {column_name}: {text!r} is not a policy; write for example '400 days', '3 versions' or "
+                "'400 days and the last 3 versions'"
+            )
+        limits[unit] = int(found["number"].replace(",", ""))
+    return Policy(column_name, limits.get("keep_days"), limits.get("keep_versions"))
+
+
 class Policies:
     """The retention policies of a datastore.
 
@@ -79,8 +103,8 @@ class Policies:
         """
         rows = self._catalog().run(lambda connection: connection.rows(sql.select_policies(self._name)))
         return [
-            Policy(str(column), *(None if value is None else int(value) for value in limits), str(by), _time(at))
-            for column, *limits, by, at in rows
+            Policy(str(column), _number(days), _number(versions), str(by), datetime.fromisoformat(at))
+            for column, days, versions, by, at in rows
         ]
 
     def set(self, policy: Policy) -> None:
@@ -101,5 +125,5 @@ class Policies:
         self._catalog().run(lambda connection: connection.execute(statement), writes=True)
 
 
-def _time(value: str) -> datetime:
-    return datetime.fromisoformat(value)
+def _number(value: int | None) -> int | None:
+    return None if value is None else int(value)

@@ -7,9 +7,7 @@ from typing import Final
 
 from schemaless.wire.sql.parts import NOW, blob_hex, insert, table, text, upsert
 
-_HOLD: Final = (
-    b"hold_id, row_key, held_by, reason, CONCAT(held_at,'+00:00'), CONCAT(released_at,'+00:00'), released_by"
-)
+_HOLD: Final = b"hold_id, row_key, held_by, reason, CONCAT(held_at,'+00:00'), CONCAT(released_at,'+00:00'), released_by"
 
 
 def select_policies(catalog: str) -> bytes:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BINARY, CheckConstraint, Column, ForeignKey, Integer, MetaData, Table, UniqueConstraint, text
+from sqlalchemy import (
+    BINARY,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    UniqueConstraint,
+    text,
+)
 from sqlalchemy.dialects.mysql import BIGINT, DATETIME, DOUBLE, MEDIUMBLOB, MEDIUMTEXT, SMALLINT, TINYINT, VARCHAR
 from sqlalchemy.schema import SchemaItem
 
@@ -309,6 +320,31 @@ shard_move = _table(
     Column("target_server", VARCHAR(255), nullable=True),
     # How long the shard was unavailable, in seconds.
     Column("pause_s", DOUBLE(), nullable=True),
+)
+
+# What is kept of a column; without limits, everything.
+retention_policy = _table(
+    "retention_policy",
+    catalog_metadata,
+    Column("column_name", _ascii(64), primary_key=True),
+    Column("keep_days", Integer(), nullable=True),
+    Column("keep_versions", Integer(), nullable=True),
+    Column("set_by", VARCHAR(255), nullable=False),
+    _stamp("set_at"),
+)
+
+# Rows that must not be erased until released.
+legal_hold = _table(
+    "legal_hold",
+    catalog_metadata,
+    Column("hold_id", BIGINT(unsigned=True), primary_key=True, autoincrement=True),
+    Column("row_key", BINARY(16), nullable=False),
+    Column("held_by", VARCHAR(255), nullable=False),
+    Column("reason", _ascii(64), nullable=False),
+    _stamp("held_at"),
+    Column("released_at", DATETIME(fsp=6), nullable=True),
+    Column("released_by", VARCHAR(255), nullable=True),
+    Index("legal_hold_row", "row_key"),
 )
 
 heartbeat_metadata = MetaData()

@@ -1,0 +1,95 @@
+"""What retention policies free: the expired cells that are stored now, and those that expire as time passes. Pure.
+
+An expired cell leaves a row with a tombstone. The space of the body is free once the table is rebuilt.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from schemaless.capacity.disk_bytes import disk_bytes
+from schemaless.capacity.forecast import Expiry
+from schemaless.capacity.series import TOMBSTONE_BYTES
+from schemaless.policies.retention import Policy
+from schemaless.survey.page_model import MYSQL, Layout
+
+__all__ = ["NO_RETENTION", "Expiring", "Retention", "Stored"]
+
+
+class Expiring(NamedTuple):
+    """What a policy frees of a column on a disk.
+
+    Attributes:
+        expired_bytes: Bytes of disk of cells that have expired by now.
+        expiry: What expires later.
+    """
+
+    expired_bytes: float
+    expiry: Expiry
+
+
+class Stored(NamedTuple):
+    """A column on a disk.
+
+    Attributes:
+        column_name: Name of the column in the report.
+        cells: Number of its cells.
+        disk_bytes: Bytes of disk that they take.
+        past: Bytes of disk that each whole day added and that are still stored; the forecast starts the day after.
+        share: Share of the disk's growth that is this column's.
+    """
+
+    column_name: str
+    cells: float
+    disk_bytes: float
+    past: Sequence[tuple[datetime.date, float]]
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """The policies in force, and what is known about the cells that they concern.
+
+    Attributes:
+        policies: Policies in the catalog by column.
+        superseded: Share of a column's bytes that has more newer versions than its policy keeps, by column and that
+            number. For others no cell is assumed to be superseded.
+        layout: Page layout of the servers.
+    """
+
+    policies: Mapping[str, Policy] = field(default_factory=dict)
+    superseded: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    layout: Layout = MYSQL
+
+    def expiring(self, policy: Policy, stored: Stored, factor: float) -> Expiring:
+        """Return what a policy frees of a column on a disk.
+
+        Args:
+            policy: What is kept.
+            stored: The column on the disk.
+            factor: Growth of the disk as a multiple of its forecast, in whose unit the expiry is.
+        """
+        freed = 1.0
+        if stored.cells and stored.disk_bytes:
+            tombstone = disk_bytes(TOMBSTONE_BYTES, column_name=policy.column_name, layout=self.layout)
+            freed = max(0.0, 1 - tombstone * stored.cells / stored.disk_bytes)
+        if policy.keep_versions is not None:
+            freed *= self.superseded.get((stored.column_name, policy.keep_versions), 0.0)
+        if policy.keep_days is None:
+            return Expiring(freed * stored.disk_bytes, Expiry(0, (), freed * stored.share))
+        due = dict.fromkeys(range(policy.keep_days), 0.0)
+        expired = 0.0
+        for day, size in stored.past:
+            in_days = (day - stored.past[-1][0]).days - 1 + policy.keep_days
+            if in_days < 0:
+                expired += size
+            else:
+                due[in_days] += size
+        later = tuple(freed * size / factor for size in due.values())
+        return Expiring(freed * expired, Expiry(policy.keep_days, later, freed * stored.share))
+
+
+NO_RETENTION: Final = Retention()
