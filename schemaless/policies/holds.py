@@ -24,7 +24,7 @@ from schemaless.wire.pool import NodePool
 from schemaless.wire.sql.sessions import release_lock, take_lock
 
 _REASON: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
-_LOCK_WAIT_S: Final = 10
+LOCK_WAIT_S: Final = 10
 _KEYS_PER_STATEMENT: Final = 500
 
 
@@ -142,7 +142,7 @@ class Holds:
         """
         name = f"schemaless-holds-{self._name}"[:64]
         with connection.whole():
-            if connection.rows(take_lock(name, _LOCK_WAIT_S))[0][0] != 1:
+            if connection.rows(take_lock(name, LOCK_WAIT_S))[0][0] != 1:
                 message = f"another process has been recording holds or erasures of {self._name!r}; try again"
                 raise ServerTimeout(message, node=connection.node)
             # If an exception is raised before the release, closing the connection releases the lock.
