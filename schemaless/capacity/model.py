@@ -143,7 +143,7 @@ class Plan:
             if not 1 <= self.retention_days <= MOST_RETENTION_DAYS:
                 raise InvalidInput(
                     f"retention_days must be 1 to {MOST_RETENTION_DAYS:,}, got {self.retention_days}; "
-                    "leave it out if nothing is deleted"
+                    "omit it if nothing is deleted"
                 )
         for name in ("bytes_per_document", "disk_bytes_per_host"):
             if getattr(self, name) < 1:

@@ -153,7 +153,7 @@ def train(
         body_bytes = _bytes_of(try_codec(parts["choose"], with_it, dictionaries=dictionaries))
         tried.append((TriedSize(len(dictionary.content), body_bytes), with_it))
     if not tried:
-        raise InvalidInput(f"zstd finds nothing in {len(payloads)} cells that a dictionary could hold")
+        raise InvalidInput(f"zstd finds nothing in {len(payloads)} cells that is worth a dictionary")
     best = min(size.body_bytes for size, _ in tried)
     _, chosen = next((size, with_it) for size, with_it in tried if size.body_bytes <= best * (1 + CLOSE))
     return Training(

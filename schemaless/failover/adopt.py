@@ -96,7 +96,7 @@ class Adoption:
     def old_written_s(self) -> float | None:
         """Seconds for which connected programs may still write to the old primary; None if they cannot.
 
-        It takes longer for programs that cannot reach any server that knows of the adoption.
+        Programs that cannot reach any server that knows of the adoption may write for longer.
         """
         return MAX_REFRESH_INTERVAL_S if self.old_primary == "unreachable" and not self.quorum else None
 

@@ -71,7 +71,7 @@ class Found:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Every number by its name."""
+        """All counters by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 

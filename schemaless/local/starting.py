@@ -214,7 +214,9 @@ def _free_port(wanted: int | None) -> int:
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    raise LocalServerError("no port of 127.0.0.1 is free for replicas to connect to; stop programs that listen")
+    raise LocalServerError(
+        "no port of 127.0.0.1 is free for replicas to connect to; stop programs that listen on many ports"
+    )
 
 
 def _require_unused(data: Path) -> None:

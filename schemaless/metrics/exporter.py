@@ -45,7 +45,6 @@ class Exporter(RegistryCollector):
 
     def __init__(self, store: Datastore, collectors: Sequence[Collector] = COLLECTORS) -> None:
         self._store = store
-        self._collectors = collectors
         # Needs no lock: only a collector's own thread replaces its value, as a whole.
         self._samples: dict[str, tuple[Sample, ...]] = {}
         self._stopped = threading.Event()

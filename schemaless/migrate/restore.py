@@ -177,7 +177,7 @@ def count(store: Datastore, spec: RestoreSpec, *, listener: Listener = ignore_ev
         listener: receives the total, if known, then the progress, both in archived cells.
 
     Returns:
-        The outcome that the restore would have.
+        The predicted outcome.
 
     Raises:
         InvalidInput: a folder is missing, the folders hold no originals of these shards, or the job is not a migration.

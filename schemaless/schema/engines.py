@@ -78,7 +78,7 @@ def check_server(pool: NodePool, name: str) -> None:
         TopologyError: it cannot; the message has the lines for the server's configuration.
     """
     if engine_named(name) is ROCKSDB and (problem := pool.run(_problem)) is not None:
-        raise TopologyError(f"{pool.node} cannot keep cells in MyRocks: {problem}. Nothing was written")
+        raise TopologyError(f"{pool.node} cannot store cells in MyRocks: {problem}. Nothing was written")
 
 
 def setting_faults(pool: NodePool, name: str) -> list[str]:
@@ -87,7 +87,7 @@ def setting_faults(pool: NodePool, name: str) -> list[str]:
 
 
 def _problem(connection: Connection) -> str | None:
-    """Return why a server cannot keep cells in MyRocks, or None."""
+    """Return why a server cannot store cells in MyRocks, or None."""
     if not connection.is_mariadb:
         return (
             f"it is MySQL {connection.version}, which has no MyRocks. MariaDB has it as a plugin; shards cannot be "

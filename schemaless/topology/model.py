@@ -34,7 +34,7 @@ class Cluster:
     def __post_init__(self) -> None:
         primaries = [node for node in self.nodes if node.role == "primary"]
         if len(primaries) != 1:
-            raise TopologyError(f"cluster {self.name!r} must have one primary, the catalog names {len(primaries)}")
+            raise TopologyError(f"cluster {self.name!r} must have one primary; the catalog names {len(primaries)}")
 
     @property
     def primary(self) -> Node:

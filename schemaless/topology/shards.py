@@ -84,7 +84,7 @@ class Shards:
 
     @property
     def topology(self) -> Topology:
-        """The topology, as far as known."""
+        """The topology under the current routing."""
         return self.router.routing.topology
 
     @property

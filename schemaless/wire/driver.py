@@ -98,7 +98,7 @@ class _Result(_WithoutFinalizer):  # type: ignore[misc]
             else:
                 columns = packet.read_length_encoded_integer()
                 if not columns or packet.read_all():
-                    raise pymysql.InternalError(f"malformed reply, begins with {first[:20]!r}")
+                    raise pymysql.InternalError(f"malformed reply that begins with {first[:20]!r}")
                 self._read_rows(columns)
         finally:
             self.connection = None

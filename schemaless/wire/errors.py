@@ -139,7 +139,7 @@ _TLS_FAILURES: Final = (
 def error_code(error: BaseException) -> int | None:
     """Return the MySQL error number of a driver exception, or None.
 
-    Python's own exceptions have none: the number of an OSError is a system error, and the argument of a KeyError a key.
+    Python's own exceptions have none: the number of an OSError is a system error, and a KeyError's argument is a key.
     """
     error = _unwrapped(error)
     # Negative numbers are mysqlclient's own errors, and progress reports of MariaDB.

@@ -68,7 +68,7 @@ def test_a_server_without_myrocks_is_refused(admin_urls, new_name, server_kind):
     reason = (
         "has no MyRocks" if server_kind == "mysql" else "plugin-load-add=ha_rocksdb; rocksdb_flush_log_at_trx_commit=1"
     )
-    with pytest.raises(TopologyError, match=f"cannot keep cells in MyRocks: .*{reason}"):
+    with pytest.raises(TopologyError, match=f"cannot store cells in MyRocks: .*{reason}"):
         schemaless.create(new_name, 2, admin_urls, engine="rocksdb")
     with pytest.raises(InvalidInput, match="engine must be one of innodb, rocksdb, got 'tokudb'"):
         schemaless.create(new_name, 2, admin_urls, engine="tokudb")
