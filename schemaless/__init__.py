@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from schemaless.cell import (
         Cell,
         CellKey,
+        Erased,
+        ErasedCell,
         JSONDocument,
         NewCell,
         NewStoredCell,
@@ -29,12 +31,14 @@ if TYPE_CHECKING:
     )
     from schemaless.codec.envelope import Limits
     from schemaless.datastore import Datastore
+    from schemaless.erasures.ledger import Erasure
     from schemaless.errors import (
         AccessDenied,
         ArchiveFailed,
         BatchError,
         BodyTooLarge,
         CellConflict,
+        CellErased,
         ChecksumMismatch,
         CorruptArchive,
         CorruptBody,
@@ -99,6 +103,7 @@ __all__ = [
     "Call",
     "Cell",
     "CellConflict",
+    "CellErased",
     "CellKey",
     "ChecksumMismatch",
     "CorruptArchive",
@@ -109,6 +114,9 @@ __all__ = [
     "DecodedSizeExceeded",
     "DictionaryDamaged",
     "DictionaryInUse",
+    "Erased",
+    "ErasedCell",
+    "Erasure",
     "ExportFailed",
     "FeedFrom",
     "FeedRefused",
@@ -176,6 +184,8 @@ _HOMES = {
     "schemaless.cell": (
         "Cell",
         "CellKey",
+        "Erased",
+        "ErasedCell",
         "JSONDocument",
         "NewCell",
         "NewStoredCell",
@@ -190,6 +200,7 @@ _HOMES = {
     "schemaless.admin.create": ("create",),
     "schemaless.triggers.declaration": ("Call", "Trigger", "trigger"),
     "schemaless.datastore": ("Datastore",),
+    "schemaless.erasures.ledger": ("Erasure",),
     "schemaless.indexes.query": ("Index", "IndexPage", "IndexRow"),
     "schemaless.opening": ("connect",),
     "schemaless.topology.shards": ("FeedFrom", "ReadFrom"),

@@ -17,6 +17,9 @@ MAX_BODY_BYTES: Final = (1 << 24) - 1
 JSONDocument = Any
 """A JSON document: dict with str keys, list, str, int, float, bool or None; Python's types cannot express it."""
 
+TOMBSTONE_HEAD: Final = b"\xc1\xf0"
+"""First bytes of the body of an erased cell; ``codec/FORMAT.md`` describes the rest."""
+
 RowKey = uuid.UUID | bytes
 """A row_key as calls accept it: a ``uuid.UUID`` or its 16 bytes."""
 
@@ -30,6 +33,35 @@ class CellKey(NamedTuple):
 
     def __str__(self) -> str:
         return f"({self.row_key}, {self.column_name}, {self.ref_key})"
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """Stands where the document of an erased cell was: ``Cell.body`` of a cell with ``erased``. Not a JSON value.
+
+    Attributes:
+        erasure: number of the erasure in the ledger.
+    """
+
+    erasure: int
+
+
+class ErasedCell(NamedTuple):
+    """An entry of a shard's erasure log: one cell whose body was erased.
+
+    Attributes:
+        event_id: position in the log: 1, 2, 3 and so on within the shard.
+        erasure: number of the erasure in the ledger.
+        key: the cell's key.
+        added_id: position of the cell in its shard's change feed.
+        erased_at: time of the erasure, as an aware datetime in UTC.
+    """
+
+    event_id: int
+    erasure: int
+    key: CellKey
+    added_id: int
+    erased_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +111,7 @@ class Cell:
         row_key: the row.
         column_name: the column.
         ref_key: the version.
-        body: the document.
+        body: the document, or ``Erased`` if it was erased.
         added_id: position of the cell in its shard's change feed; unique within the shard.
         created_at: time at which the server stored the cell, as an aware datetime in UTC.
         stale: True for a ``StaleCell``: the primary did not answer, and the cell was found on a replica, not by its
@@ -115,6 +147,11 @@ class Cell:
     def key(self) -> CellKey:
         """Key of the cell."""
         return CellKey(self.row_key, self.column_name, self.ref_key)
+
+    @property
+    def erased(self) -> bool:
+        """True if the document was erased; ``body`` is an ``Erased`` then."""
+        return isinstance(self.body, Erased)
 
 
 _set_row_key, _set_column_name, _set_ref_key, _set_body, _set_added_id, _set_created_at = (
@@ -162,6 +199,11 @@ class StoredCell:
     def key(self) -> CellKey:
         """Key of the cell."""
         return CellKey(self.row_key, self.column_name, self.ref_key)
+
+    @property
+    def erased(self) -> bool:
+        """True if the document was erased; ``decode`` returns a cell whose ``body`` is an ``Erased``."""
+        return self.body[:2] == TOMBSTONE_HEAD
 
     def decode(self) -> Cell:
         """Decode the body and return the cell with its document.

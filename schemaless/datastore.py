@@ -8,10 +8,11 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from schemaless.arrow.reader import Since, record_batches
-from schemaless.cell import Cell, JSONDocument, NewCell, NewStoredCell, Page, Put, RowKey, StoredCell
+from schemaless.cell import Cell, ErasedCell, JSONDocument, NewCell, NewStoredCell, Page, Put, RowKey, StoredCell
 from schemaless.cells.writing import EncodedCell, encoded_cell, encoded_stored
 from schemaless.codec.envelope import decode_body, encode_body
 from schemaless.codec.registry import Codec, codec_named
+from schemaless.erasures.ledger import Erasure, target
 from schemaless.errors import InvalidBody, InvalidInput
 from schemaless.indexes.query import Index
 from schemaless.internals import Internals
@@ -123,6 +124,7 @@ class Datastore:
         Raises:
             InvalidCell: the key or the body is invalid; nothing was sent.
             CellConflict: the cell exists with another body; nothing was written.
+            CellErased: the cell existed and was erased; nothing was written.
             OutcomeUnknown: the reply was lost and retries did not settle the outcome; repeat the call.
         """
         key = cell_key(row_key, column_name, ref_key)
@@ -229,7 +231,7 @@ class Datastore:
                 replica is marked ``stale``, because a newer one may exist on the primary.
 
         Returns:
-            The cell, or None if it does not exist.
+            The cell, or None if it does not exist or was erased.
 
         Raises:
             CorruptBody: the stored bytes do not decode.
@@ -247,7 +249,8 @@ class Datastore:
             read_from: where to read, as in ``get_cell``.
 
         Returns:
-            The cell, or None if the row has no cell in that column.
+            The cell, or None if the row has no cell in that column, or the latest one was erased: an earlier version
+            never takes its place.
 
         Raises:
             CorruptBody: the stored bytes do not decode.
@@ -299,6 +302,7 @@ class Datastore:
         descending: bool = True,
         limit: int | None = None,
         read_from: ReadFrom = "primary",
+        include_erased: bool = False,
     ) -> Iterator[Cell]:
         """Iterate over the versions of one row and column.
 
@@ -310,6 +314,7 @@ class Datastore:
             descending: return the highest ref_key first.
             limit: maximum number of versions; None for all.
             read_from: where to read, as in ``get_cell``.
+            include_erased: also return erased versions, whose ``body`` is an ``Erased``.
 
         Returns:
             An iterator that fetches cells as it advances. Arguments are checked by the call itself.
@@ -320,7 +325,8 @@ class Datastore:
             CorruptBody: while iterating, the stored bytes of a cell do not decode.
             StaleAbsence: at the end of the iteration, as for ``get_cell``, unless one of the versions was ``stale``.
         """
-        stored = self._reader.versions(row_key, column_name, after, before, descending, limit, read_from)
+        options = (after, before, descending, limit, read_from, include_erased)
+        stored = self._reader.versions(row_key, column_name, *options)
         return (version.decode() for version in stored)
 
     def get_stored_versions(
@@ -333,9 +339,11 @@ class Datastore:
         descending: bool = True,
         limit: int | None = None,
         read_from: ReadFrom = "primary",
+        include_erased: bool = False,
     ) -> Iterator[StoredCell]:
         """Iterate over versions as ``get_versions`` does, without decoding them."""
-        return self._reader.versions(row_key, column_name, after, before, descending, limit, read_from)
+        options = (after, before, descending, limit, read_from, include_erased)
+        return self._reader.versions(row_key, column_name, *options)
 
     def column_names(self, row_key: RowKey, *, read_from: FeedFrom = "primary") -> list[str]:
         """Return the names of a row's columns, sorted; empty if the row does not exist.
@@ -346,6 +354,61 @@ class Datastore:
                 use ``get_row``.
         """
         return self._reader.column_names(row_key, read_from)
+
+    # Erasure
+
+    def erase(
+        self,
+        row_key: RowKey,
+        column_name: str | None = None,
+        ref_key: int | None = None,
+        *,
+        reason: str,
+        requested_by: str | None = None,
+    ) -> Erasure:
+        """Erase the documents of a row, of one of its columns, or of one version.
+
+        The erasure is recorded in the ledger, and then every body is replaced by a tombstone. Keys, ``added_id`` and
+        ``created_at`` stay: reads return nothing, and a put to the key raises ``CellErased``. Repeating the call is
+        safe. Followers, leftovers of moves, archives and replicas learn of it separately: 'schemaless erase run
+        --execute --erasure NUMBER' sees to that, and 'schemaless erase status' shows what is left to do.
+
+        Args:
+            row_key: a ``uuid.UUID`` or its 16 bytes.
+            column_name: the column; None for all columns.
+            ref_key: the version; None for all versions that exist now.
+            reason: code for the ledger, 1 to 64 characters of ``[A-Za-z0-9_.:-]``; kept for ever.
+            requested_by: who asked for it; by default the current user and machine.
+
+        Returns:
+            The ledger's entry: its number, and how many cells were erased.
+
+        Raises:
+            InvalidCell, InvalidInput: an argument is invalid; nothing was recorded.
+            ServerError: a server failed. What was recorded can be continued with the command above, or by the same
+                call.
+        """
+        return self._internals.erasures.erase([target(row_key, column_name, ref_key)], reason, requested_by)
+
+    def get_erased_for_shard(self, shard: int, after: int = 0, limit: int = 1_000) -> list[ErasedCell]:
+        """Read a shard's log of erased cells, for consumers of the change feed that have read these cells before.
+
+        Process its new events whenever a page of the feed has been processed and before the next one is read. Every
+        cell that is erased then appears in the log, or in the feed as erased, or in both.
+
+        Args:
+            shard: number of the shard.
+            after: return only later events; the last ``event_id`` that was processed, or 0.
+            limit: maximum number of events, 1 to 100,000.
+
+        Returns:
+            The next events in order, without gaps; empty if there are none.
+
+        Raises:
+            InvalidInput: an argument is invalid.
+        """
+        self._check_feed(shard, after, limit, None, "primary")
+        return [event.erased for event in self._internals.erasures.log.events(shard, after, limit)]
 
     # Secondary indexes
 

@@ -5,6 +5,7 @@
     |   |-- InvalidBody             the body holds a value outside the JSON data model
     |   `-- BodyTooLarge            the body, or the statement that carries it, exceeds a limit
     |-- CellConflict                the cell exists with a different body
+    |-- CellErased                  the cell was erased, and its key cannot be written again
     |-- RowHeld                     the row is under a legal hold and cannot be erased
     |-- BatchError                  some shards of a batch failed; lists written and unwritten cells
     |-- CorruptBody                 stored bytes do not decode; names the cell
@@ -141,6 +142,27 @@ class RowHeld(SchemalessError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.row_key, self.held_by, self.reason, self.held_at)
+
+
+class CellErased(SchemalessError):
+    """Raised by a put if a cell with this key existed and was erased; nothing was written.
+
+    Attributes:
+        key: the cell's key.
+        erasure: number of the erasure in the ledger.
+        shard: the shard that holds it.
+    """
+
+    def __init__(self, key: CellKey, erasure: int, shard: int) -> None:
+        super().__init__(
+            f"cell {key} was erased by erasure {erasure}; its key cannot be written again, write a higher ref_key"
+        )
+        self.key = key
+        self.erasure = erasure
+        self.shard = shard
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.key, self.erasure, self.shard)
 
 
 class BatchError(SchemalessError):

@@ -18,6 +18,7 @@ from schemaless.cells.reading import ADDED_ID, Reader
 from schemaless.cells.sql import select_block_end, select_by_id, select_id_span
 from schemaless.cells.writing import Cells
 from schemaless.codec.envelope import Limits
+from schemaless.erasures.erasures import Erasures
 from schemaless.feed.reader import Changes, Tail
 from schemaless.feed.sql import select_first_since
 from schemaless.followers.access import DatastoreAccess, StoredFeed
@@ -54,6 +55,7 @@ class Internals:
         cells: writes cells.
         changes: the change feeds of the shards.
         registry: the catalog's list of secondary indexes.
+        erasures: erases cells.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Internals:
         self.changes = Changes(shards)
         self.registry = Registry(lambda: self.catalog, shards.topology.name)
         shards.router.known_tables = self.registry.expects
+        self.erasures = Erasures(shards, self.reader, self.registry, lambda: self.catalog)
 
     @property
     def topology(self) -> Topology:

@@ -262,6 +262,7 @@ def _role_url(role: str) -> Any:
 
 
 _migrate_url, _tail_url, _follow_url = _role_url("migrate"), _role_url("tail"), _role_url("follow")
+_erase_url = _role_url("erase")
 
 
 @pytest.fixture
@@ -282,6 +283,13 @@ def tail_store(tail_url: str) -> Iterator[schemaless.Datastore]:
 def follow_store(follow_url: str) -> Iterator[schemaless.Datastore]:
     """A connection to the new datastore, as ``follow``."""
     with schemaless.connect(follow_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def erase_store(erase_url: str) -> Iterator[schemaless.Datastore]:
+    """A connection to the new datastore, as ``erase``."""
+    with schemaless.connect(erase_url) as opened:
         yield opened
 
 

@@ -22,7 +22,7 @@ from schemaless.wire.accounts import Account
 from schemaless.wire.node import Node
 from schemaless.wire.sql.sessions import grant
 
-Role = Literal["app", "tail", "follow", "migrate", "move", "measure", "admin"]
+Role = Literal["app", "tail", "follow", "migrate", "erase", "move", "measure", "admin"]
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
@@ -38,10 +38,11 @@ _ON_REVISION: Final = "CREATE, UPDATE"
 _WRITES_CLUSTER: Final = "SELECT, INSERT, UPDATE, DELETE, CREATE"
 _ON_CLUSTER: Final[dict[Role, str]] = {
     "admin": _WRITES_CLUSTER,
+    "erase": _WRITES_CLUSTER,
     "migrate": _WRITES_CLUSTER,
     "move": _WRITES_CLUSTER,
 }
-"""Privileges on a cluster's heartbeat database: ``admin`` and ``move`` copy dictionaries, ``migrate`` measures lag.
+"""Privileges on a cluster's heartbeat database: ``admin`` and ``move`` copy dictionaries, the others measure lag.
 
 All other roles read it, because it has the primary's claim and copies of the dictionaries.
 """
@@ -63,11 +64,15 @@ CATALOG_WRITERS: Final[dict[str, tuple[Role, ...]]] = {
     "dictionary": ("admin",),
     "follower_setting": ("admin", "follow"),
     "follower_worker": ("admin", "follow"),
-    "job": ("admin", "migrate", "move"),
-    "job_cluster": ("admin", "migrate", "move"),
-    "job_event": ("admin", "migrate", "move"),
-    "job_failure": ("admin", "migrate", "move"),
-    "job_shard": ("admin", "migrate", "move"),
+    "erasure": ("admin", "erase"),
+    "erasure_follower": ("admin", "erase"),
+    "erasure_key": ("admin", "erase"),
+    "erasure_shard": ("admin", "erase"),
+    "job": ("admin", "erase", "migrate", "move"),
+    "job_cluster": ("admin", "erase", "migrate", "move"),
+    "job_event": ("admin", "erase", "migrate", "move"),
+    "job_failure": ("admin", "erase", "migrate", "move"),
+    "job_shard": ("admin", "erase", "migrate", "move"),
     "legal_hold": ("admin",),
     "node": ("admin",),
     "retention_policy": ("admin",),
@@ -79,6 +84,7 @@ CATALOG_WRITERS: Final[dict[str, tuple[Role, ...]]] = {
 
 _ON_WRITTEN: Final[dict[Role, str]] = {
     "follow": "INSERT, UPDATE, DELETE",
+    "erase": "INSERT, UPDATE",
     "migrate": "INSERT, UPDATE",
     "move": "INSERT, UPDATE",
     "measure": "INSERT, DELETE",
@@ -94,6 +100,9 @@ _ON_REPLICATION: Final = ("replication_connection_status", "replication_group_me
 _ON_MOVED: Final = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX, REFERENCES, LOCK TABLES"
 """Privileges of ``move`` on a shard's database on all servers; no other role can drop tables of cells."""
 
+_ON_ERASED: Final = "SELECT, UPDATE"
+"""Privileges of ``erase`` on a shard's database on all servers: moves leave and fill tables with random names there."""
+
 _ON_ACCOUNTS: Final = ("tables_priv", "db")
 """Tables of the database ``mysql`` that ``move`` reads, to check that the target grants accounts the same access."""
 
@@ -102,6 +111,9 @@ _ON_FOLLOWERS: Final[dict[Role, str]] = {"follow": "SELECT, INSERT, UPDATE, DELE
 
 _ON_INDEX: Final[dict[Role, str]] = {"app": "SELECT", "follow": "SELECT, INSERT, UPDATE, DELETE", "admin": "DROP"}
 """Privileges on each existing index table; to drop an index, ``admin`` also deletes its follower's rows."""
+
+_ON_EVERY_SERVER: Final[tuple[Role, ...]] = ("admin", "erase", "move")
+"""Roles that have statements for clusters without shards."""
 
 _SEES_WRITERS: Final[tuple[Role, ...]] = ("tail", "follow", "move")
 """Roles that read the change feed, and therefore metadata locks."""
@@ -112,6 +124,7 @@ _SERVER_WIDE: Final[dict[Role, dict[bool, str]]] = {
         False: "PROCESS, REPLICATION CLIENT, SESSION_VARIABLES_ADMIN",
         True: "PROCESS, BINLOG MONITOR, BINLOG ADMIN",
     },
+    "erase": {False: "PROCESS", True: "PROCESS"},
     "measure": {False: "PROCESS", True: "PROCESS"},
     "admin": {False: "PROCESS", True: "PROCESS"},
 }
@@ -176,9 +189,10 @@ def grants(
     Args:
         role: ``app`` reads cells and writes new ones; ``tail`` reads cells and metadata locks; ``follow`` does too, and
             stores followers' locations and index entries; ``migrate`` reads cells, replaces bodies, stores jobs in the
-            catalog and monitors servers; ``move`` moves shards between servers, and is the only role that can drop
-            their tables; ``measure`` reads cells, file sizes and followers' locations, and stores measurements in the
-            catalog; ``admin`` creates the datastore, upgrades its tables, checks replicas and changes its catalog.
+            catalog and monitors servers; ``erase`` erases cells and keeps the ledger of erasures; ``move`` moves shards
+            between servers, and is the only role that can drop their tables; ``measure`` reads cells, file sizes and
+            followers' locations, and stores measurements in the catalog; ``admin`` creates the datastore, upgrades its
+            tables, checks replicas and changes its catalog.
         account: the account.
         topology: topology of the datastore. Except for ``admin``, all tables must exist.
         catalog: the server of the catalog.
@@ -193,7 +207,7 @@ def grants(
     """
     creation = [create_account(account)] if create_user else []
     servers = []
-    for node, holds, clusters in _servers(topology, catalog, replicas, with_empty=role in ("admin", "move")):
+    for node, holds, clusters in _servers(topology, catalog, replicas, with_empty=role in _ON_EVERY_SERVER):
         statements = [*creation]
         if node.role == "replica":
             statements.insert(0, UNLOGGED)
@@ -213,9 +227,11 @@ def grants(
                 statements += [grant("SELECT", table, account) for table in tables]
         for cluster in clusters:
             # A move can bring any shard to any server.
-            for shard in range(topology.shard_count) if role == "move" else topology.shards_of(cluster.name):
+            everywhere = role in ("erase", "move")
+            for shard in range(topology.shard_count) if everywhere else topology.shards_of(cluster.name):
                 database = shard_database(topology.name, shard)
-                statements += _of_shard(role, database, account, partial_revokes)
+                is_home = topology.cluster_of(shard).name == cluster.name
+                statements += _of_shard(role, database, account, partial_revokes, is_home=is_home)
                 statements += _of_indexes(role, database, account, indexes)
                 if lock_tables and role in ("tail", "follow"):
                     statements.append(grant("LOCK TABLES", f"{_database(database, partial_revokes)}.*", account))
@@ -231,15 +247,22 @@ def grants(
     return servers
 
 
-def _of_shard(role: Role, database: str, account: Account, partial_revokes: bool) -> Iterator[str]:
+def _of_shard(role: Role, database: str, account: Account, partial_revokes: bool, *, is_home: bool) -> Iterator[str]:
     if role == "admin":
         yield grant(_ON_SHARD, f"{_database(database, partial_revokes)}.*", account)
         yield grant(_ON_REVISION, f"`{database}`.`alembic_version`", account)
     elif role == "move":
         yield grant(_ON_MOVED, f"{_database(database, partial_revokes)}.*", account)
+    elif role == "erase":
+        yield grant(_ON_ERASED, f"{_database(database, partial_revokes)}.*", account)
+        if is_home:
+            yield grant("INSERT", f"`{database}`.`erased_cell`", account)
+            yield grant("DELETE", f"`{database}`.`parked`", account)
     else:
         yield grant(_ON_CELL[role], f"`{database}`.`cell`", account)
         yield grant("SELECT", f"`{database}`.`shard_identity`", account)
+        if role != "migrate":
+            yield grant("SELECT", f"`{database}`.`erased_cell`", account)
         if role in _ON_FOLLOWERS:
             yield grant(_ON_FOLLOWERS[role], f"`{database}`.`follower`", account)
             yield grant(_ON_FOLLOWERS[role], f"`{database}`.`parked`", account)

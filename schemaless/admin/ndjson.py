@@ -19,7 +19,7 @@ from schemaless.cells.dictionaries import dictionary_line, is_dictionary_line, p
 from schemaless.cells.writing import EncodedCell, encoded_stored
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries, Dictionary
 from schemaless.codec.documents import MAX_DEPTH
-from schemaless.codec.envelope import decode_body, dictionary_of, renumbered_body
+from schemaless.codec.envelope import decode_body, dictionary_of, erasure_of, renumbered_body, tombstone
 from schemaless.codec.legacy import read_json
 from schemaless.codec.lines import check_line
 from schemaless.codec.recode import recode
@@ -30,6 +30,7 @@ from schemaless.errors import (
     BatchError,
     BodyTooLarge,
     CellConflict,
+    CellErased,
     CorruptBody,
     InvalidCell,
     InvalidInput,
@@ -83,12 +84,14 @@ class LoadOutcome:
     Attributes:
         created: number of cells written.
         there: number of cells that already existed with the same document.
+        erased: number of lines skipped because their cell was erased.
         body_bytes: size of the written bodies, in bytes.
         failures: ``(line number, message)`` of skipped lines.
     """
 
     created: int = 0
     there: int = 0
+    erased: int = 0
     body_bytes: int = 0
     failures: list[tuple[int, str]] = field(default_factory=list)
 
@@ -166,7 +169,7 @@ def load(
     """Write one cell for each line.
 
     Cells that already exist with the same document stay unchanged, whatever their codec, so an interrupted load can be
-    repeated.
+    repeated. Cells that were erased stay erased; their lines are counted and skipped.
 
     Args:
         store: the datastore.
@@ -247,7 +250,7 @@ def _write(
         except BatchError as error:
             puts, causes = error.written, error.causes
             for cause in causes.values():
-                if not isinstance(cause, CellConflict | BodyTooLarge | CorruptBody):
+                if not isinstance(cause, CellConflict | CellErased | BodyTooLarge | CorruptBody):
                     raise cause from error
         pending = {line.cell.key: line for line in part}
         for put in puts:
@@ -263,7 +266,9 @@ def _write(
         for shard, cause in causes.items():
             unwritten = [line for line in pending.values() if store.shard_of(line.cell.key.row_key) == shard]
             culprit = unwritten[0].cell.key if len(unwritten) == 1 else _culprit(cause)
-            if culprit is not None:
+            if culprit is not None and isinstance(cause, CellErased):
+                outcome.erased += 1 + len(pending[culprit].duplicates)
+            elif culprit is not None:
                 refused += [(number, cause) for number in (pending[culprit].number, *pending[culprit].duplicates)]
             unwritten = [line for line in unwritten if line.cell.key != culprit]
             middle = len(unwritten) // 2
@@ -276,7 +281,7 @@ def _culprit(cause: SchemalessError) -> CellKey | None:
     """Return the key of the refused cell, or None if the error does not name it."""
     if isinstance(cause, CellConflict):
         return cause.stored.key
-    return cause.key if isinstance(cause, CorruptBody) else None
+    return cause.key if isinstance(cause, CorruptBody | CellErased) else None
 
 
 def document_reader(
@@ -359,11 +364,17 @@ def dump_reader(
             dictionaries.take(fields)
             return None
         names = {"row_key", "column_name", "ref_key"}
-        if not isinstance(fields, dict) or not names < fields.keys() or not {"body", "stored"} & fields.keys():
+        kinds = {"body", "stored", "erased"}
+        if not isinstance(fields, dict) or not names < fields.keys() or not kinds & fields.keys():
             raise InvalidInput(
-                "not a line of 'schemaless dump': it lacks row_key, column_name, ref_key, or body or stored"
+                "not a line of 'schemaless dump': it lacks row_key, column_name, ref_key, or body, stored or erased"
             )
-        if "stored" in fields:
+        if "erased" in fields:
+            number = fields["erased"]
+            if type(number) is not int or not 0 < number < 1 << 64:
+                raise InvalidInput(f"erased is not the number of an erasure: {number!r}")
+            body = tombstone(number)
+        elif "stored" in fields:
             try:
                 body = base64.b64decode(fields["stored"], validate=True)
             except (ValueError, TypeError):
@@ -424,7 +435,7 @@ def dump_line(cell: StoredCell, *, stored: bool, dictionaries: Dictionaries = NO
     """Return a cell as one line of JSON, without a line end.
 
     The fields are ``row_key``, ``column_name``, ``ref_key``, ``added_id``, ``created_at`` and, last, either ``body``,
-    the document as JSON text, or ``stored``, the stored bytes in base64.
+    the document as JSON text, or ``stored``, the stored bytes in base64, or ``erased``, the number of the erasure.
 
     Args:
         cell: the cell.
@@ -443,6 +454,12 @@ def dump_line(cell: StoredCell, *, stored: bool, dictionaries: Dictionaries = NO
             "created_at": cell.created_at.isoformat(),
         }
     )[:-1].encode()
+    try:
+        erasure = erasure_of(cell.body)
+    except CorruptBody:
+        erasure = None  # a damaged body, like any other
+    if erasure is not None:
+        return head + b', "erased": %d}' % erasure
     if stored:
         return head + b', "stored": "' + base64.b64encode(cell.body) + b'"}'
     try:

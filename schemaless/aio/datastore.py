@@ -11,9 +11,10 @@ from schemaless.aio.index import AsyncIndex
 from schemaless.aio.iteration import SteppedIterator
 from schemaless.aio.runtime import EventLoop
 from schemaless.arrow.reader import Since, each_batch
-from schemaless.cell import Cell, JSONDocument, NewCell, NewStoredCell, Page, Put, RowKey, StoredCell
+from schemaless.cell import Cell, ErasedCell, JSONDocument, NewCell, NewStoredCell, Page, Put, RowKey, StoredCell
 from schemaless.codec.registry import Codec
 from schemaless.datastore import Datastore
+from schemaless.erasures.ledger import Erasure
 from schemaless.topology.shards import FeedFrom, ReadFrom
 
 T = TypeVar("T")
@@ -139,6 +140,7 @@ class AsyncDatastore:
         descending: bool = True,
         limit: int | None = None,
         read_from: ReadFrom = "primary",
+        include_erased: bool = False,
     ) -> AsyncIterator[Cell]:
         """Iterate over the versions of one row and column."""
         return self._steps(
@@ -150,6 +152,7 @@ class AsyncDatastore:
                 descending=descending,
                 limit=limit,
                 read_from=read_from,
+                include_erased=include_erased,
             )
         )
 
@@ -163,6 +166,7 @@ class AsyncDatastore:
         descending: bool = True,
         limit: int | None = None,
         read_from: ReadFrom = "primary",
+        include_erased: bool = False,
     ) -> AsyncIterator[StoredCell]:
         """Iterate over versions as ``get_versions`` does, without decoding them."""
         return self._steps(
@@ -174,12 +178,31 @@ class AsyncDatastore:
                 descending=descending,
                 limit=limit,
                 read_from=read_from,
+                include_erased=include_erased,
             )
         )
 
     async def column_names(self, row_key: RowKey, *, read_from: FeedFrom = "primary") -> list[str]:
         """Return the names of a row's columns, sorted; empty if the row does not exist."""
         return await self._runtime.run(self._store.column_names, row_key, read_from=read_from)
+
+    async def erase(
+        self,
+        row_key: RowKey,
+        column_name: str | None = None,
+        ref_key: int | None = None,
+        *,
+        reason: str,
+        requested_by: str | None = None,
+    ) -> Erasure:
+        """Erase the documents of a row, of one of its columns, or of one version."""
+        return await self._runtime.run(
+            self._store.erase, row_key, column_name, ref_key, reason=reason, requested_by=requested_by
+        )
+
+    async def get_erased_for_shard(self, shard: int, after: int = 0, limit: int = 1_000) -> list[ErasedCell]:
+        """Read a shard's log of erased cells, for consumers of the change feed that have read these cells before."""
+        return await self._runtime.run(self._store.get_erased_for_shard, shard, after, limit)
 
     async def index(self, name: str) -> AsyncIndex:
         """Return a secondary index, which finds rows by the contents of their documents."""

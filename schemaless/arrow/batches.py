@@ -13,6 +13,7 @@ from typing import Any, Final
 from schemaless.arrow.fields import TypedColumn, TypedValues
 from schemaless.cell import CellKey, JSONDocument
 from schemaless.cells.paging import Row
+from schemaless.codec.envelope import is_erased
 from schemaless.codec.serializers import Payload
 from schemaless.errors import CorruptBody, InvalidInput
 
@@ -93,7 +94,7 @@ class Batches:
         """Return the batch of some rows.
 
         Raises:
-            CorruptBody: a body does not decode; the error names the cell.
+            CorruptBody: a body does not decode; the error names the cell. An erased body is null.
         """
         pa = self._pa
         texts: list[Payload | None] = []
@@ -102,9 +103,10 @@ class Batches:
         body_bytes = 0
         for added_id, row_key, column_name, ref_key, body, _ in rows:
             text: Payload | None
+            document: JSONDocument
             try:
-                text, document = self._decode(body)
-                body_bytes += len(text)
+                text, document = (None, None) if is_erased(body) else self._decode(body)
+                body_bytes += 0 if text is None else len(text)
             except CorruptBody as error:
                 error.at(CellKey(uuid.UUID(bytes=row_key), column_name, ref_key), shard)
                 if not self._keep_corrupt:

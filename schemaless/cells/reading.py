@@ -133,8 +133,7 @@ class Reader:
         shard = self._shard_of(row)
         wanted = [(row, key.column_name, key.ref_key)]
         sql = select_cells(self._shards.database(shard), wanted)
-        rows = self.select(shard, sql, read_from, wanted, PLACE)
-        return self.cell(rows[0], shard) if rows else None
+        return self._live(self.select(shard, sql, read_from, wanted, PLACE), shard)
 
     def latest(self, row_key: RowKey, column_name: str, read_from: ReadFrom) -> Cell | None:
         """Read the version with the highest ref_key."""
@@ -143,8 +142,7 @@ class Reader:
         wanted = [_pair(row_key, column_name)]
         shard = self._shard_of(wanted[0][0])
         sql = select_latest(self._shards.database(shard), wanted)
-        rows = self.select(shard, sql, read_from, wanted, PAIR)
-        return self.cell(rows[0], shard) if rows else None
+        return self._live(self.select(shard, sql, read_from, wanted, PAIR), shard)
 
     def latest_of_many(
         self, keys: Iterable[tuple[RowKey, str]], read_from: ReadFrom
@@ -152,7 +150,7 @@ class Reader:
         """Read the latest version for many ``(row_key, column_name)``."""
         if read_from == "available":
             return self._available().latest_of_many(keys, "primary")
-        cells = (stored.decode() for stored in self.latest_stored(keys, read_from))
+        cells = (stored.decode() for stored in self.latest_stored(keys, read_from) if not stored.erased)
         return {(cell.row_key, cell.column_name): cell for cell in cells}
 
     def latest_stored(
@@ -177,7 +175,8 @@ class Reader:
         shard = self._shard_of(row)
         sql = select_row(self._shards.database(shard), row)
         rows = self.select(shard, sql, read_from, [(row,)], ROW_KEY)
-        return {cell.column_name: cell for cell in (self.cell(stored_row, shard) for stored_row in rows)}
+        cells = (self.cell(stored_row, shard) for stored_row in rows)
+        return {cell.column_name: cell for cell in cells if not cell.erased}
 
     def versions(
         self,
@@ -188,10 +187,13 @@ class Reader:
         descending: bool,
         limit: int | None,
         read_from: ReadFrom,
+        include_erased: bool = False,
     ) -> Iterator[StoredCell]:
         """Iterate over versions of one row and column; arguments are checked before the first fetch."""
         if read_from == "available":
-            return self._available().versions(row_key, column_name, after, before, descending, limit, "primary")
+            return self._available().versions(
+                row_key, column_name, after, before, descending, limit, "primary", include_erased
+            )
         pair = row, _ = _pair(row_key, column_name)
         above = -1 if after is None else check_ref_key(after)
         below = MAX_REF_KEY + 1 if before is None else check_ref_key(before)
@@ -201,7 +203,9 @@ class Reader:
         database = self._shards.database(shard)
         rows = read_versions(
             lambda sql: self.select(shard, sql, read_from, [pair], PAIR),
-            lambda after, before, count: select_versions(database, *pair, after, before, descending, count),
+            lambda after, before, count: select_versions(
+                database, *pair, after, before, descending, count, live_only=not include_erased
+            ),
             above,
             below,
             descending,
@@ -215,6 +219,11 @@ class Reader:
         shard = self._shard_of(row)
         sql = select_column_names(self._shards.database(shard), row)
         return [str(name) for (name,) in self._shards.rows(shard, sql, read_from=read_from)]
+
+    def _live(self, rows: Sequence[Row], shard: int) -> Cell | None:
+        """Return the cell of the only row, if there is one and it was not erased."""
+        cell = self.cell(rows[0], shard) if rows else None
+        return None if cell is None or cell.erased else cell
 
     def _available(self) -> Available:
         return Available(self._shards, self._limits, self.dictionaries)
@@ -317,9 +326,11 @@ class Available(Reader):
         descending: bool,
         limit: int | None,
         read_from: ReadFrom,
+        include_erased: bool = False,
     ) -> Iterator[StoredCell]:
         """Iterate over versions; if more may exist, at least one of them is stale, or ``StaleAbsence`` is raised."""
-        versions = super().versions(row_key, column_name, after, before, descending, limit, read_from)
+        options = (after, before, descending, limit, read_from, include_erased)
+        versions = super().versions(row_key, column_name, *options)
         return self._check_complete(versions, row_key_bytes(row_key), column_name, limit)
 
     def _check_complete(

@@ -9,6 +9,7 @@ from typing import Final
 from schemaless.wire.sql.parts import (
     CELL,
     CREATED_AT,
+    LIVE,
     NOW,
     Term,
     blob,
@@ -108,11 +109,19 @@ def select_column_names(database: str, row_key: bytes) -> bytes:
 
 
 def select_versions(
-    database: str, row_key: bytes, column_name: str, above: int, below: int, descending: bool, limit: int
+    database: str,
+    row_key: bytes,
+    column_name: str,
+    above: int,
+    below: int,
+    descending: bool,
+    limit: int,
+    *,
+    live_only: bool,
 ) -> bytes:
-    """Select versions of one row and column with ``above < ref_key < below``."""
+    """Select versions of one row and column with ``above < ref_key < below``; ``live_only`` skips erased ones."""
     return (
-        b"SELECT %b FROM %b WHERE row_key=x'%b' AND column_name='%b' AND ref_key>%d AND ref_key<%d "
+        b"SELECT %b FROM %b WHERE row_key=x'%b' AND column_name='%b' AND ref_key>%d AND ref_key<%d%b "
         b"ORDER BY ref_key %b LIMIT %d"
         % (
             CELL,
@@ -121,6 +130,7 @@ def select_versions(
             column_name.encode(),
             above,
             below,
+            b" AND " + LIVE if live_only else b"",
             b"DESC" if descending else b"ASC",
             limit,
         )

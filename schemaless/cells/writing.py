@@ -15,7 +15,7 @@ from schemaless.cell import CellKey, JSONDocument, NewStoredCell, Put, StoredCel
 from schemaless.cells.reading import PLACE, Place, Reader, only_requested
 from schemaless.cells.sql import RETURNING, insert_cells, select_added_id, select_latest_ref_key
 from schemaless.codec.dictionaries import Dictionaries
-from schemaless.codec.envelope import check_length, describe_body, same_put
+from schemaless.codec.envelope import check_length, describe_body, erasure_of, is_erased, same_put
 from schemaless.codec.legacy import LOSSES, read_legacy
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import LEGACY
@@ -23,6 +23,7 @@ from schemaless.errors import (
     BatchError,
     BodyTooLarge,
     CellConflict,
+    CellErased,
     InvalidCell,
     OutcomeUnknown,
     SchemalessError,
@@ -111,7 +112,7 @@ class Cells:
         distinct: dict[Place, EncodedCell] = {}
         for cell in cells:
             first = distinct.setdefault(cell.place, cell)
-            if first is not cell and first.body != cell.body and not same_put(first.document(), cell.document()):
+            if first is not cell and first.body != cell.body and not _same_document(first, cell):
                 raise InvalidCell(f"cell {cell.key} occurs in the batch with two different bodies; nothing was written")
         shard_count = self._shards.topology.shard_count
         by_shard: dict[int, list[EncodedCell]] = {}
@@ -145,6 +146,7 @@ class Cells:
 
         Raises:
             CellConflict: a cell exists with another body.
+            CellErased: a cell existed and was erased.
             BodyTooLarge: a cell does not fit into one statement.
             OutcomeUnknown: every attempt lost its connection.
         """
@@ -256,23 +258,35 @@ class Cells:
 
         Raises:
             CellConflict: a cell exists with another body.
+            CellErased: a cell was erased.
         """
         wanted = {cell.place: cell for cell in cells}
         same: dict[Place, Put] = {}
         for row in self._reader.by_keys(connection, database, wanted):
             stored = self._reader.stored(row, shard)
             cell = wanted[row[1:4]]
-            if stored.body != cell.body and not self._same(stored, cell):
+            erasure = erasure_of(stored.body)
+            if erasure is not None:
+                # A copy of a cell that was erased there, too, is the same cell.
+                if not is_erased(cell.body):
+                    raise CellErased(cell.key, erasure, shard)
+            elif stored.body != cell.body and not self._same(stored, cell):
                 raise CellConflict(stored.decode(), shard)
             same[cell.place] = Put(cell.key, stored.added_id, created=False)
         return same
 
     def _same(self, stored: StoredCell, cell: EncodedCell) -> bool:
         """Return True if a cell equals the stored one: the same document, and the same text if parsing is lossy."""
-        if not same_put(self._reader.decode(stored), cell.document()):
+        if is_erased(cell.body) or not same_put(self._reader.decode(stored), cell.document()):
             return False
         text = _lossy_text(cell.body, self._reader.dictionaries)
         return text is None or text == _lossy_text(stored.body, self._reader.dictionaries)
+
+
+def _same_document(one: EncodedCell, other: EncodedCell) -> bool:
+    if is_erased(one.body) or is_erased(other.body):
+        return False
+    return same_put(one.document(), other.document())
 
 
 def _latest_ref_key(connection: Connection, database: str, pair: tuple[bytes, str]) -> int | None:

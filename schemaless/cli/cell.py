@@ -146,7 +146,9 @@ def history(row_key: str, column: str | None, limit: int, url: str, as_json: boo
     with open_store(url) as store:
         shard = store.shard_of(row)
         columns = [column] if column is not None else list(store.column_names(row))
-        versions = [cell for name in columns for cell in store.get_stored_versions(row, name, limit=limit)]
+        versions = [
+            cell for name in columns for cell in store.get_stored_versions(row, name, limit=limit, include_erased=True)
+        ]
     if not versions:
         error(f"no cells in row {row}{'' if column is None else f', column {column}'}")
         return EXIT_FAILED

@@ -65,7 +65,8 @@ def load(
     """Load documents from an NDJSON file.
 
     The file has one JSON document per line. FILE may be gzipped, a pipe, or - for standard input. Cells that already
-    exist with the same document stay unchanged, so after a crash you can run the same command again.
+    exist with the same document stay unchanged, so after a crash you can run the same command again. Cells that were
+    erased are not written again.
 
     Without --created-at, loaded documents count as new on the day of the load, and capacity reports show them as
     growth. With it, each cell gets the time in its document. A cell that already exists keeps its time.
@@ -125,14 +126,21 @@ def load(
                 )
             total.created += outcome.created
             total.there += outcome.there
+            total.erased += outcome.erased
             total.body_bytes += outcome.body_bytes
             skipped += [{"file": name, "line": number, "why": message} for number, message in outcome.failures]
     if as_json:
-        counts = {"created": total.created, "there_already": total.there, "body_bytes": total.body_bytes}
+        counts = {
+            "created": total.created,
+            "there_already": total.there,
+            "erased": total.erased,
+            "body_bytes": total.body_bytes,
+        }
         print_json({**counts, "passed_over": skipped})
     else:
         out().print(
             f"{total.created:,} cells created, {total.there:,} existed already, "
+            f"{f'{total.erased:,} were erased and stay so, ' if total.erased else ''}"
             f"{len(skipped):,} lines skipped; {bytes_text(total.body_bytes)} of new bodies"
         )
     return EXIT_FAILED if skipped else 0

@@ -39,6 +39,7 @@ _SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "export": ("schemaless.cli.export", "Write the history as Parquet files, for analytics."),
         "index": ("schemaless.cli.index", "Find rows by the contents of their documents."),
         "trigger": ("schemaless.cli.trigger", "Call a function for each new cell."),
+        "erase": ("schemaless.cli.erase", "Erase documents, prove it, and repeat it after a restore."),
     },
     "Space": {
         "capacity": ("schemaless.cli.capacity", "Measure a datastore and forecast when its disks are full."),

@@ -10,7 +10,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-from schemaless.cell import MAX_BODY_BYTES, JSONDocument
+from schemaless.cell import MAX_BODY_BYTES, TOMBSTONE_HEAD, Erased, JSONDocument
 from schemaless.codec.compressors import too_large
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.documents import MAX_DEPTH, identical
@@ -28,6 +28,11 @@ MARK: Final = 0xC1
 HEADER_BYTES: Final = 2
 CHECKSUM_BYTES: Final = 4
 _SHORTEST: Final = HEADER_BYTES + 1 + CHECKSUM_BYTES
+_TOMBSTONE_FORMAT: Final = TOMBSTONE_HEAD[1]
+_NUMBER_BYTES: Final = 8
+ERASED: Final = "erased"
+"""Name of the format of erased bodies, in place of a codec's."""
+
 _HEADERS: Final = tuple(bytes((MARK, format_byte)) for format_byte in range(256))
 _HEADER_CHECKSUMS: Final = tuple(map(zlib.crc32, _HEADERS))
 _KNOWN_FORMATS: Final = frozenset(
@@ -70,6 +75,7 @@ class BodyFormat:
     Attributes:
         name: the codec of the stored bytes (``msgpack+zlib``, ``json+none``, ...), or ``legacy``. It differs from the
             configured codec where the writer fell back: a payload too short to compress, or a document kept as text.
+            ``erased`` for a body that was erased.
         format_byte: the second byte of the body, or None for ``legacy``.
     """
 
@@ -79,8 +85,10 @@ class BodyFormat:
     @property
     def is_text(self) -> bool:
         """Whether the payload is JSON text."""
-        serializer = None if self.format_byte is None else SERIALIZERS.get(self.format_byte >> 4)
-        return serializer is None or serializer.is_text
+        if self.format_byte is None:
+            return True
+        serializer = SERIALIZERS.get(self.format_byte >> 4)
+        return serializer is not None and serializer.is_text
 
 
 def encode_body(document: JSONDocument, codec: Codec = DEFAULT, *, engine: Engine = ENGINE) -> bytes:
@@ -119,7 +127,7 @@ def decode_body(
     *,
     engine: Engine = ENGINE,
 ) -> JSONDocument:
-    """Decode a stored body, enveloped or legacy.
+    """Decode a stored body, enveloped or legacy; return an ``Erased`` for a body that was erased.
 
     Args:
         body: any stored body.
@@ -135,8 +143,44 @@ def decode_body(
         if len(body) > limits.decoded_bytes:
             raise too_large(limits.decoded_bytes)
         return parse_legacy(body, limits.depth, limits.values, engine=engine)
-    serializer, payload = unseal(body, limits, engine, dictionaries)
+    try:
+        serializer, payload = unseal(body, limits, engine, dictionaries)
+    except UnknownFormat:
+        number = erasure_of(body)
+        if number is None:
+            raise
+        return Erased(number)
     return serializer.loads(payload, limits.depth, limits.values)
+
+
+def tombstone(erasure: int) -> bytes:
+    """Return the body that replaces the body of a cell when it is erased.
+
+    Args:
+        erasure: number of the erasure in the ledger, 1 to 2^64 - 1.
+    """
+    return _enveloped(_TOMBSTONE_FORMAT, erasure.to_bytes(_NUMBER_BYTES, "big"))
+
+
+def is_erased(body: bytes) -> bool:
+    """Return whether a body was erased, by its first bytes."""
+    return body[:HEADER_BYTES] == TOMBSTONE_HEAD
+
+
+def erasure_of(body: bytes) -> int | None:
+    """Return the number of the erasure that erased a body; None for any other body.
+
+    Raises:
+        CorruptBody: the body begins like an erased one, and is damaged.
+    """
+    if not is_erased(body):
+        return None
+    if len(body) < _SHORTEST:
+        raise TruncatedBody(f"an enveloped body has at least {_SHORTEST} bytes, this one has {len(body)}")
+    number = _check_checksum(body)
+    if len(number) != _NUMBER_BYTES:
+        raise UnknownFormat(f"format byte 0x{_TOMBSTONE_FORMAT:02X}: an erasure with {len(number)} bytes")
+    return int.from_bytes(number, "big")
 
 
 def is_enveloped(body: bytes) -> bool:
@@ -187,11 +231,14 @@ def counts_as(
     A body counts if it has the codec's own format, or one of its fallbacks: an uncompressed payload that is shorter
     than ``compress_min_bytes`` or does not shrink, or JSON text that the codec keeps as text. A zstd frame must name
     the codec's dictionary, or none if the codec has none. The compression level is not stored, so it is not compared.
-    The codec's own format is recognized by the first bytes; only fallbacks are decoded.
+    The codec's own format is recognized by the first bytes; only fallbacks are decoded. An erased body counts as being
+    in every codec.
 
     Raises:
         CorruptBody: the body had to be decoded and does not decode (a subclass says why).
     """
+    if is_erased(body):
+        return True
     if not codec.enveloped or not is_enveloped(body):
         return not codec.enveloped and not is_enveloped(body)
     own = len(body) > 1 and body[1] == codec.format_byte
@@ -270,7 +317,7 @@ def check_canonical(body: bytes, dictionaries: Dictionaries = NO_DICTIONARIES) -
         NotCanonical: the body decodes, but this store would have written other bytes.
         CorruptBody: the body does not decode (another subclass says why).
     """
-    if not is_enveloped(body):
+    if not is_enveloped(body) or is_erased(body):
         decode_body(body)
         return
     strict, payload = unseal(body, DEFAULT_LIMITS, REFERENCE, dictionaries)
@@ -331,16 +378,21 @@ def unseal(
     """
     if len(body) < _SHORTEST:
         raise TruncatedBody(f"an enveloped body has at least {_SHORTEST} bytes, this one has {len(body)}")
-    stored = int.from_bytes(body[-CHECKSUM_BYTES:], "big")
-    format_byte = body[1]
-    compressed = body[HEADER_BYTES:-CHECKSUM_BYTES]
-    computed = zlib.crc32(compressed, _HEADER_CHECKSUMS[format_byte])
-    if computed != stored:
-        raise ChecksumMismatch(f"CRC-32 of {len(body)} bytes is {computed:08x}, the body says {stored:08x}")
+    compressed, format_byte = _check_checksum(body), body[1]
     if format_byte not in _KNOWN_FORMATS:
-        _format(format_byte)
+        raise _unknown(format_byte)
     payload = engine.compressors[format_byte & 15].decompress(compressed, limits.decoded_bytes, dictionaries)
     return engine.serializers[format_byte >> 4], payload
+
+
+def _check_checksum(body: bytes) -> bytes:
+    """Verify the checksum of an enveloped body, and return what is between header and checksum."""
+    stored = int.from_bytes(body[-CHECKSUM_BYTES:], "big")
+    content = body[HEADER_BYTES:-CHECKSUM_BYTES]
+    computed = zlib.crc32(content, _HEADER_CHECKSUMS[body[1]])
+    if computed != stored:
+        raise ChecksumMismatch(f"CRC-32 of {len(body)} bytes is {computed:08x}, the body says {stored:08x}")
+    return content
 
 
 def check_length(body: bytes) -> bytes:
@@ -370,9 +422,15 @@ def _shortened(payload: Payload, codec: Codec, engine: Engine) -> Payload | None
 
 
 def _format(format_byte: int) -> BodyFormat:
+    if format_byte == _TOMBSTONE_FORMAT:
+        return BodyFormat(ERASED, format_byte)
     serializer, compressor = SERIALIZERS.get(format_byte >> 4), COMPRESSORS.get(format_byte & 15)
     if serializer is None or compressor is None:
-        noun = "compressor" if serializer else "serializer"
-        number = format_byte & 15 if serializer else format_byte >> 4
-        raise UnknownFormat(f"format byte 0x{format_byte:02X}: {noun} {number} is not one that this version knows")
+        raise _unknown(format_byte)
     return BodyFormat(f"{serializer.name}+{compressor.name}", format_byte)
+
+
+def _unknown(format_byte: int) -> UnknownFormat:
+    noun = "compressor" if SERIALIZERS.get(format_byte >> 4) else "serializer"
+    number = format_byte & 15 if noun == "compressor" else format_byte >> 4
+    return UnknownFormat(f"format byte 0x{format_byte:02X}: {noun} {number} is not one that this version knows")

@@ -14,6 +14,7 @@ from schemaless.codec.envelope import (
     Limits,
     check_length,
     counts_as,
+    erasure_of,
     is_enveloped,
     payload_of,
     same_document,
@@ -33,7 +34,7 @@ class Recoded(NamedTuple):
         body: the bytes to store.
         keep_reason: why the document is stored as JSON text under a binary codec (one of ``legacy.KEEP_REASONS``), or
             None. Text that was already JSON is kept byte for byte.
-        unchanged: whether the body was in that codec already; ``body`` is then the input itself.
+        unchanged: whether the body was in that codec already, or was erased; ``body`` is then the input itself.
     """
 
     body: bytes
@@ -68,6 +69,8 @@ def recode(
         VerificationFailed: the new bytes do not decode to the same document. Do not store them.
     """
     # Decode.
+    if erasure_of(body) is not None:
+        return Recoded(body, None, True)
     if is_enveloped(body):
         source, stored = unseal(body, limits, engine, dictionaries)
         unchanged = counts_as(body, codec, dictionaries, engine=engine)

@@ -21,6 +21,7 @@ from schemaless.export.latest import latest_file
 from schemaless.export.manifest import DataFile, Definition, ShardWriter, cells_folder
 from schemaless.export.parquet import CellFile
 from schemaless.export.target import Target
+from schemaless.followers.erasures import ErasureEvent
 from schemaless.followers.handler_context import HandlerContext, Interrupted
 from schemaless.followers.lease_state import LeaseState
 from schemaless.followers.states import STOPPED
@@ -211,6 +212,11 @@ class Exporter:
 
     def handle_batch(self, context: HandlerContext, pages: Sequence[tuple[LeaseState, Sequence[StoredCell]]]) -> bool:
         """Do nothing: each shard has files of its own."""
+        return False
+
+    def handle_erased(self, context: HandlerContext, lease: LeaseState, events: Sequence[ErasureEvent]) -> bool:
+        """Leave erasures unacknowledged: published files are not rewritten."""
+        lease.retry_erasures(f"files of the export may hold {len(events)} erased cells; write the export anew")
         return False
 
     def replay(self, context: HandlerContext, lease: LeaseState) -> None:

@@ -144,7 +144,7 @@ def _of_shard(pool: NodePool, internals: Internals, shard: int) -> Iterator[tupl
 
 
 def _lost_of(internals: Internals, shard: int, cells: Iterator[StoredCell]) -> Iterator[StoredCell]:
-    """Yield the cells that the datastore lacks, or has with another document."""
+    """Yield the cells that the datastore lacks, or has with another document, except for erased ones."""
     part: list[StoredCell] = []
     for cell in cells:
         part.append(cell)
@@ -162,6 +162,8 @@ def _compared(internals: Internals, shard: int, cells: list[StoredCell]) -> Iter
     by_key = {(cell.row_key.bytes, cell.column_name, cell.ref_key): cell for cell in _stored(internals, shard, rows)}
     for key, cell in zip(wanted, cells, strict=True):
         stored = by_key.get(key)
+        if stored is not None and stored.erased:
+            continue
         if stored is None or (stored.body != cell.body and not _same(stored, cell)):
             yield cell
 

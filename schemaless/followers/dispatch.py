@@ -13,6 +13,7 @@ from schemaless.followers.access import StoredFeed
 from schemaless.followers.batches import PAGE_CELLS, in_turn, next_batch, read_batch
 from schemaless.followers.black_box import BlackBox
 from schemaless.followers.checkpoints import Checkpoints
+from schemaless.followers.erasures import ErasureLog
 from schemaless.followers.handler import Handler
 from schemaless.followers.handler_context import HandlerContext, Interrupted
 from schemaless.followers.lease_state import LeaseState
@@ -31,6 +32,7 @@ class Dispatcher:
         leases: its leases.
         checkpoints: its checkpoints.
         feed: reads cells.
+        log: reads the log of erased cells.
         box: records the shard that the worker is working on.
     """
 
@@ -42,6 +44,7 @@ class Dispatcher:
         leases: Leases,
         checkpoints: Checkpoints,
         feed: StoredFeed,
+        log: ErasureLog,
         box: BlackBox,
     ) -> None:
         self._role = role
@@ -50,6 +53,7 @@ class Dispatcher:
         self._leases = leases
         self._checkpoints = checkpoints
         self._feed = feed
+        self._log = log
         self._box = box
         self._last: Pair | None = None
 
@@ -63,6 +67,9 @@ class Dispatcher:
         leases = [lease for pair in in_turn(self._leases.backlog, self._last) if (lease := held.get(pair)) is not None]
         self._leases.backlog = {lease.pair for lease in leases if lease.has_work}
         for lease in leases:
+            # While no page is in memory: a page that is read from here on has the tombstones.
+            if lease.has_erasures and self._is_ready(view, lease):
+                self._handle_erasures(lease)
             if lease.replays and self._is_ready(view, lease):
                 with self.working_on(lease):
                     self._handlers[lease.pair[0]].replay(self._context, lease)
@@ -81,6 +88,30 @@ class Dispatcher:
                 # the handler has already done the work for all of them.
                 if time.monotonic() >= until_s and (not shared or lease is batch[-1]):
                     return
+
+    def _handle_erasures(self, lease: LeaseState) -> None:
+        """Have the handler learn which of the cells that it has handled were erased, and acknowledge that."""
+        handler = self._handlers[lease.pair[0]]
+        with self.working_on(lease):
+            while lease.erased_event < lease.last_event:
+                self._context.check_active(lease)
+                events = self._log.events(lease.pair[1], lease.erased_event)
+                if not events:
+                    lease.last_event = lease.erased_event
+                    return
+                # Also cells after the location: a page may have been handled, and then not recorded.
+                try:
+                    handled = handler.handle_erased(self._context, lease, events)
+                except (LeaseLost, Interrupted):
+                    raise
+                except SchemalessError as error:
+                    lease.retry_erasures(str(error))
+                    return
+                if not handled:
+                    return
+                ids = [event.erased.added_id for event in events]
+                self._context.rows.acknowledge(lease.pair, lease.epoch, events[-1].erased.event_id, ids)
+                lease.erased_event, lease.erasure_failures = events[-1].erased.event_id, 0
 
     def _handle_batch(self, handler: Handler, batch: list[LeaseState], pages: Mapping[int, Page[StoredCell]]) -> bool:
         self._box.enter(batch[0].pair)

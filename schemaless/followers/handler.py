@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from schemaless.cell import StoredCell
+from schemaless.followers.erasures import ErasureEvent
 from schemaless.followers.handler_context import HandlerContext
 from schemaless.followers.lease_state import LeaseState
 
@@ -39,6 +40,16 @@ class Handler(Protocol):
 
         Raises:
             SchemalessError: a server failed; the shard backs off.
+        """
+
+    def handle_erased(self, context: HandlerContext, lease: LeaseState, events: Sequence[ErasureEvent]) -> bool:
+        """Remove what was made of cells that were erased after they were handled; return True if that was done.
+
+        May be called again for the same events, and for cells that were never handled. A handler that returns False
+        has called ``lease.retry_erasures``.
+
+        Raises:
+            SchemalessError: a server failed; the events are given to it again.
         """
 
     def replay(self, context: HandlerContext, lease: LeaseState) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import AbstractContextManager
 
-from schemaless.cell import StoredCell
+from schemaless.cell import ErasedCell, StoredCell
 from schemaless.errors import LeaseLost
 from schemaless.followers.checkpoints import Checkpoints
 from schemaless.followers.inflight import Inflight
@@ -71,7 +71,7 @@ class HandlerContext:
         ):
             raise Interrupted
 
-    def calling(self, lease: LeaseState, cell: StoredCell) -> AbstractContextManager[None]:
+    def calling(self, lease: LeaseState, cell: StoredCell | ErasedCell) -> AbstractContextManager[None]:
         """Return a context manager that publishes the cell as being processed."""
         return self._inflight.track(lease.pair, cell)
 

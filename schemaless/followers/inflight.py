@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from schemaless.cell import CellKey, StoredCell
+from schemaless.cell import CellKey, ErasedCell, StoredCell
 from schemaless.followers.membership import Pair
 
 _log = logging.getLogger("schemaless")
@@ -26,7 +26,7 @@ class InflightCall(NamedTuple):
     """A call in progress, and its start on the monotonic clock."""
 
     pair: Pair
-    cell: StoredCell
+    cell: StoredCell | ErasedCell
     since_s: float
 
 
@@ -42,7 +42,7 @@ class Inflight:
     def __init__(self) -> None:
         self.call: InflightCall | None = None
 
-    def track(self, pair: Pair, cell: StoredCell) -> AbstractContextManager[None]:
+    def track(self, pair: Pair, cell: StoredCell | ErasedCell) -> AbstractContextManager[None]:
         """Return a context manager that marks the call as in progress."""
         return _Tracking(self, InflightCall(pair, cell, time.monotonic()))
 

@@ -44,6 +44,10 @@ class LeaseState:
         claimed_at_s: when the worker claimed the shard, on the monotonic clock.
         parked: number of parked cells.
         replays: number of parked cells to try again.
+        last_event: the last known event of the shard's log of erased cells.
+        erased_event: the last one that was handled and recorded.
+        erasures_at_s: when to handle events, on the monotonic clock; later than now after a failure.
+        erasure_failures: number of failures to do so in a row.
         deferred_until_s: when to continue, on the monotonic clock.
         reason: why the shard waits.
         failed_node: the failed server that the shard waits for; None if it waits for something else.
@@ -69,6 +73,10 @@ class LeaseState:
     claimed_at_s: float = field(default_factory=time.monotonic)
     parked: int = 0
     replays: int = 0
+    last_event: int = 0
+    erased_event: int = 0
+    erasures_at_s: float = -math.inf
+    erasure_failures: int = 0
     deferred_until_s: float = 0.0
     reason: str | None = None
     failed_node: str | None = None
@@ -88,7 +96,19 @@ class LeaseState:
     @property
     def has_work(self) -> bool:
         """True if there are cells to handle, now or later."""
-        return self.replays > 0 or (self.state != STOPPED and self.top != self.reached)
+        return self.replays > 0 or self.has_erasures or (self.state != STOPPED and self.top != self.reached)
+
+    @property
+    def has_erasures(self) -> bool:
+        """True if there are erased cells to learn about now."""
+        return self.erased_event < self.last_event and self.erasures_at_s <= time.monotonic()
+
+    def retry_erasures(self, reason: str) -> None:
+        """Back off after a failure to handle erased cells; new cells are handled meanwhile."""
+        self.erasure_failures += 1
+        wait_s = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** min(self.erasure_failures - 1, 20))
+        _log.warning("%s has not handled the erased cells of shard %d: %s", *self.pair, reason)
+        self.erasures_at_s = time.monotonic() + wait_s
 
     @property
     def is_due(self) -> bool:

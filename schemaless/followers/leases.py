@@ -81,6 +81,7 @@ class Leases:
         careful = PAGE_CELLS if dead or now.quarantined else 0
         lease = LeaseState(pair, epoch, now.location, now.location, now.top, now.attempts, careful)
         lease.state, lease.parked, lease.replays = now.state, now.parked, now.replays
+        lease.last_event, lease.erased_event = now.last_event, now.erased_event
         lease.death = now.message if now.message is not None and now.message.startswith(DIED) else None
         if now.retry_s is not None and now.retry_s > 0:
             lease.defer(now.retry_s, now.message or "")

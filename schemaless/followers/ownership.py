@@ -133,6 +133,7 @@ class Ownership:
             self._leases.lose(lease.pair)
             return
         lease.parked, lease.replays = row.parked, row.replays
+        lease.last_event = max(lease.last_event, row.last_event)
         self._leases.update_top(lease, row.top)
         if row.quarantined and self._role == HEALTHY:
             # The next reconciliation releases it.

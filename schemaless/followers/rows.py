@@ -44,6 +44,8 @@ class FollowerRow:
         message: message of the last attempt.
         moved_at: when ``location`` was last written; UTC, ISO 8601.
         top: the highest added_id of the shard.
+        last_event: the last event of the shard's log of erased cells.
+        erased_event: the last one that the follower has handled.
         parked: number of parked cells.
         replays: number of parked cells to try again.
         begun: number of those that are being tried, or killed the worker that last tried them.
@@ -58,6 +60,8 @@ class FollowerRow:
     message: str | None
     moved_at: str
     top: int
+    last_event: int
+    erased_event: int
     parked: int
     replays: int
     begun: int = 0
@@ -114,7 +118,7 @@ class FollowerRows:
 
         def take(rows: Rows) -> None:
             for shard, name, location, worker, epoch, state, attempts, retry_s, message, *rest in rows:
-                moved_at, top, parked, replays, begun = rest
+                moved_at, top, last_event, erased_event, parked, replays, begun = rest
                 looked.rows[str(name), int(shard)] = FollowerRow(
                     int(location),
                     worker,
@@ -125,6 +129,8 @@ class FollowerRows:
                     message,
                     str(moved_at).replace(" ", "T"),
                     int(top or 0),
+                    int(last_event or 0),
+                    int(erased_event),
                     int(parked),
                     int(replays),
                     int(begun),
@@ -219,6 +225,26 @@ class FollowerRows:
         """Stop a follower in a shard, before a cell; raises what ``note_attempt`` does."""
         (name, shard), epoch, location = move
         self._own(move, sql.stop(self._shards.database(shard), name, epoch, location, message))
+
+    def acknowledge(self, pair: Pair, epoch: int, event_id: int, erased_ids: Sequence[int]) -> None:
+        """Record that all events of the log of erased cells are handled up to one of them.
+
+        What the follower has stored about these cells, because it had read them before, is deleted.
+
+        Raises:
+            LeaseLost: another worker has claimed the row.
+        """
+        name, shard = pair
+        database = self._shards.database(shard)
+
+        def operation(connection: Connection) -> None:
+            with connection.transaction():
+                connection.execute(sql.delete_parked_ids(database, name, epoch, erased_ids))
+                if connection.execute(sql.acknowledge(database, name, event_id, epoch)).affected != 1:
+                    raise Move(pair, epoch, 0).lost()
+
+        # Safe to repeat: both statements are idempotent.
+        self._shards.run(shard, operation, writes=True)
 
     def _own(self, move: Move, statement: bytes) -> None:
         if self._shards.execute(move.pair[1], statement).affected != 1:

@@ -22,6 +22,7 @@ from schemaless.wire.sql.parts import (
     insert,
     later,
     matching,
+    numbers,
     table,
     text,
     update,
@@ -97,9 +98,11 @@ def insert_follower(database: str, name: str, location: int) -> bytes:
     """Insert a follower's row, unless it exists.
 
     Its first epoch is the number of microseconds since 2000, which is above every epoch of a deleted row of that name.
+    It has nothing to do about cells that were erased by now.
     """
-    row = (name, location, b"TIMESTAMPDIFF(MICROSECOND, '2000-01-01', %b)" % NOW)
-    return insert(table(database, b"follower"), "name, location, epoch", [row], ignore=True)
+    erased = b"(SELECT COALESCE(MAX(e.event_id),0) FROM %b AS e)" % table(database, b"erased_cell")
+    row = (name, location, b"TIMESTAMPDIFF(MICROSECOND, '2000-01-01', %b)" % NOW, erased)
+    return insert(table(database, b"follower"), "name, location, epoch, erased_event", [row], ignore=True)
 
 
 def select_followers(rows: Iterable[tuple[str, int, str]]) -> bytes:
@@ -107,8 +110,9 @@ def select_followers(rows: Iterable[tuple[str, int, str]]) -> bytes:
 
     Returns:
         A statement whose rows are shard, name, location, worker, epoch, state, attempts, seconds until the next
-        attempt, message, when the location was last moved, the shard's highest added_id, the numbers of parked cells,
-        of parked cells to try again, and of those whose replay has begun and not ended.
+        attempt, message, when the location was last moved, the shard's highest added_id, the last event of its log of
+        erased cells, the last one that the follower has handled, and the numbers of parked cells, of parked cells to
+        try again, and of those whose replay has begun and not ended.
     """
     parts = []
     for database, shard, name in rows:
@@ -116,8 +120,19 @@ def select_followers(rows: Iterable[tuple[str, int, str]]) -> bytes:
         parts.append(
             b"SELECT %d, name, location, worker, epoch, state, attempts, "
             b"TIMESTAMPDIFF(MICROSECOND, %b, retry_at)/1e6, message, CONCAT(moved_at,'+00:00'), "
-            b"(SELECT MAX(added_id) FROM %b), %b), %b AND replay>0), %b AND replay>1) FROM %b WHERE name=%b"
-            % (shard, NOW, cell_table(database), parked, parked, parked, table(database, b"follower"), text(name))
+            b"(SELECT MAX(added_id) FROM %b), (SELECT MAX(event_id) FROM %b), erased_event, "
+            b"%b), %b AND replay>0), %b AND replay>1) FROM %b WHERE name=%b"
+            % (
+                shard,
+                NOW,
+                cell_table(database),
+                table(database, b"erased_cell"),
+                parked,
+                parked,
+                parked,
+                table(database, b"follower"),
+                text(name),
+            )
         )
     return b" UNION ALL ".join(parts)
 
@@ -243,6 +258,46 @@ def select_age(database: str, after: int) -> bytes:
     """Select the age of the first cell after a location, in seconds."""
     first = (NOW, by_id(database), id_range(after, None))
     return b"SELECT TIMESTAMPDIFF(MICROSECOND, created_at, %b)/1e6 FROM %b WHERE %b ORDER BY added_id LIMIT 1" % first
+
+
+# Erased cells
+
+
+def select_last_event(database: str) -> bytes:
+    """Select the last event of a shard's log of erased cells; NULL if nothing was ever erased."""
+    return b"SELECT MAX(event_id) FROM %b" % table(database, b"erased_cell")
+
+
+def select_events(database: str, after: int, limit: int) -> bytes:
+    """Select the next events of a shard's log of erased cells, with the keys of the cells.
+
+    Returns:
+        A statement whose rows are event_id, erasure, added_id, row_key, column_name, ref_key, entry_shards and
+        erased_at.
+    """
+    return (
+        b"SELECT e.event_id, e.erasure, e.added_id, c.row_key, c.column_name, c.ref_key, e.entry_shards, "
+        b"CONCAT(e.erased_at,'+00:00') FROM %b AS e STRAIGHT_JOIN %b AS c ON c.added_id=e.added_id "
+        b"WHERE e.event_id>%d AND e.event_id>0 ORDER BY e.event_id LIMIT %d"
+        % (table(database, b"erased_cell"), cell_table(database), after, limit)
+    )
+
+
+def acknowledge(database: str, name: str, event_id: int, epoch: int | None) -> bytes:
+    """Record that a follower has handled all events up to one of them, if its row has the epoch, if one is given."""
+    changes: dict[str, Term] = {"erased_event": b"GREATEST(erased_event,%d)" % event_id}
+    return update(table(database, b"follower"), changes, name=name, epoch=epoch)
+
+
+def select_acknowledged(database: str) -> bytes:
+    """Select the name of each follower of a shard and the last event that it has handled."""
+    return b"SELECT name, erased_event FROM %b ORDER BY name" % table(database, b"follower")
+
+
+def delete_parked_ids(database: str, name: str, epoch: int, ids: Iterable[int]) -> bytes:
+    """Delete parked cells with these added_ids, if the follower's row still has the epoch."""
+    own = b" AND EXISTS (SELECT * FROM %b WHERE %b)" % (table(database, b"follower"), matching(name=name, epoch=epoch))
+    return delete(table(database, b"parked"), name=name) + b" AND added_id IN (%b)" % numbers(ids) + own
 
 
 # Parked cells

@@ -20,6 +20,7 @@ from schemaless.followers.black_box import BlackBox
 from schemaless.followers.checkpoints import Checkpoints
 from schemaless.followers.discovery import Discovery
 from schemaless.followers.dispatch import Dispatcher
+from schemaless.followers.erasures import ErasureLog
 from schemaless.followers.handler import Handler
 from schemaless.followers.handler_context import HandlerContext, Interrupted
 from schemaless.followers.inflight import Inflight
@@ -109,7 +110,14 @@ class Worker:
         )
         self.context = HandlerContext(self.membership, self.leases, self.checkpoints, self._rows, self.inflight, stop)
         self.dispatcher = Dispatcher(
-            role, self._handlers, self.context, self.leases, self.checkpoints, access.feed, self.box
+            role,
+            self._handlers,
+            self.context,
+            self.leases,
+            self.checkpoints,
+            access.feed,
+            ErasureLog(access.shards),
+            self.box,
         )
 
     def run(self) -> None:

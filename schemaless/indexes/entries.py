@@ -5,6 +5,7 @@ Every write is guarded by refs, so it may be repeated, come late, and run in sev
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -16,9 +17,10 @@ from schemaless.cells.paging import Row
 from schemaless.cells.reading import PLACE, Place, Reader, only_requested
 from schemaless.cells.sql import select_cells
 from schemaless.errors import CorruptBody, DictionaryDamaged, ServerError, UnknownDictionary, UnknownFormat
+from schemaless.followers.erasures import ErasureEvent
 from schemaless.indexes import sql
 from schemaless.indexes.definition import Definition
-from schemaless.indexes.entry_changes import Change, Entry, PageWrites, Part, RowState, page_writes
+from schemaless.indexes.entry_changes import Change, Entry, PageWrites, Part, RowState, page_writes, values_of
 from schemaless.indexes.registry import IndexEntry, Registry
 from schemaless.indexes.sql import EntryRow
 from schemaless.indexes.tables import check_tables
@@ -33,6 +35,9 @@ T = TypeVar("T")
 
 _BODIES_PER_QUERY: Final = 100
 _MAX_SERVERS: Final = 8
+_ROWS_SEARCHED: Final = 20
+"""Maximum number of rows whose entries are searched for in all shards by one statement per server."""
+
 _UNREADABLE_HERE: Final = (UnknownDictionary, DictionaryDamaged, UnknownFormat)
 """Errors of bodies that another process or a later version may be able to read; such a page is retried."""
 
@@ -190,6 +195,52 @@ class Entries:
             return
         _run_concurrently([partial(self._write, routing, node, entries, {}) for node, entries in upserts.items()])
         _run_concurrently([partial(self._write, routing, node, {}, rows) for node, rows in deletes.items()])
+
+    def erase(self, shard: int, number: int, events: Sequence[ErasureEvent]) -> None:
+        """Bring the entries of rows up to date after cells of theirs were erased.
+
+        Args:
+            shard: the rows' shard.
+            number: number of the index.
+            events: the erased cells; all of source columns.
+        """
+        found: dict[bytes, set[int]] = {}
+        unknown: set[bytes] = set()
+        for event in events:
+            row = event.erased.key.row_key.bytes
+            found.setdefault(row, set())
+            if event.erased.key.column_name != self.definition.shard_field.column:
+                continue
+            shards = json.loads(event.entry_shards or "{}").get(str(number))
+            if shards is None:
+                unknown.add(row)
+            else:
+                found[row].update(shards)
+        for row, place in self._places_of(sorted(unknown)):
+            found[row].add(place)
+        writes = PageWrites()
+        for row, (state, _) in self.rows(shard, sorted(found)).items():
+            values = values_of(self.definition, state.parts)
+            home = self.definition.shard_of(values[0], self._shard_count)
+            if home is not None:
+                writes.upserts.setdefault(home, []).append(Entry(row, values, state.refs))
+            for old in found[row] - {home}:
+                writes.deletes.setdefault(old, []).append((row, state.refs))
+        if writes.upserts or writes.deletes:
+            self.apply(writes)
+
+    def _places_of(self, rows: Sequence[bytes]) -> list[tuple[bytes, int]]:
+        """Return the rows that have entries, with the shards of the entries, after searching all shards."""
+        places: list[tuple[bytes, int]] = []
+        for start in range(0, len(rows), _ROWS_SEARCHED):
+            part = rows[start : start + _ROWS_SEARCHED]
+            query_shards(
+                self._shards,
+                dict.fromkeys(range(self._shard_count), part),
+                lambda shard: sql.select_entries(self._shards.database(shard), self._layout, shard, part),  # noqa: B023
+                lambda found: places.extend((bytes(row[1]), int(row[0])) for row in found),
+            )
+        return places
 
     def delete_exactly(self, shard: int, rows: Sequence[tuple[bytes, tuple[int, ...]]]) -> None:
         """Delete entries of a shard whose refs are exactly these; later entries of the same rows stay."""

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from schemaless.cell import StoredCell
 from schemaless.errors import SchemalessError
+from schemaless.followers.erasures import ErasureEvent
 from schemaless.followers.handler_context import HandlerContext
 from schemaless.followers.lease_state import LeaseState
 from schemaless.indexes.entries import Entries
-from schemaless.indexes.registry import BACKFILLING, LOOK_S, READY, IndexEntry, Registry
+from schemaless.indexes.registry import BACKFILLING, DECLARED, LOOK_S, READY, IndexEntry, Registry
 
 _log = logging.getLogger("schemaless")
 
@@ -94,6 +95,20 @@ class Indexing:
                 _log.exception("%s: cannot index a page of shard %d", *lease.pair)
             # Any other exception would end this worker, and then every worker that takes over the page.
             raise SchemalessError(f"{type(error).__name__}: {error}") from error
+
+    def handle_erased(self, context: HandlerContext, lease: LeaseState, events: Sequence[ErasureEvent]) -> bool:
+        """Remove the entries that were made from erased cells, and update those that have other fields left."""
+        state = self._state
+        if state not in (BACKFILLING, READY):
+            if state == DECLARED:
+                lease.retry_erasures(f"the index is {state}")
+            return state != DECLARED
+        sources = self._entries.definition.sources
+        concerned = [event for event in events if event.erased.key.column_name in sources]
+        if concerned:
+            with context.calling(lease, concerned[-1].erased):
+                self._entries.erase(lease.pair[1], self._number, concerned)
+        return True
 
     def replay(self, context: HandlerContext, lease: LeaseState) -> None:
         """Do nothing: cells of an index are never parked."""

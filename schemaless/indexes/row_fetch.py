@@ -201,8 +201,10 @@ def _decoded(reader: Reader, row: bytes, shard: int, columns: Sequence[str], lat
         if stored is None:
             continue
         try:
-            cell = cells[column] = reader.cell(stored, shard, row_key)
-            documents[column] = cell.body
+            cell = reader.cell(stored, shard, row_key)
+            if not cell.erased:
+                cells[column] = cell
+                documents[column] = cell.body
         except CorruptBody as error:
             damaged[column] = error
     return LatestRow(row_key, cells, documents, damaged)

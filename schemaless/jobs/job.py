@@ -13,14 +13,25 @@ from schemaless.errors import InvalidInput, JobConflict
 from schemaless.events import Event
 from schemaless.jobs.throttle import Thresholds
 
-Kind = Literal["migrate", "move", "rebuild", "restore"]
+Kind = Literal["erase", "migrate", "move", "rebuild", "restore"]
 _COMMANDS: Final[dict[str, str]] = {
+    "erase": "erase run",
     "migrate": "migrate run",
     "move": "shards move",
     "rebuild": "rebuild",
     "restore": "migrate restore",
 }
-_NAMES: Final[dict[str, str]] = {"migrate": "migration", "move": "move", "rebuild": "rebuild", "restore": "restore"}
+_NAMES: Final[dict[str, str]] = {
+    "erase": "erasure",
+    "migrate": "migration",
+    "move": "move",
+    "rebuild": "rebuild",
+    "restore": "restore",
+}
+
+NOT_EXCLUSIVE: Final[frozenset[str]] = frozenset({"erase"})
+"""Kinds of jobs that run beside other jobs on the same shards."""
+
 JobState = Literal["running", "paused", "done", "aborted", "finalised"]
 
 
@@ -132,7 +143,8 @@ def abort_command(kind: str, job_id: int) -> str:
 
 def steer_command(verb: str, kind: str, job_id: int) -> str:
     """Return a command that controls a job, such as ``throttle``."""
-    return f"schemaless {'shards' if kind == 'move' else 'migrate'} {verb} --job {job_id}"
+    noun = {"move": "shards", "erase": "erase"}.get(kind, "migrate")
+    return f"schemaless {noun} {verb} --job {job_id}"
 
 
 @dataclass(slots=True)

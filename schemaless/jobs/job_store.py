@@ -14,6 +14,7 @@ from schemaless.internals import internals_of
 from schemaless.jobs import sql
 from schemaless.jobs.catalog import JobCatalog, from_json, parse_time
 from schemaless.jobs.job import (
+    NOT_EXCLUSIVE,
     ClusterState,
     Failure,
     Job,
@@ -98,7 +99,8 @@ class JobStore:
                 if created:
                     job_id = int(created[0][0])
                 else:
-                    self._refuse_conflict(connection, shards)
+                    if kind not in NOT_EXCLUSIVE:
+                        self._refuse_conflict(connection, shards)
                     with connection.transaction():
                         job_id = insert(connection)
                 connection.rows(release_lock(lock))
@@ -108,7 +110,7 @@ class JobStore:
 
     def _refuse_conflict(self, connection: Connection, shards: Mapping[int, int]) -> None:
         for job_id, kind, state, shard in connection.rows(sql.select_waiting(self._name)):
-            if shard in shards:
+            if shard in shards and kind not in NOT_EXCLUSIVE:
                 raise JobConflict(
                     f"{kind} job {job_id} is {state} and has not finished shard {shard}; join it with "
                     f"'{continue_command(kind, job_id)}', or abort it with '{abort_command(kind, job_id)}'",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from schemaless.cell import CellKey, StoredCell
-from schemaless.codec.envelope import same_document
+from schemaless.codec.envelope import is_erased, same_document
 from schemaless.datastore import Datastore
 from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.events import only
@@ -75,7 +75,9 @@ def digested(cell: StoredCell) -> StoredDigest:
 
 
 def same_meaning(store: Datastore, original: bytes, stored: bytes) -> bool:
-    """Whether two bodies decode to the same document; False if one of them does not decode."""
+    """Whether two bodies decode to the same document; False if one of them does not decode or was erased."""
+    if is_erased(original) or is_erased(stored):
+        return False
     try:
         return same_document(store.decode(original), store.decode(stored))
     except CorruptBody:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from schemaless.codec.envelope import dictionary_of
+from schemaless.codec.envelope import dictionary_of, is_erased
 from schemaless.datastore import Datastore
 from schemaless.errors import CorruptBody, DictionaryDamaged, UnknownDictionary
 from schemaless.internals import internals_of
@@ -211,7 +211,11 @@ class _ShardRestore:
         stored = (change.stored for change in others)
         for added_id, body in bodies_of(self._store, self._shard, stored, _CHUNK_BYTES):
             change = unread.pop(added_id)
-            if same_meaning(self._store, change.cell.body, body):
+            if is_erased(body):
+                self._leave(change.cell, "Erased", "it was erased")
+            elif is_erased(change.cell.body):
+                self._leave(change.cell, "Erased", "its original was erased from the archive")
+            elif same_meaning(self._store, change.cell.body, body):
                 yield _Change(change.cell, change.stored._replace(digest=digest_of(body), body_bytes=len(body)))
             else:
                 self._leave(

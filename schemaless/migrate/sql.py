@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from schemaless.cells.sql import _DESCRIPTOR, _names
-from schemaless.wire.sql.parts import CREATED_AT, by_id, cell_table, escaped, id_range, numbers, texts
+from schemaless.wire.sql.parts import CREATED_AT, LIVE, by_id, cell_table, escaped, id_range, numbers, texts
 
 _DIGESTS: Final = b"added_id, row_key, column_name, ref_key, " + CREATED_AT + b", UNHEX(SHA2(body,256)), LENGTH(body)"
 
@@ -18,7 +18,9 @@ _NAMES_NONE: Final = b"SUBSTRING(body,3,4)=x'28B52FFD' AND %b&3=0" % _DESCRIPTOR
 def wanted_bodies(
     target: int | None, sources: Sequence[int | None], columns: Sequence[str], *, dictionary_id: int | None = None
 ) -> bytes:
-    """Return a condition for rows whose bodies may need re-encoding; it excludes bodies already in the target format.
+    """Return a condition for rows whose bodies may need re-encoding.
+
+    It excludes erased cells, and bodies already in the target format.
 
     Args:
         target: format byte of the target codec; None for legacy.
@@ -37,6 +39,7 @@ def wanted_bodies(
         test = b"(%b OR NOT (%b))" % (test, named)
     if sources:
         test += b" AND (%b)" % b" OR ".join(map(having, sources))
+    test += b" AND " + LIVE
     if columns:
         test += b" AND column_name IN (%b)" % texts(columns)
     return test

@@ -19,7 +19,7 @@ from typing import Final
 from schemaless.cell import CellKey, StoredCell
 from schemaless.cells.dictionary_replicas import differences
 from schemaless.codec.dictionaries import Dictionaries
-from schemaless.codec.envelope import counts_as, describe_body
+from schemaless.codec.envelope import counts_as, describe_body, is_erased
 from schemaless.codec.recode import recode
 from schemaless.datastore import Datastore
 from schemaless.errors import (
@@ -459,7 +459,9 @@ class _ShardVerification:
             wanted = [by_id[added_id] for added_id in others]
             for added_id, body in bodies_of(self._store, self._shard, wanted, _CHUNK_BYTES):
                 cell = others[added_id]
-                if not same_meaning(self._store, cell.body, body):
+                if is_erased(body):
+                    self._archived_fault(ERASED, cell, "it was erased, but the archive still has its original")
+                elif not same_meaning(self._store, cell.body, body):
                     self._archived_fault("ArchivedChanged", cell, "its stored body is not the document of the original")
 
     def _archived_fault(self, kind: str, cell: ArchivedCell, message: str) -> None:

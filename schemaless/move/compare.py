@@ -29,6 +29,7 @@ class Compared:
         left_digest: SHA-256 over the ids, keys, times and bytes of the leftover cells.
         digest: the same over these cells on the shard's present cluster; it differs if a cell was re-encoded since.
         re_encoded: number of cells with different bytes but the same document.
+        erased: number of cells that were erased since.
         lacking: added_ids missing from the present cluster.
         differing: added_ids whose key, time or document differs.
         strange: added_ids up to the last leftover one that exist only on the present cluster.
@@ -39,6 +40,7 @@ class Compared:
     left_digest: str = ""
     digest: str = ""
     re_encoded: int = 0
+    erased: int = 0
     lacking: list[int] = field(default_factory=list)
     differing: list[int] = field(default_factory=list)
     strange: list[int] = field(default_factory=list)
@@ -85,7 +87,9 @@ def compare(store: Datastore, left: Leftovers, *, listener: Listener = ignore_ev
                 (row,) = source.rows(sql.select_rows(database, table, [added_id]))
                 (other,) = internals.read_stored(shard, [added_id])
                 same = before[added_id][:4] == now[added_id][:4]
-                if same and same_document(other, internals.stored_cell((added_id, *row[1:]), shard)):
+                if same and other.erased:
+                    compared.erased += 1
+                elif same and same_document(other, internals.stored_cell((added_id, *row[1:]), shard)):
                     compared.re_encoded += 1
                 else:
                     compared.differing.append(added_id)

@@ -12,16 +12,20 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from schemaless.codec.envelope import tombstone
+from schemaless.erasures.sql import replace_bodies
 from schemaless.errors import MoveRefused
 from schemaless.move import sql
 from schemaless.move.sql import CellRow
 from schemaless.topology.sql import moving
 from schemaless.wire.connection import Connection, split_statements
 from schemaless.wire.errors import DuplicateKey
+from schemaless.wire.sql.parts import quoted_table
 
 _INSERT_BYTES: Final = 4 << 20
 _INSERT_ROWS: Final = 2_000
 _IDS_AT_ONCE: Final = 20_000
+_EVENTS_AT_ONCE: Final = 1_000
 _ROW_BYTES: Final = 200
 """Estimated size of a cell in a statement without its body, in bytes."""
 
@@ -189,6 +193,33 @@ def carry_over(source: Connection, target: Connection, database: str, token: str
         )
         for statement, _ in statements:
             target.execute(statement)
+
+
+def copy_erasures(source: Connection, target: Connection, database: str, token: str, *, fenced: bool) -> None:
+    """Erase the copies of cells that were erased after they were copied, and copy the log of erased cells.
+
+    Every cell that is copied later has been read with its tombstone. Safe to repeat: an event is copied after its
+    tombstone.
+
+    Args:
+        source: a session that can read the log now.
+        target: the session that writes.
+        database: the shard's database.
+        token: token in the names of the move's tables.
+        fenced: whether the source's tables were already renamed to their ``_moved_`` names.
+    """
+    name = moving.moved("erased_cell", token) if fenced else "erased_cell"
+    log, cells = (moving.incoming(table, token) for table in ("erased_cell", "cell"))
+    last = target.rows(sql.select_last_event(database, log))[0][0]
+    after = -1 if last is None else int(last)
+    while rows := source.rows(sql.select_events(database, name, after, _EVENTS_AT_ONCE)):
+        by_erasure: dict[int, list[int]] = {}
+        for _, added_id, erasure, *_ in rows:
+            by_erasure.setdefault(int(erasure), []).append(int(added_id))
+        for erasure, ids in by_erasure.items():
+            target.execute(replace_bodies(quoted_table(database, cells), ids, tombstone(erasure)))
+        target.execute(sql.insert_events(database, log, rows))
+        after = int(rows[-1][0])
 
 
 def _with_next_epoch(table: str, row: tuple[object, ...]) -> tuple[object, ...]:

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from schemaless.errors import AccessDenied, ServerError
-from schemaless.followers.sql import select_tops
 from schemaless.indexes import sql as entries_sql
 from schemaless.indexes.query import values_of
 from schemaless.indexes.registry import BACKFILLING, DECLARED, READY, IndexEntry
@@ -150,26 +149,31 @@ class IndexMover:
         with session(shards, node, self._run.state.shard) as connection:
             for table in side_of(connection, database).saved_locations:
                 saved = connection.rows(sql.select_saved_locations(database, table))
-                # A shard that has no cell above the saved location had nothing to index since.
-                tops = {int(shard): int(top or 0) for shard, top in self._ask_all(select_tops, strict=False)}
+                # A shard that has nothing after the saved location and event had nothing to index since.
+                ends = {
+                    int(shard): (int(top or 0), int(event or 0))
+                    for shard, top, event in self._ask_all(sql.select_ends, strict=False)
+                }
                 failed: ServerError | None = None
-                for name, shard, location in saved:
-                    if tops.get(int(shard), int(location) + 1) > int(location):
+                for name, shard, location, event in saved:
+                    top, last = ends.get(int(shard), (int(location) + 1, 0))
+                    if top > int(location) or last > int(event):
                         home = shards.database(int(shard))
                         try:
-                            shards.execute(int(shard), sql.rewind_follower(home, str(name), int(location)))
+                            statement = sql.rewind_follower(home, str(name), int(location), int(event))
+                            shards.execute(int(shard), statement)
                         except ServerError as error:
                             failed = failed or error
                 if failed is not None:
                     raise failed
                 connection.execute(sql.drop_table(database, table))
 
-    def _locations(self, names: Sequence[str]) -> list[tuple[str, int, int]]:
-        """Return the name, shard and location of the followers in all shards; the location is 0 if there is no row."""
-        locations = dict.fromkeys(((name, shard) for name in names for shard in self._all), 0)
-        for shard, name, location in self._ask_all(lambda some: sql.select_locations(some, names)):
-            locations[str(name), int(shard)] = int(location)
-        return [(name, shard, location) for (name, shard), location in locations.items()]
+    def _locations(self, names: Sequence[str]) -> list[tuple[str, int, int, int]]:
+        """Return the name, shard, location and erased_event of the followers in all shards; 0 if there is no row."""
+        locations = dict.fromkeys(((name, shard) for name in names for shard in self._all), (0, 0))
+        for shard, name, location, event in self._ask_all(lambda some: sql.select_locations(some, names)):
+            locations[str(name), int(shard)] = int(location), int(event)
+        return [(name, shard, *at) for (name, shard), at in locations.items()]
 
     @property
     def _all(self) -> range:

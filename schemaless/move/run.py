@@ -10,7 +10,7 @@ from schemaless.datastore import Datastore
 from schemaless.errors import AccessDenied, InvalidInput, JobConflict, MoveRefused, ServerUnavailable
 from schemaless.events import Advanced, Listener, ignore_events
 from schemaless.internals import internals_of
-from schemaless.jobs.job import Job
+from schemaless.jobs.job import NOT_EXCLUSIVE, Job
 from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.kind import JobKind, RunOptions
 from schemaless.move import sql
@@ -203,7 +203,7 @@ def _busy(store: Datastore) -> dict[int, int]:
     return {
         state.shard: job.job_id
         for job in job_store.jobs()
-        if job.unfinished
+        if job.unfinished and job.kind not in NOT_EXCLUSIVE
         for state in job_store.shards(job.job_id, counters=False)
         if state.state == "waiting"
     }

@@ -25,6 +25,7 @@ MOST_GIVE_UP_S: Final = 366 * 86_400
 TABLES: Final[dict[str, str]] = {
     "cell": "copied from the change feed, fenced, renamed last on the source and then last on the target",
     "follower": "copied under the fence with a higher epoch, renamed before cell",
+    "erased_cell": "copied before and under the fence together with the tombstones, renamed before cell",
     "parked": "copied under the fence, renamed before cell",
     "shard_identity": CREATED_NEW,
     "alembic_version": CREATED_NEW,

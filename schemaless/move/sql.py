@@ -28,12 +28,18 @@ from schemaless.wire.sql.parts import (
 )
 
 CARRIED: Final[dict[str, tuple[str, ...]]] = {
-    "follower": (*("name", "location", "worker", "epoch", "state", "attempts", "retry_at", "message", "moved_at"),),
+    "follower": (
+        *("name", "location", "worker", "epoch", "state", "attempts", "retry_at", "message", "moved_at"),
+        "erased_event",
+    ),
     "parked": (*("name", "added_id", "row_key", "column_name", "ref_key", "attempts", "error", "parked_at", "replay"),),
 }
 """Tables that a move copies row by row under the fence, with their columns."""
 
-FENCED: Final = (*CARRIED, "cell")
+ERASURES: Final = (*("event_id", "added_id", "erasure", "body_bytes", "entry_shards", "erased_at"),)
+"""Columns of the log of erased cells, which a move copies event by event."""
+
+FENCED: Final = (*CARRIED, "erased_cell", "cell")
 """Tables that a move renames, in this order; the name of ``cell``, the last one, decides which server has the shard."""
 
 
@@ -171,14 +177,44 @@ def rewind_followers(database: str, location: int) -> bytes:
     return b"UPDATE %b SET location=%d, epoch=epoch+1 WHERE location>%d" % ahead
 
 
+# Erased cells
+
+
+def select_last_event(database: str, name: str) -> bytes:
+    """Select the last event of the log of erased cells, which is currently named ``name``; NULL if it is empty."""
+    return b"SELECT MAX(event_id) FROM %b" % quoted_table(database, name)
+
+
+def select_events(database: str, name: str, after: int, limit: int) -> bytes:
+    """Select the next events of the log of erased cells, which is currently named ``name``, in order."""
+    columns = (", ".join(ERASURES).encode(), quoted_table(database, name), after, limit)
+    return b"SELECT %b FROM %b WHERE event_id>%d ORDER BY event_id LIMIT %d" % columns
+
+
+def insert_events(database: str, name: str, rows: Iterable[Sequence[Any]]) -> bytes:
+    """Insert events into the log of erased cells, which is currently named ``name``."""
+    return insert(
+        quoted_table(database, name), ", ".join(ERASURES), ([_literal(value) for value in row] for row in rows)
+    )
+
+
 # Locations of index followers
 
 
 def select_locations(shards: Iterable[tuple[str, int]], names: Sequence[str]) -> bytes:
-    """Select the shard, name and location of the named followers in shards, each given as ``(database, shard)``."""
+    """Select shard, name, location and erased_event of the named followers in shards, each ``(database, shard)``."""
     return b" UNION ALL ".join(
-        b"SELECT %d, name, location FROM %b WHERE name IN (%b)"
+        b"SELECT %d, name, location, erased_event FROM %b WHERE name IN (%b)"
         % (shard, quoted_table(database, "follower"), texts(names))
+        for database, shard in shards
+    )
+
+
+def select_ends(shards: Iterable[tuple[str, int]]) -> bytes:
+    """Select shard, highest added_id and last event of erased cells of shards, each ``(database, shard)``."""
+    return b" UNION ALL ".join(
+        b"SELECT %d, (SELECT MAX(added_id) FROM %b), (SELECT MAX(event_id) FROM %b)"
+        % (shard, quoted_table(database, "cell"), quoted_table(database, "erased_cell"))
         for database, shard in shards
     )
 
@@ -187,24 +223,28 @@ def create_saved_locations(database: str, name: str) -> bytes:
     """Create the table for saved locations of followers."""
     return (
         b"CREATE TABLE IF NOT EXISTS %b (name VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, "
-        b"shard INT NOT NULL, location BIGINT UNSIGNED NOT NULL, PRIMARY KEY (name, shard)) ENGINE=InnoDB"
-        % quoted_table(database, name)
+        b"shard INT NOT NULL, location BIGINT UNSIGNED NOT NULL, erased_event BIGINT UNSIGNED NOT NULL, "
+        b"PRIMARY KEY (name, shard)) ENGINE=InnoDB" % quoted_table(database, name)
     )
 
 
-def insert_saved_locations(database: str, name: str, rows: Iterable[tuple[str, int, int]]) -> bytes:
-    """Insert saved locations, each ``(name, shard, location)``."""
-    return insert(quoted_table(database, name), "name, shard, location", rows)
+def insert_saved_locations(database: str, name: str, rows: Iterable[tuple[str, int, int, int]]) -> bytes:
+    """Insert saved locations, each ``(name, shard, location, erased_event)``."""
+    return insert(quoted_table(database, name), "name, shard, location, erased_event", rows)
 
 
 def select_saved_locations(database: str, name: str) -> bytes:
-    """Select the name, shard and location of the saved locations."""
-    return b"SELECT name, shard, location FROM %b" % quoted_table(database, name)
+    """Select the name, shard, location and erased_event of the saved locations."""
+    return b"SELECT name, shard, location, erased_event FROM %b" % quoted_table(database, name)
 
 
-def rewind_follower(database: str, name: str, location: int) -> bytes:
-    """Rewind a follower to a location unless it is below it, and revoke its lease."""
-    changes = {"location": b"LEAST(location,%d)" % location, "epoch": b"epoch+1"}
+def rewind_follower(database: str, name: str, location: int, erased_event: int) -> bytes:
+    """Rewind a follower to a location and an event unless it is below them, and revoke its lease."""
+    changes = {
+        "location": b"LEAST(location,%d)" % location,
+        "erased_event": b"LEAST(erased_event,%d)" % erased_event,
+        "epoch": b"epoch+1",
+    }
     return update(quoted_table(database, "follower"), changes, name=name)
 
 

@@ -30,7 +30,7 @@ from schemaless.jobs.server_load import discount_read
 from schemaless.move import sql
 from schemaless.move.accounts import check_accounts
 from schemaless.move.copy_rate import CopyRate, TargetServers
-from schemaless.move.copying import Copier, carry_over
+from schemaless.move.copying import Copier, carry_over, copy_erasures
 from schemaless.move.fence import Fence, Side, index_tables, new_token
 from schemaless.move.index_tables import IndexMover
 from schemaless.move.record import MoveRecord, Records
@@ -285,6 +285,7 @@ class _ShardMove:
         self._run.state.top_id = self._top()
         while True:
             self._copy_settled(changes)
+            self._copy_erasures()
             if give_up_s is None:
                 # As late as possible, because followers repeat all index writes from here on.
                 self._known_tables = frozenset(TABLES) | self._indexes.copy(self._fence, self._token)
@@ -341,6 +342,11 @@ class _ShardMove:
                     _log.warning("%s", warning)
                     self._run.job_store.record_event(self._run.job.job_id, warning[:255])
 
+    def _copy_erasures(self, *, fenced: bool = False) -> None:
+        fence = self._fence
+        source = fence.reader if fenced else fence.source
+        copy_erasures(source, fence.target, fence.database, self._token, fenced=fenced)
+
     def _top(self) -> int:
         return int(self._fence.source.rows(moving.select_top(self._fence.database, "cell"))[0][0] or 0)
 
@@ -384,6 +390,7 @@ class _ShardMove:
             # max_pause_s limits the whole pause; a cut that exceeds it is abandoned and tried again later.
             until_s = began_s + self._spec.max_pause_s
             if self._copier.copy_tail(fence.source, "cell", self._settled, until_s=until_s).complete:
+                self._copy_erasures()
                 carry_over(fence.source, fence.target, fence.database, self._token, fenced=False)
             if time.monotonic() < until_s and next_id(fence.source, fence.database, "cell") <= self._target_counter:
                 fence.rename_source(self._token)
@@ -437,6 +444,7 @@ class _ShardMove:
         try:
             self._raise_counter(fenced)
             self._copier.copy_tail(fence.reader, fenced, self._settled)
+            self._copy_erasures(fenced=True)
             carry_over(fence.reader, fence.target, fence.database, self._token, fenced=True)
             fence.rename_target(self._token)
         except ServerTimeout as error:

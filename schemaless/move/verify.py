@@ -106,7 +106,7 @@ class _Verification:
     def _settle(
         self, source: Connection, table: str, added_id: int, old: tuple[Any, ...], new: tuple[Any, ...] | None
     ) -> None:
-        """Restore a missing cell, accept a re-encoded one, and raise for any other difference."""
+        """Restore a missing cell, accept one re-encoded or erased since, and raise for any other difference."""
         shard = self._run.state.shard
         row = source.rows(sql.select_rows(self._database, table, [added_id]))[0]
         cell = self._internals.stored_cell((int(row[0]), *row[1:]), shard)
@@ -117,7 +117,7 @@ class _Verification:
         if new[:4] != old[:4]:
             raise self._differs(added_id, "has another key or time")
         (current,) = self._internals.read_stored(shard, [added_id])
-        if not same_document(current, cell):
+        if not current.erased and not same_document(current, cell):
             raise self._differs(added_id, "has another document")
 
     def _restore(self, row: CellRow) -> None:

@@ -27,7 +27,7 @@ CHARACTER_SET: Final = "utf8mb4"
 COLLATION: Final = "utf8mb4_bin"
 """Character set and collation of every database created here, given explicitly because server defaults differ."""
 
-SHARD_TABLES: Final = frozenset({"cell", "follower", "parked", "shard_identity"})
+SHARD_TABLES: Final = frozenset({"cell", "erased_cell", "follower", "parked", "shard_identity"})
 """Tables that every shard has; ``schema.tables`` defines them."""
 
 _AUTO_INCREMENT: Final = re.compile(r"\bAUTO_INCREMENT=(\d+)")

@@ -76,6 +76,8 @@ follower = _table(
     Column("retry_at", DATETIME(fsp=6), nullable=True),
     Column("message", MEDIUMTEXT(), nullable=True),
     _stamp("moved_at"),
+    # All events of erased_cell up to here are handled.
+    Column("erased_event", BIGINT(unsigned=True), nullable=False, server_default=text("0")),
 )
 
 # Cells that a follower has set aside without processing them.
@@ -92,6 +94,22 @@ parked = _table(
     _stamp("parked_at"),
     # 0: parked; 1: a replay was requested; plus 1 for each replay attempt that was started.
     Column("replay", TINYINT(), nullable=False, server_default=text("0")),
+)
+
+# Log of erased cells, from which followers learn what was erased. The row with event_id 0 is locked by each erasure, so
+# that events become visible in order and without gaps.
+erased_cell = _table(
+    "erased_cell",
+    shard_metadata,
+    Column("event_id", BIGINT(unsigned=True), primary_key=True, autoincrement=False),
+    Column("added_id", BIGINT(unsigned=True), nullable=False),
+    Column("erasure", BIGINT(unsigned=True), nullable=False),
+    # Size of the body before the erasure.
+    Column("body_bytes", Integer(), nullable=False),
+    # Shards in which indexes may have entries of the row, as JSON text by index number.
+    Column("entry_shards", MEDIUMTEXT(), nullable=True),
+    _stamp("erased_at"),
+    UniqueConstraint("erasure", "event_id", name="erased_cell_erasure"),
 )
 
 catalog_metadata = MetaData()
@@ -345,6 +363,59 @@ legal_hold = _table(
     Column("released_at", DATETIME(fsp=6), nullable=True),
     Column("released_by", VARCHAR(255), nullable=True),
     Index("legal_hold_row", "row_key"),
+)
+
+# The ledger of erasures: what was asked for and what was done, without any document. Times are those of this server.
+erasure = _table(
+    "erasure",
+    catalog_metadata,
+    Column("erasure_id", BIGINT(unsigned=True), primary_key=True, autoincrement=True),
+    # Random, so that the insert can be repeated after a lost reply.
+    Column("token", BINARY(16), nullable=False),
+    # "keys" (listed in erasure_key) or "range" (described by scope).
+    Column("kind", _ascii(16), nullable=False),
+    Column("scope", MEDIUMTEXT(), nullable=False),
+    Column("reason", _ascii(64), nullable=False),
+    Column("requested_by", VARCHAR(255), nullable=False),
+    _stamp("intended_at"),
+    Column("executed_at", DATETIME(fsp=6), nullable=True),
+    Column("acknowledged_at", DATETIME(fsp=6), nullable=True),
+    Column("verified_at", DATETIME(fsp=6), nullable=True),
+    # What else the erasure concerns, such as dictionaries and archives, as JSON text.
+    Column("notes", MEDIUMTEXT(), nullable=True),
+    UniqueConstraint("token", name="erasure_token"),
+)
+
+# Keys of an erasure: '' is any column, -1 any version.
+erasure_key = _table(
+    "erasure_key",
+    catalog_metadata,
+    Column("erasure_id", BIGINT(unsigned=True), primary_key=True, autoincrement=False),
+    Column("shard", Integer(), primary_key=True, autoincrement=False),
+    Column("row_key", BINARY(16), primary_key=True),
+    Column("column_name", _ascii(64), primary_key=True),
+    Column("ref_key", BIGINT(), primary_key=True, autoincrement=False),
+)
+
+erasure_shard = _table(
+    "erasure_shard",
+    catalog_metadata,
+    Column("erasure_id", BIGINT(unsigned=True), primary_key=True, autoincrement=False),
+    Column("shard", Integer(), primary_key=True, autoincrement=False),
+    Column("cells", BIGINT(unsigned=True), nullable=False, server_default=text("0")),
+    Column("body_bytes", BIGINT(unsigned=True), nullable=False, server_default=text("0")),
+    # Last event of the erasure in the shard's log.
+    Column("last_event", BIGINT(unsigned=True), nullable=False, server_default=text("0")),
+    Column("executed_at", DATETIME(fsp=6), nullable=True),
+)
+
+# When each follower was first seen to have handled all events of an erasure.
+erasure_follower = _table(
+    "erasure_follower",
+    catalog_metadata,
+    Column("erasure_id", BIGINT(unsigned=True), primary_key=True, autoincrement=False),
+    Column("name", _ascii(80), primary_key=True),
+    _stamp("acknowledged_at"),
 )
 
 heartbeat_metadata = MetaData()

@@ -14,6 +14,7 @@ from typing import Final
 from schemaless.cells.paging import PageSize
 from schemaless.codec import trial
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
+from schemaless.codec.envelope import is_erased
 from schemaless.codec.registry import Codec
 from schemaless.datastore import Datastore
 from schemaless.events import Listener, ignore_events
@@ -198,7 +199,7 @@ def sample_cells(
         for _, row_key, column_name, _, body, _ in window_rows(internals.shards, window, size):
             rows += 1
             body_bytes += len(body)
-            if wanted is None or column_name in wanted:
+            if (wanted is None or column_name in wanted) and not is_erased(body):
                 cells.append(SampledCell(row_key, column_name, body))
                 values["cells", column_name] += 1
                 values["bytes", column_name] += len(body)

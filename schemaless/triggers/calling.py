@@ -13,11 +13,13 @@ from typing import Final
 from schemaless.cell import StoredCell
 from schemaless.datastore import Datastore
 from schemaless.errors import CorruptBody, ParkCell, RetryLater, ServerError
+from schemaless.followers.erasures import ErasureEvent
 from schemaless.followers.handler_context import HandlerContext
 from schemaless.followers.lease_state import LeaseState
 from schemaless.followers.sql import ParkedRow
 from schemaless.followers.states import DIED, STOPPED
 from schemaless.internals import internals_of
+from schemaless.interrupts import is_interrupt
 from schemaless.triggers.declaration import Call, Trigger, follower_name
 
 _log = logging.getLogger("schemaless")
@@ -80,11 +82,33 @@ class Calls:
                 return False
         return True
 
+    def handle_erased(self, context: HandlerContext, lease: LeaseState, events: Sequence[ErasureEvent]) -> bool:
+        """Call the trigger's ``on_erase`` for each erased cell of its column; return True if all calls succeeded."""
+        on_erase = self._trigger.on_erase
+        if on_erase is None:
+            return True
+        for erased in (event.erased for event in events):
+            if self.column not in (None, erased.key.column_name):
+                continue
+            context.check_active(lease)
+            try:
+                with context.calling(lease, erased):
+                    on_erase(erased, Call(self._store, lease.pair[1], lease.erasure_failures + 1))
+            except Exception as error:
+                if is_interrupt(error):
+                    raise
+                lease.retry_erasures(f"on_erase failed for cell {erased.key}: {_said(error)}")
+                return False
+        return True
+
     def replay(self, context: HandlerContext, lease: LeaseState) -> None:
         """Call the function for the parked cells whose replay was requested."""
         for added_id, attempts, begun in context.rows.parked.to_replay(lease.pair):
             context.check_active(lease)
             cell = next(iter(internals_of(self._store).read_stored(lease.pair[1], [added_id])), None)
+            if cell is not None and cell.erased:
+                context.rows.parked.delete_replayed(lease.pair, lease.epoch, added_id)
+                continue
             failed = _Failed("the cell no longer exists")
             if begun >= _REPLAYS:
                 failed = _Failed(DIED)
@@ -101,6 +125,9 @@ class Calls:
 
     def _handle_cell(self, context: HandlerContext, lease: LeaseState, cell: StoredCell) -> bool:
         """Handle one cell; return True if the next one may be handled."""
+        if cell.erased:
+            context.advance(lease, cell.added_id)
+            return True
         if lease.careful:
             if lease.attempts >= self._trigger.attempts:
                 return self._park(context, lease, cell, lease.attempts, lease.death or DIED)

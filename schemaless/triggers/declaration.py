@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from schemaless.cell import Cell
+from schemaless.cell import Cell, ErasedCell
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
 from schemaless.interrupts import is_interrupt
@@ -39,6 +39,7 @@ class Call:
 
 
 Function = Callable[[Cell, Call], Any]
+OnErase = Callable[[ErasedCell, Call], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Trigger:
         attempts: number of attempts after which a cell is parked.
         parked_limit: number of parked cells at which a shard stops before the next failing cell.
         timeout_s: timeout of a call, in seconds, after which its process is ended; None for no timeout.
+        on_erase: called for each cell of the column that is erased; None if the function's effects hold no documents.
     """
 
     function: Function
@@ -62,6 +64,7 @@ class Trigger:
     attempts: int = 8
     parked_limit: int = 100
     timeout_s: float | None = None
+    on_erase: OnErase | None = None
 
     def __post_init__(self) -> None:
         if _NAME.match(self.name) is None:
@@ -101,6 +104,7 @@ def trigger(
     attempts: int = 8,
     parked_limit: int = 100,
     timeout_s: float | None = None,
+    on_erase: OnErase | None = None,
 ) -> Callable[[Function], Trigger]:
     """Declare a function as a trigger, which 'schemaless trigger run MODULE:NAME' calls for each new cell of a column.
 
@@ -116,13 +120,16 @@ def trigger(
         attempts: number of attempts after which a cell is parked and the next one is handled.
         parked_limit: number of parked cells at which a shard stops before the next failing cell.
         timeout_s: timeout of a call, in seconds, after which the worker process is ended; no timeout by default.
+        on_erase: called with an ``ErasedCell`` for each cell of the column that is erased, to remove what the function
+            has made of it. It may be called more than once for a cell, and for cells for which the function never was.
+            Until it returns without an exception, the trigger has not acknowledged the erasure.
 
     Raises:
         InvalidInput, InvalidCell: an argument is invalid.
     """
 
     def declare(function: Function) -> Trigger:
-        return Trigger(function, name or function.__name__, column, start, attempts, parked_limit, timeout_s)
+        return Trigger(function, name or function.__name__, column, start, attempts, parked_limit, timeout_s, on_erase)
 
     return declare
 

@@ -283,6 +283,8 @@ def _role(text: str) -> str:
         role = {"SELECT": "app", "DROP": "admin"}.get(command, "follow")
     elif table in ("follower", "parked", "follower_setting", "follower_worker"):
         role = "follow"
+    elif table.startswith("erasure") or (table == "erased_cell" and command != "SELECT"):
+        role = "erase"
     elif table in ("alembic_version", "heartbeat_token"):
         role = "admin"
     elif command == "SELECT" or (command == "INSERT" and table == "cell"):

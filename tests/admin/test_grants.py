@@ -43,14 +43,17 @@ def test_app_gets_tables_by_name_on_the_servers_that_have_them():
         r"GRANT SELECT ON `trips\_eu\_heartbeat`.* TO 'app'@'10.0.%'",
         "GRANT SELECT, INSERT ON `trips_eu_0002`.`cell` TO 'app'@'10.0.%'",
         "GRANT SELECT ON `trips_eu_0002`.`shard_identity` TO 'app'@'10.0.%'",
+        "GRANT SELECT ON `trips_eu_0002`.`erased_cell` TO 'app'@'10.0.%'",
     )
     assert (str(other.node), other.holds) == ("db-1:3306", "a with shards 0 to 1")
     assert [statement.partition(" ON ")[2].partition(" TO ")[0] for statement in other.statements] == [
         r"`trips\_eu\_heartbeat`.*",
         "`trips_eu_0000`.`cell`",
         "`trips_eu_0000`.`shard_identity`",
+        "`trips_eu_0000`.`erased_cell`",
         "`trips_eu_0001`.`cell`",
         "`trips_eu_0001`.`shard_identity`",
+        "`trips_eu_0001`.`erased_cell`",
     ]
 
 
@@ -74,6 +77,7 @@ def test_every_table_of_the_catalog_has_its_writers():
     assert set(CATALOG_WRITERS) == catalog_tables()
     assert {role for writers in CATALOG_WRITERS.values() for role in writers} == {
         "admin",
+        "erase",
         "follow",
         "migrate",
         "move",
@@ -208,6 +212,17 @@ FORBIDDEN = {
         "DELETE FROM {cell}",
         "TRUNCATE TABLE {cell}",
         "UPDATE {identity} SET shard=1",
+    ],
+    "erase": [
+        *SERVER_WIDE[2:],
+        *MEASUREMENTS,
+        FOLLOWERS[0],
+        *OF_THE_TOPOLOGY,
+        "DELETE FROM {catalog}.erasure",
+        "DELETE FROM {shard}.erased_cell",
+        "DELETE FROM {cell}",
+        "INSERT INTO {cell} (row_key, column_name, ref_key, body) VALUES (REPEAT('k', 16), 'A', 1, 'x')",
+        "TRUNCATE TABLE {cell}",
     ],
     "move": [
         *SERVER_WIDE[2:],

@@ -319,8 +319,9 @@ def test_describe_body_needs_two_bytes_only() -> None:
     assert describe_body(b"garbage") == BodyFormat("legacy", None)
     with pytest.raises(UnknownFormat, match="compressor 3"):
         describe_body(b"\xc1\x13garbage")
+    assert describe_body(b"\xc1\xf0garbage") == BodyFormat("erased", 0xF0)
     with pytest.raises(UnknownFormat, match="serializer 15"):
-        describe_body(b"\xc1\xf0garbage")
+        describe_body(b"\xc1\xf1garbage")
 
 
 @pytest.mark.shared  # it names its engine

@@ -131,7 +131,7 @@ def test_a_death_with_a_known_cause_makes_nobody_careful_elsewhere(settings, wor
 def test_the_backoff_of_a_shard_grows_while_it_stays_where_it_is():
     """It restarts after a parked cell, and continues from the attempts that another supervisor counted."""
     kills = supervisor._Kills()
-    row = FollowerRow(7, "one", 1, QUARANTINED, 0, None, None, "", 9, 0, 0)
+    row = FollowerRow(7, "one", 1, QUARANTINED, 0, None, None, "", 9, 0, 0, 0, 0)
 
     assert [kills.next_pause_s(row) for _ in range(4)] == pytest.approx([0.1, 0.2, 0.4, 0.8])
     assert kills.next_pause_s(replace(row, location=8)) == pytest.approx(0.1)

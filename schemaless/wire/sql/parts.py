@@ -12,6 +12,9 @@ CREATED_AT: Final = b"CONCAT(created_at,'+00:00')"
 CELL: Final = b"added_id, row_key, column_name, ref_key, body, " + CREATED_AT
 """All columns of a cell, in the order that ``Cells`` expects."""
 
+LIVE: Final = b"SUBSTRING(body,1,2)<>x'C1F0'"
+"""Condition for cells that were not erased."""
+
 CELLS: Final = "cell"
 """Name of the table of a shard's cells."""
 

@@ -1,0 +1,164 @@
+"""``schemaless erase run``, and the options that say what to erase."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+import click
+
+from schemaless.cli.erase_shown import plan_json, show_plan, show_status, status_json
+from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
+from schemaless.cli.options import note_dry, open_store, row_key_of, url_option, with_options
+from schemaless.erase.job import ERASE, EraseSpec, unfinished_job
+from schemaless.erase.job import run as run_erasure
+from schemaless.erase.plan import plan as plan_erasure
+from schemaless.erase.status import record_acknowledgements
+from schemaless.erasures.ledger import Target, check_reason, target
+from schemaless.errors import InvalidCell, InvalidInput
+from schemaless.internals import internals_of
+from schemaless.jobs.job_store import JobStore
+from schemaless.jobs.throttle import Thresholds
+from schemaless.terminal.output import json_option, note, print_json, progress
+
+
+def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the arguments and options that say what to erase; ``targets_of`` reads them."""
+    return with_options(
+        command,
+        click.argument("row_key", required=False),
+        click.argument("column", required=False),
+        click.argument("ref_key", type=int, required=False),
+        click.option(
+            "--keys",
+            "keys",
+            type=click.File("r", encoding="utf-8"),
+            metavar="FILE",
+            help="Erase what each line of this file names: ROW_KEY [COLUMN [REF_KEY]], or a JSON object with row_key, "
+            "and perhaps column_name and ref_key; - is standard input.",
+        ),
+    )
+
+
+def targets_of(row_key: str | None, column: str | None, ref_key: int | None, keys: IO[str] | None) -> list[Target]:
+    """Return what the arguments and the file name.
+
+    Raises:
+        InvalidInput: nothing is named, or a line cannot be used.
+    """
+    targets = [] if row_key is None else [target(row_key_of(row_key), column, ref_key)]
+    if keys is not None:
+        targets += _read(keys)
+    if not targets:
+        raise InvalidInput("name a row to erase, or a file of keys with --keys")
+    return list(dict.fromkeys(targets))
+
+
+def _read(lines: IO[str]) -> Iterator[Target]:
+    name = getattr(lines, "name", "keys")
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text:
+            continue
+        try:
+            yield _target(text)
+        except (InvalidInput, InvalidCell, ValueError) as error:
+            raise InvalidInput(f"{name}, line {number}: {error}; nothing was erased") from error
+
+
+def _target(text: str) -> Target:
+    if not text.startswith("{"):
+        row_key, *rest = text.split()
+        if len(rest) > 2:
+            raise InvalidInput(f"a line has ROW_KEY, COLUMN and REF_KEY, got {text!r}")
+        return target(row_key_of(row_key), rest[0] if rest else None, int(rest[1]) if len(rest) > 1 else None)
+    fields = json.loads(text)
+    if "row_key" not in fields:
+        raise InvalidInput("the object lacks row_key")
+    return target(row_key_of(str(fields["row_key"])), fields.get("column_name"), fields.get("ref_key"))
+
+
+@click.command()
+@target_options
+@url_option
+@click.option("--reason", metavar="CODE", help="Why, as a code such as gdpr-art-17; kept in the ledger for ever.")
+@click.option("--requested-by", metavar="WHO", help="Who asked for it.  [default: this user and machine]")
+@click.option("--erasure", "number", type=click.IntRange(1), metavar="N", help="Continue or complete this erasure.")
+@click.option("--execute", is_flag=True, help="Erase. Without this option, the command shows what it would erase.")
+@job_option("Continue this job; all other options are ignored.")
+@workers_options
+@throttle_options
+@json_option
+def run(
+    row_key: str | None,
+    column: str | None,
+    ref_key: int | None,
+    keys: IO[str] | None,
+    url: str,
+    reason: str | None,
+    requested_by: str | None,
+    number: int | None,
+    execute: bool,
+    job_id: int | None,
+    workers: int,
+    dask: str | None,
+    thresholds: Thresholds,
+    as_json: bool,
+) -> int:
+    """Erase documents: a row, a column of it, or one version; or what a file of keys names.
+
+    The erasure is recorded in the ledger first. Then every body is replaced by a tombstone, also in tables that moves
+    have left behind, and the command waits for replicas. Keys, added_id and created_at stay, and a key cannot be
+    written again. Followers learn of it by themselves: 'erase status' shows who has not. 'erase verify' looks for what
+    is left. The account needs the role erase.
+
+    The command starts a job beside any other job. After Ctrl-C or a kill, run it with --erasure N; run that on several
+    machines to share the work.
+
+    \b
+    Examples:
+      schemaless erase run 71f0c4d2-2918-44cc-a2df-000000000001 --reason gdpr-art-17
+      schemaless erase run 71f0c4d2-2918-44cc-a2df-000000000001 --reason gdpr-art-17 --execute
+      schemaless erase run --keys subject.txt --reason ticket-4711 --execute --workers 4
+      schemaless erase run --erasure 12 --execute
+
+    Exit status: 0 done, 3 stopped; 'erase run --erasure N --execute' continues.
+    """
+    with open_store(url) as store:
+        job_store, ledger = JobStore(store), internals_of(store).erasures.ledger
+        job, spec = None, None
+        if job_id is not None:
+            job, spec, _ = ERASE.resumed(job_store, job_id)
+            number = spec.erasure
+        if number is None:
+            targets = targets_of(row_key, column, ref_key, keys)
+            if reason is None:
+                raise InvalidInput("give the reason of the erasure with --reason, as a code such as gdpr-art-17")
+            check_reason(reason)
+        else:
+            targets = list(ledger.targets(ledger.entry(number).number))
+        if not execute:
+            with progress("counting", len(targets), "targets") as listener:
+                planned = plan_erasure(store, targets, listener=listener)
+            if as_json:
+                print_json(plan_json(planned))
+            else:
+                show_plan(planned)
+            note_dry()
+            return 0
+        if number is None:
+            assert reason is not None
+            number = ledger.intend(reason, targets, scope={"keys": len(targets)}, requested_by=requested_by)
+            note(f"erasure {number} is in the ledger; 'schemaless erase run --execute --erasure {number}' continues it")
+        if job is None:
+            job = next((each for each in job_store.jobs("erase") if unfinished_job(each, number)), None)
+        spec = spec or EraseSpec(number, thresholds=thresholds)
+        with JobProgress(job_store) as shown:
+            run_erasure(store, spec, job=job, count=workers, dask=dask, listener=shown)
+        outcome = record_acknowledgements(store, number)
+    if as_json:
+        print_json(status_json(outcome))
+    else:
+        show_status(outcome)
+    return 0

@@ -1,0 +1,122 @@
+"""Prints plans and the status of erasures."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from schemaless.erase.places import Places
+from schemaless.erase.plan import Plan
+from schemaless.erase.status import ErasureStatus
+from schemaless.erasures.ledger import Erasure
+from schemaless.numbers import shards_text
+from schemaless.terminal.output import bytes_text, facts, out, print_table
+
+_ROWS_SHOWN = 64
+
+
+def show_plan(plan: Plan) -> None:
+    """Print what an erasure would erase."""
+    shards = {each.shard for each in plan.targets}
+    out().print(
+        f"{plan.cells:,} cells of {len(plan.targets):,} targets in {len(shards):,} shards: "
+        f"{bytes_text(plan.body_bytes)} of bodies; {plan.erased:,} cells were erased before"
+    )
+    if len(plan.targets) <= _ROWS_SHOWN:
+        print_table(
+            None,
+            ["target", "columns", "shard", "cells", "bytes", "erased before"],
+            [
+                [
+                    str(each.target),
+                    ", ".join(each.columns) or "-",
+                    str(each.shard),
+                    f"{each.cells:,}",
+                    f"{each.body_bytes:,}",
+                    f"{each.erased:,}",
+                ]
+                for each in plan.targets
+            ],
+            text_columns=2,
+        )
+    show_places(plan.places)
+
+
+def show_places(places: Places) -> None:
+    """Print where else documents may be."""
+    for what, names in (
+        ("followers that have to acknowledge it", places.followers),
+        ("indexes whose entries are removed", places.indexes),
+        ("tables of moves", places.tables),
+        ("replicas to wait for", places.replicas),
+        ("archives of migrations, on the machines that ran them", places.archives),
+        ("former primaries that are not settled", places.lost_primaries),
+        ("dictionaries to search", [str(number) for number in places.dictionaries]),
+    ):
+        if names:
+            out().print(f"{what}: {', '.join(names)}", markup=False)
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """Return a plan as JSON values."""
+    return {
+        "cells": plan.cells,
+        "body_bytes": plan.body_bytes,
+        "erased_before": plan.erased,
+        "targets": [
+            {"target": str(each.target), **facts(each, "shard", "cells", "body_bytes", "erased", "columns")}
+            for each in plan.targets
+        ],
+        "places": asdict(plan.places),
+    }
+
+
+def show_status(status: ErasureStatus) -> None:
+    """Print the status of one erasure."""
+    entry = status.entry
+    out().print(f"erasure {entry.number}: {status.state}; reason {entry.reason}, asked for by {entry.requested_by}")
+    out().print(f"{entry.cells:,} cells, {bytes_text(entry.body_bytes)} of bodies, in {len(entry.shards):,} shards")
+    for what, at in times_of(entry).items():
+        out().print(f"{what:>13}  {at or 'not yet'}")
+    left = [each.shard for each in entry.shards if each.executed_at is None]
+    if left:
+        out().print(
+            f"not executed in shards {shards_text(left)}; 'schemaless erase run --execute --erasure {entry.number}' "
+            "continues"
+        )
+    for name, at in status.acknowledged.items():
+        out().print(f"{name}: acknowledged {at:%Y-%m-%d %H:%M:%S}", markup=False)
+    for name, shards in status.waiting.items():
+        out().print(f"{name}: not acknowledged in shards {shards_text(list(shards))}", markup=False)
+    for what, value in entry.notes.items():
+        out().print(f"{what.replace('_', ' ')}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
+
+
+def times_of(entry: Erasure) -> dict[str, datetime | None]:
+    """Return the times of an erasure's steps."""
+    return facts(entry, "intended_at", "executed_at", "acknowledged_at", "verified_at")
+
+
+def status_json(status: ErasureStatus) -> dict[str, Any]:
+    """Return the status of an erasure as JSON values."""
+    entry = status.entry
+    return {
+        **entry_json(entry),
+        "state": status.state,
+        "cells": entry.cells,
+        "body_bytes": entry.body_bytes,
+        "shards": [asdict(each) for each in entry.shards],
+        "acknowledged": dict(status.acknowledged),
+        "waiting": {name: list(shards) for name, shards in status.waiting.items()},
+    }
+
+
+def entry_json(entry: Erasure) -> dict[str, Any]:
+    """Return an entry of the ledger, without its shards, as JSON values."""
+    return {
+        "erasure": entry.number,
+        **facts(entry, "kind", "scope", "reason", "requested_by"),
+        **times_of(entry),
+        "notes": dict(entry.notes),
+    }

@@ -1,0 +1,126 @@
+"""Copies of erased cells outside of the shard's table: tables of moves on all clusters, and replicas.
+
+A move leaves the old table ``cell_moved_...`` behind, and fills ``cell_incoming_...``. A mover that is running erases
+its copies itself; here, they are erased in any case, because a mover may never come back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from schemaless.codec.envelope import tombstone
+from schemaless.erasures import sql
+from schemaless.errors import FeedRefused, ServerError
+from schemaless.internals import Internals
+from schemaless.move.fence import side_of
+from schemaless.topology.replica_position import gtid_position, wait_for_gtid
+from schemaless.wire.connection import Connection
+from schemaless.wire.node import Node
+
+_REPLICA_WAIT_S: Final = 0.5
+
+
+class CopyTable(NamedTuple):
+    """A table on some cluster that a move of a shard has left behind or is filling.
+
+    Attributes:
+        cluster: name of the cluster.
+        node: its primary.
+        name: name of the table.
+    """
+
+    cluster: str
+    node: Node
+    name: str
+
+
+def copy_tables(internals: Internals, shard: int) -> list[CopyTable]:
+    """Return the tables with copies of a shard's cells on all clusters.
+
+    Raises:
+        ServerError: a cluster's primary cannot be reached.
+    """
+    database = internals.shards.database(shard)
+    found = []
+    for cluster in internals.topology.clusters:
+        side = internals.shards.pool_for(cluster.primary).run(lambda connection: side_of(connection, database))
+        names = [*side.moved.get("cell", ()), *side.incoming.get("cell", ())]
+        found += [CopyTable(cluster.name, cluster.primary, name) for name in names]
+    return found
+
+
+def erase_copies(
+    internals: Internals, shard: int, erasure: int, ids: Sequence[int], tables: Sequence[CopyTable]
+) -> int:
+    """Erase cells in the tables of moves; return the number of bodies that were replaced."""
+    database = internals.shards.database(shard)
+    replaced = 0
+    for table in tables:
+        statement = sql.erase_copies(database, table.name, ids, tombstone(erasure))
+        pool = internals.shards.pool_for(table.node)
+        replaced += pool.run(
+            lambda connection, statement=statement: connection.execute(statement).affected,  # type: ignore[misc]
+            writes=True,
+        )
+    return replaced
+
+
+def live_copies(internals: Internals, shard: int, ids: Sequence[int], tables: Sequence[CopyTable]) -> dict[str, int]:
+    """Return the number of bodies that were not erased, by table; tables without any are left out."""
+    database = internals.shards.database(shard)
+    found = {}
+    for table in tables:
+        statement = sql.count_live_copies(database, table.name, ids)
+        pool = internals.shards.pool_for(table.node)
+        rows = pool.run(lambda connection, statement=statement: connection.rows(statement))  # type: ignore[misc]
+        if int(rows[0][0]):
+            found[f"{database}.{table.name} on {table.node}"] = int(rows[0][0])
+    return found
+
+
+def wait_for_replicas(internals: Internals, cluster: str, gate: Callable[[], None], patience_s: float) -> list[str]:
+    """Wait until all replicas of a cluster have applied what its primary has committed by now.
+
+    Args:
+        internals: the datastore.
+        cluster: name of the cluster.
+        gate: called between attempts; raises if the wait has to end.
+        patience_s: how long to wait for a replica that does not answer or lags, in seconds.
+
+    Returns:
+        The replicas that did not get there, each with the reason.
+    """
+    servers = internals.topology.cluster(cluster)
+    if not servers.replicas:
+        return []
+    try:
+        position = internals.shards.pool_for(servers.primary).run(gtid_position)
+    except FeedRefused as error:
+        return [f"{node}: {error}" for node in servers.replicas]
+    behind = []
+    for node in servers.replicas:
+        reason = _wait(internals, node, position, gate, patience_s)
+        if reason is not None:
+            behind.append(f"{node}: {reason}")
+    return behind
+
+
+def _wait(internals: Internals, node: Node, position: str, gate: Callable[[], None], patience_s: float) -> str | None:
+    until_s = time.monotonic() + patience_s
+    while True:
+        gate()
+        try:
+            if internals.shards.pool_for(node).run(_applied(position)):
+                return None
+            reason = f"it has not applied the erasure within {patience_s:g} s"
+        except ServerError as error:
+            reason = str(error)
+        if time.monotonic() > until_s:
+            return reason
+        time.sleep(_REPLICA_WAIT_S if "has not applied" not in reason else 0)
+
+
+def _applied(position: str) -> Callable[[Connection], bool]:
+    return lambda connection: wait_for_gtid(connection, position, _REPLICA_WAIT_S)

@@ -1,0 +1,183 @@
+"""The job that executes an erasure: shard by shard, throttled, and safe to kill anywhere.
+
+In each shard it erases the cells on the primary, then their copies in tables of moves, and waits for the replicas. The
+shard is recorded in the ledger after that. Each step is safe to repeat, so an interrupted shard starts again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Unpack
+
+from schemaless.datastore import Datastore
+from schemaless.erase.copies import copy_tables, erase_copies, wait_for_replicas
+from schemaless.erase.dictionaries import DictionarySearch
+from schemaless.erasures.eraser import MAX_CELLS, Batch, ShardEraser
+from schemaless.erasures.ledger import Erasure
+from schemaless.errors import InvalidInput
+from schemaless.internals import internals_of
+from schemaless.jobs.job import Job
+from schemaless.jobs.kind import JobKind, JobSpec, RunOptions
+from schemaless.jobs.runner import ShardRun
+
+_YIELDING_CELLS: Final = 20
+"""Maximum number of cells per transaction while applications use the server."""
+
+_COPIES_AT_ONCE: Final = 1_000
+REPLICA_PATIENCE_S: Final = 60.0
+"""How long a shard waits for a replica, in seconds; after that, the ledger notes the replica as behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class EraseSpec(JobSpec):
+    """Parameters of an erase job.
+
+    Attributes:
+        erasure: number of the erasure in the ledger.
+        replica_patience_s: how long a shard waits for a replica, in seconds.
+    """
+
+    erasure: int = 0
+    replica_patience_s: float = REPLICA_PATIENCE_S
+
+    def __post_init__(self) -> None:
+        if self.erasure < 1:
+            raise InvalidInput("an erase job needs the number of an erasure in the ledger")
+
+
+def work(store: Datastore, run: ShardRun) -> None:
+    """Execute an erasure of keys in one shard; runs in a worker."""
+    spec = EraseSpec.of(run.job)
+    internals = internals_of(store)
+    targets = internals.erasures.ledger.targets(spec.erasure, run.state.shard)
+    search = DictionarySearch(internals)
+    eraser = internals.erasures.eraser(run.state.shard, spec.erasure, search.see if search.needed else None)
+    batches = (batch for target in targets for batch in eraser.erase_target(target))
+    _execute(store, run, eraser, batches, spec.replica_patience_s)
+    if search.found:
+        internals.erasures.ledger.note(spec.erasure, {"dictionaries": sorted(search.found)})
+    run.finish()
+
+
+def erase_batches(
+    store: Datastore,
+    run: ShardRun,
+    erasure: int,
+    batches: Iterable[tuple[int, Sequence[int]]],
+    *,
+    replica_patience_s: float = REPLICA_PATIENCE_S,
+) -> None:
+    """Erase cells of the run's shard by their added_ids, with all that belongs to it; does not finish the run.
+
+    For kinds of jobs that choose the cells themselves. Everything is safe to repeat.
+
+    Args:
+        store: the datastore.
+        run: the job's run on the shard; its checkpoint is moved.
+        erasure: number of the erasure in the ledger; a ``range``.
+        batches: pairs of the checkpoint to record afterwards and the added_ids to erase.
+        replica_patience_s: how long to wait for a replica, in seconds.
+
+    Raises:
+        Stopped, LeaseLost: as ``ShardRun.gate``.
+        ServerError: a server failed.
+    """
+    internals = internals_of(store)
+    search = DictionarySearch(internals)
+    eraser = internals.erasures.eraser(run.state.shard, erasure, search.see if search.needed else None)
+
+    def erased() -> Iterator[Batch]:
+        for checkpoint, ids in batches:
+            yield from eraser.erase_ids(ids)
+            run.state.checkpoint = max(run.state.checkpoint, checkpoint)
+            yield Batch()
+
+    _execute(store, run, eraser, erased(), replica_patience_s)
+    if search.found:
+        internals.erasures.ledger.note(erasure, {"dictionaries": sorted(search.found)})
+
+
+def _execute(
+    store: Datastore, run: ShardRun, eraser: ShardEraser, batches: Iterator[Batch], replica_patience_s: float
+) -> None:
+    internals = internals_of(store)
+    state, ledger = run.state, internals.erasures.ledger
+    while True:
+        run.gate()
+        eraser.max_cells = _YIELDING_CELLS if run.yields else MAX_CELLS
+        began_s = time.monotonic()
+        batch = next(batches, None)
+        if batch is None:
+            break
+        state.cells += batch.cells
+        state.bytes_before += batch.body_bytes
+        run.spend(batch.body_bytes)
+        run.rest(time.monotonic() - began_s)
+        if run.due():
+            run.checkpoint()
+    _erase_copies(store, run, eraser)
+    # The cluster may have changed during the job: the shard may have moved.
+    cluster = internals.topology.cluster_of(state.shard).name
+    behind = wait_for_replicas(internals, cluster, run.gate, replica_patience_s)
+    ledger.note(eraser.erasure, {"replicas_behind": behind} if behind else {})
+    # Counted in the shard's log: a killed runner has not counted its last transaction.
+    cells, body_bytes, event = eraser.executed()
+    state.cells, state.bytes_before = cells, body_bytes
+    ledger.record_shard(eraser.erasure, state.shard, cells, body_bytes, event)
+
+
+def _erase_copies(store: Datastore, run: ShardRun, eraser: ShardEraser) -> None:
+    internals = internals_of(store)
+    after, erased = 0, 0
+    while events := eraser.erased_ids(after, _COPIES_AT_ONCE):
+        run.gate()
+        # Read again for each part: a move may begin or end meanwhile.
+        tables = copy_tables(internals, run.state.shard)
+        if not tables:
+            break
+        ids = [added_id for _, added_id in events]
+        erased += erase_copies(internals, run.state.shard, eraser.erasure, ids, tables)
+        after = events[-1][0]
+    run.state.counters["copies"] = run.state.counters.get("copies", 0) + erased
+
+
+def _weigh(store: Datastore, shards: Sequence[int]) -> Mapping[int, int]:
+    return dict.fromkeys(shards, 1)
+
+
+def _check(store: Datastore, spec: EraseSpec, shards: Sequence[int]) -> None:
+    entry = internals_of(store).erasures.ledger.entry(spec.erasure)
+    if entry.kind != "keys":
+        raise InvalidInput(
+            f"erasure {entry.number} was made by a retention policy; 'schemaless retention run' executes it"
+        )
+
+
+ERASE: Final = JobKind("erase", EraseSpec, _weigh, work, _check)
+
+
+def run(store: Datastore, spec: EraseSpec, **how: Unpack[RunOptions]) -> Erasure:
+    """Execute an erasure of keys as a job, or continue it.
+
+    Args:
+        store: the datastore; its account needs the role ``erase``.
+        spec: names the erasure, which must be in the ledger.
+        how: see ``RunOptions``.
+
+    Returns:
+        The ledger's entry afterwards.
+
+    Raises:
+        SchemalessError: as ``JobKind.run``.
+    """
+    ledger = internals_of(store).erasures.ledger
+    shards = [each.shard for each in ledger.entry(spec.erasure).shards]
+    ERASE.run(store, spec, shards, **how)
+    return ledger.entry(spec.erasure)
+
+
+def unfinished_job(job: Job, erasure: int) -> bool:
+    """Return whether a job executes an erasure and has not ended."""
+    return job.kind == "erase" and job.unfinished and EraseSpec.of(job).erasure == erasure

@@ -1,0 +1,69 @@
+"""Where documents may be besides the table of cells: what an erasure has to reach, and what it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from schemaless.datastore import Datastore
+from schemaless.erase.copies import copy_tables
+from schemaless.failover.lost import unsettled
+from schemaless.followers.settings import Settings
+from schemaless.internals import internals_of
+from schemaless.jobs.job_store import JobStore
+from schemaless.migrate.spec import MigrateSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where documents of some shards may be besides the tables of cells.
+
+    Attributes:
+        followers: names of the followers, which acknowledge erasures.
+        indexes: names of the secondary indexes.
+        tables: tables that moves have left behind or are filling, with their servers.
+        replicas: the replicas of the shards' clusters.
+        archives: folders in which migrations have kept originals, on the machines that ran them.
+        lost_primaries: former primaries that have not been settled.
+        dictionaries: ids of the dictionaries that have content.
+    """
+
+    followers: Sequence[str]
+    indexes: Sequence[str]
+    tables: Sequence[str]
+    replicas: Sequence[str]
+    archives: Sequence[str]
+    lost_primaries: Sequence[str]
+    dictionaries: Sequence[int]
+
+
+def places(store: Datastore, shards: Iterable[int]) -> Places:
+    """Return where documents of some shards may be.
+
+    Raises:
+        ServerError: a server cannot be reached.
+    """
+    internals = internals_of(store)
+    chosen = sorted(set(shards))
+    clusters = {internals.topology.cluster_of(shard).name for shard in chosen}
+    names = Settings(internals.follower_access).all()
+    rows = internals.dictionary_replicas.catalog.rows().values()
+    return Places(
+        followers=sorted(names),
+        indexes=sorted(entry.name for entry in internals.registry.read()),
+        tables=[
+            f"{internals.shards.database(shard)}.{table.name} on {table.node}"
+            for shard in chosen
+            for table in copy_tables(internals, shard)
+        ],
+        replicas=[str(node) for name in sorted(clusters) for node in internals.topology.cluster(name).replicas],
+        archives=archives(store),
+        lost_primaries=unsettled(store),
+        dictionaries=sorted(row.id for row in rows if row.content is not None),
+    )
+
+
+def archives(store: Datastore) -> list[str]:
+    """Return the folders in which migrations have kept originals, as they were named on the machines that ran them."""
+    folders = {MigrateSpec.of(job).archive for job in JobStore(store).jobs("migrate")}
+    return sorted(folder for folder in folders if folder is not None)

@@ -1,0 +1,85 @@
+"""Counts what an erasure would erase, without changing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from schemaless.datastore import Datastore
+from schemaless.erase.places import Places, places
+from schemaless.erasures import sql
+from schemaless.erasures.ledger import Target
+from schemaless.events import Advanced, Listener, ignore_events
+from schemaless.internals import internals_of
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTarget:
+    """What one target has in the tables.
+
+    Attributes:
+        target: what is to be erased.
+        shard: number of its shard.
+        cells: number of cells to erase.
+        body_bytes: size of their bodies.
+        erased: number of cells that were erased before.
+        columns: names of the columns that have such cells.
+    """
+
+    target: Target
+    shard: int
+    cells: int
+    body_bytes: int
+    erased: int
+    columns: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Prediction of an erasure.
+
+    Attributes:
+        targets: what each target has.
+        places: where else documents may be.
+    """
+
+    targets: Sequence[PlannedTarget]
+    places: Places
+
+    @property
+    def cells(self) -> int:
+        """Number of cells to erase."""
+        return sum(each.cells for each in self.targets)
+
+    @property
+    def body_bytes(self) -> int:
+        """Size of their bodies, in bytes."""
+        return sum(each.body_bytes for each in self.targets)
+
+    @property
+    def erased(self) -> int:
+        """Number of cells that were erased before."""
+        return sum(each.erased for each in self.targets)
+
+
+def plan(store: Datastore, targets: Iterable[Target], *, listener: Listener = ignore_events) -> Plan:
+    """Count what an erasure would erase, and list where else documents may be.
+
+    Args:
+        store: the datastore.
+        targets: what is to be erased.
+        listener: receives one event per target.
+
+    Raises:
+        ServerError: a server cannot be reached.
+    """
+    shards = internals_of(store).shards
+    planned = []
+    for target in targets:
+        shard = store.shard_of(target.row_key)
+        statement = sql.count_target(shards.database(shard), *target)
+        cells, size, erased, columns = shards.rows(shard, statement)[0]
+        names = str(columns).split(",") if columns else []
+        planned.append(PlannedTarget(target, shard, int(cells), int(size), int(erased), names))
+        listener(Advanced())
+    return Plan(planned, places(store, {each.shard for each in planned}))

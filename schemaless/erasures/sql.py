@@ -1,0 +1,298 @@
+"""SQL statements of erasures: the ledger in the catalog, and the erasing of cells in a shard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from schemaless.wire.sql.parts import (
+    LIVE,
+    NOW,
+    Term,
+    blob_hex,
+    by_id,
+    by_key,
+    cell_table,
+    insert,
+    matching,
+    numbers,
+    quoted_table,
+    table,
+    text,
+    update,
+    upsert,
+)
+
+ANY_COLUMN: Final = ""
+ANY_VERSION: Final = -1
+
+_SIZES: Final = b"added_id, row_key, column_name, ref_key, LENGTH(body)"
+
+
+# In a shard
+
+
+def lock_log(database: str) -> bytes:
+    """Lock the log of erased cells until the end of the transaction; no row if the lock row is still missing."""
+    return b"SELECT event_id FROM %b WHERE event_id=0 FOR UPDATE" % table(database, b"erased_cell")
+
+
+def insert_lock_row(database: str) -> bytes:
+    """Insert the row that ``lock_log`` locks, unless it exists."""
+    return insert(
+        table(database, b"erased_cell"), "event_id, added_id, erasure, body_bytes", [(0, 0, 0, 0)], ignore=True
+    )
+
+
+def select_sizes_by_id(database: str, ids: Iterable[int]) -> bytes:
+    """Select added_id, key and body size of the cells with these added_ids that were not erased."""
+    return b"SELECT %b FROM %b WHERE added_id IN (%b) AND %b ORDER BY added_id" % (
+        _SIZES,
+        by_id(database),
+        numbers(ids),
+        LIVE,
+    )
+
+
+def select_sizes_by_key(database: str, row_key: bytes, column_name: str, ref_key: int, limit: int) -> bytes:
+    """Select added_id, key and body size of the next cells of a target that were not erased.
+
+    Args:
+        database: the shard's database.
+        row_key: the row.
+        column_name: the column, or ``ANY_COLUMN``.
+        ref_key: the version, or ``ANY_VERSION``.
+        limit: maximum number of cells.
+    """
+    return b"SELECT %b FROM %b WHERE %b AND %b ORDER BY row_key, column_name, ref_key LIMIT %d" % (
+        _SIZES,
+        by_key(database),
+        _of_target(row_key, column_name, ref_key),
+        LIVE,
+        limit,
+    )
+
+
+def count_target(database: str, row_key: bytes, column_name: str, ref_key: int) -> bytes:
+    """Select the number of live cells of a target, their size, the number of erased ones, and the columns' names."""
+    return (
+        b"SELECT COALESCE(SUM(%b),0), COALESCE(SUM(IF(%b,LENGTH(body),0)),0), COALESCE(SUM(NOT(%b)),0), "
+        b"GROUP_CONCAT(DISTINCT column_name ORDER BY column_name) FROM %b WHERE %b"
+        % (LIVE, LIVE, LIVE, by_key(database), _of_target(row_key, column_name, ref_key))
+    )
+
+
+def _of_target(row_key: bytes, column_name: str, ref_key: int) -> bytes:
+    return matching(
+        row_key=blob_hex(row_key),
+        column_name=None if column_name == ANY_COLUMN else column_name,
+        ref_key=None if ref_key == ANY_VERSION else ref_key,
+    )
+
+
+def replace_bodies(table_name: bytes, ids: Iterable[int], tombstone: bytes) -> bytes:
+    """Replace the bodies of cells by a tombstone, unless they were erased.
+
+    Args:
+        table_name: qualified name of the table of cells.
+        ids: added_ids of the cells.
+        tombstone: the new body.
+    """
+    return b"UPDATE %b SET body=%b WHERE added_id IN (%b) AND %b" % (
+        table_name,
+        blob_hex(tombstone),
+        numbers(ids),
+        LIVE,
+    )
+
+
+def erase_cells(database: str, ids: Iterable[int], tombstone: bytes) -> bytes:
+    """Replace the bodies of a shard's cells by a tombstone, unless they were erased."""
+    return replace_bodies(cell_table(database), ids, tombstone)
+
+
+def delete_parked_cells(database: str, ids: Iterable[int]) -> bytes:
+    """Delete what followers have stored about erased cells that they skipped."""
+    return b"DELETE FROM %b WHERE added_id IN (%b)" % (table(database, b"parked"), numbers(ids))
+
+
+def blank_messages(database: str, ids: Sequence[int], kept_prefix: str) -> bytes:
+    """Remove error messages of followers that may be about one of these cells: those before its location.
+
+    A message that begins with ``kept_prefix`` has no text from a document, and is kept.
+    """
+    return (
+        b"UPDATE %b SET message='removed by an erasure' WHERE message IS NOT NULL AND location<%d "
+        b"AND LEFT(message,%d)<>%b" % (table(database, b"follower"), max(ids), len(kept_prefix), text(kept_prefix))
+    )
+
+
+def insert_events(database: str, rows: Iterable[tuple[int, int, int, int, str | None]]) -> bytes:
+    """Insert events: ``(event_id, added_id, erasure, body_bytes, entry_shards)``."""
+    return insert(table(database, b"erased_cell"), "event_id, added_id, erasure, body_bytes, entry_shards", rows)
+
+
+def select_executed(database: str, erasure: int) -> bytes:
+    """Select the number of cells of an erasure, the total size of their bodies, and its last event."""
+    return b"SELECT COUNT(*), COALESCE(SUM(body_bytes),0), COALESCE(MAX(event_id),0) FROM %b WHERE erasure=%d" % (
+        table(database, b"erased_cell"),
+        erasure,
+    )
+
+
+def select_erased_ids(database: str, erasure: int, after: int, limit: int) -> bytes:
+    """Select event_id and added_id of the next cells of an erasure, in the order of events."""
+    return b"SELECT event_id, added_id FROM %b WHERE erasure=%d AND event_id>%d ORDER BY event_id LIMIT %d" % (
+        table(database, b"erased_cell"),
+        erasure,
+        after,
+        limit,
+    )
+
+
+# The ledger
+
+
+def select_by_token(catalog: str, token: bytes) -> bytes:
+    """Select the number of the erasure with a token."""
+    return b"SELECT erasure_id FROM %b WHERE token=%b" % (table(catalog, b"erasure"), blob_hex(token))
+
+
+def insert_erasure(
+    catalog: str, kind: str, scope: str, reason: str, requested_by: str, token: bytes, number: int | None = None
+) -> bytes:
+    """Insert an erasure, with the next number or the given one."""
+    row: list[Term] = [kind, scope, reason, requested_by, blob_hex(token)]
+    names = "kind, scope, reason, requested_by, token"
+    if number is not None:
+        row.append(number)
+        names += ", erasure_id"
+    return insert(table(catalog, b"erasure"), names, [row])
+
+
+def insert_keys(catalog: str, erasure: int, keys: Iterable[tuple[int, bytes, str, int]]) -> bytes:
+    """Insert keys of an erasure, each ``(shard, row_key, column_name, ref_key)``; existing ones are kept."""
+    rows = [(erasure, shard, blob_hex(row_key), column, ref) for shard, row_key, column, ref in keys]
+    return insert(table(catalog, b"erasure_key"), "erasure_id, shard, row_key, column_name, ref_key", rows, ignore=True)
+
+
+def insert_erasure_shards(catalog: str, erasure: int, shards: Iterable[int]) -> bytes:
+    """Insert the shards of an erasure; existing ones are kept."""
+    return insert(
+        table(catalog, b"erasure_shard"), "erasure_id, shard", [(erasure, shard) for shard in shards], ignore=True
+    )
+
+
+def select_erasures(catalog: str, erasure: int | None = None) -> bytes:
+    """Select all erasures, or one.
+
+    Returns:
+        A statement whose rows are erasure_id, kind, scope, reason, requested_by, intended_at, executed_at,
+        acknowledged_at, verified_at and notes.
+    """
+    times = b", ".join(
+        b"CONCAT(%b,'+00:00')" % name for name in (b"intended_at", b"executed_at", b"acknowledged_at", b"verified_at")
+    )
+    return b"SELECT erasure_id, kind, scope, reason, requested_by, %b, notes FROM %b WHERE %b ORDER BY erasure_id" % (
+        times,
+        table(catalog, b"erasure"),
+        matching(erasure_id=erasure),
+    )
+
+
+def select_erasure_shards(catalog: str, erasure: int) -> bytes:
+    """Select shard, cells, body_bytes, last_event and executed_at of the shards of an erasure."""
+    return (
+        b"SELECT shard, cells, body_bytes, last_event, CONCAT(executed_at,'+00:00') FROM %b WHERE erasure_id=%d "
+        b"ORDER BY shard" % (table(catalog, b"erasure_shard"), erasure)
+    )
+
+
+def select_keys(
+    catalog: str, erasure: int, shard: int | None, after: tuple[int, bytes, str, int] | None, limit: int
+) -> bytes:
+    """Select shard, row_key, column_name and ref_key of the next keys of an erasure, in order."""
+    condition = matching(erasure_id=erasure, shard=shard)
+    if after is not None:
+        of_shard, row_key, column, ref = after
+        place = (of_shard, blob_hex(row_key), text(column), ref)
+        condition += b" AND (shard, row_key, column_name, ref_key)>(%d,%b,%b,%d)" % place
+    return (
+        b"SELECT shard, row_key, column_name, ref_key FROM %b WHERE %b "
+        b"ORDER BY shard, row_key, column_name, ref_key LIMIT %d" % (table(catalog, b"erasure_key"), condition, limit)
+    )
+
+
+def count_keys(catalog: str, erasure: int) -> bytes:
+    """Select the number of keys of an erasure."""
+    return b"SELECT COUNT(*) FROM %b WHERE erasure_id=%d" % (table(catalog, b"erasure_key"), erasure)
+
+
+def upsert_shard(catalog: str, erasure: int, shard: int, cells: int, body_bytes: int, last_event: int) -> bytes:
+    """Record what was executed in a shard; the time of the first execution is kept."""
+    values: dict[str, Term] = {
+        "cells": cells,
+        "body_bytes": body_bytes,
+        "last_event": last_event,
+        "executed_at": b"COALESCE(executed_at, %b)" % NOW,
+    }
+    return upsert(table(catalog, b"erasure_shard"), {"erasure_id": erasure, "shard": shard}, values)
+
+
+def mark(catalog: str, erasure: int, what: str) -> bytes:
+    """Record the time of a step, ``executed``, ``acknowledged`` or ``verified``, unless it is recorded."""
+    column = f"{what}_at"
+    changes: dict[str, Term] = {column: b"COALESCE(%b, %b)" % (column.encode(), NOW)}
+    return update(table(catalog, b"erasure"), changes, erasure_id=erasure)
+
+
+def mark_executed(catalog: str, erasure: int) -> bytes:
+    """Record that an erasure was executed, if it was in all of its shards."""
+    left = b"SELECT 1 FROM %b AS s WHERE s.erasure_id=%d AND s.executed_at IS NULL" % (
+        table(catalog, b"erasure_shard"),
+        erasure,
+    )
+    return mark(catalog, erasure, "executed") + b" AND NOT EXISTS (%b)" % left
+
+
+def lock_notes(catalog: str, erasure: int) -> bytes:
+    """Select the notes of an erasure, and lock its row."""
+    return b"SELECT notes FROM %b WHERE erasure_id=%d FOR UPDATE" % (table(catalog, b"erasure"), erasure)
+
+
+def update_notes(catalog: str, erasure: int, notes: str) -> bytes:
+    """Replace the notes of an erasure."""
+    return update(table(catalog, b"erasure"), {"notes": notes}, erasure_id=erasure)
+
+
+def insert_acknowledged(catalog: str, erasure: int, names: Iterable[str]) -> bytes:
+    """Record that followers have handled all events of an erasure; the first time is kept."""
+    return insert(
+        table(catalog, b"erasure_follower"), "erasure_id, name", [(erasure, name) for name in names], ignore=True
+    )
+
+
+def select_acknowledged(catalog: str, erasure: int) -> bytes:
+    """Select name and acknowledged_at of the followers that have handled all events of an erasure."""
+    return b"SELECT name, CONCAT(acknowledged_at,'+00:00') FROM %b WHERE erasure_id=%d ORDER BY name" % (
+        table(catalog, b"erasure_follower"),
+        erasure,
+    )
+
+
+# Copies of cells on other servers
+
+
+def erase_copies(database: str, name: str, ids: Iterable[int], tombstone: bytes) -> bytes:
+    """Replace the bodies of cells in a table that a move has left or is filling."""
+    return replace_bodies(quoted_table(database, name), ids, tombstone)
+
+
+def count_live_copies(database: str, name: str, ids: Iterable[int]) -> bytes:
+    """Select how many of these cells a table has that were not erased."""
+    return b"SELECT COUNT(*) FROM %b WHERE added_id IN (%b) AND %b" % (quoted_table(database, name), numbers(ids), LIVE)
+
+
+def count_live(database: str, ids: Iterable[int]) -> bytes:
+    """Select how many of these cells of a shard were not erased."""
+    return count_live_copies(database, "cell", ids)
