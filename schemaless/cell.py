@@ -18,6 +18,7 @@ JSONDocument = Any
 """A JSON document: dict with str keys, list, str, int, float, bool or None; Python's types cannot express it."""
 
 TOMBSTONE_HEAD: Final = b"\xc1\xf0"
+TOMBSTONE_BYTES: Final = 14
 """First bytes of the body of an erased cell; ``codec/FORMAT.md`` describes the rest."""
 
 RowKey = uuid.UUID | bytes

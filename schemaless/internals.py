@@ -25,6 +25,7 @@ from schemaless.followers.access import DatastoreAccess, StoredFeed
 from schemaless.indexes.registry import Registry
 from schemaless.indexes.row_fetch import RowReader
 from schemaless.keys import check_column_name
+from schemaless.policies.retention import Policies
 from schemaless.topology.model import Topology, check_shard
 from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Check, Rows
@@ -81,6 +82,8 @@ class Internals:
         self.registry = Registry(lambda: self.catalog, shards.topology.name)
         shards.router.known_tables = self.registry.expects
         self.erasures = Erasures(shards, self.reader, self.registry, lambda: self.catalog)
+        self.policies = Policies(lambda: self.catalog, shards.topology.name)
+        self.holds = self.erasures.ledger.holds
 
     @property
     def topology(self) -> Topology:

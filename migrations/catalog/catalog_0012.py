@@ -46,6 +46,6 @@ def upgrade(op: Operations) -> None:
         _stamp("held_at"),
         sa.Column("released_at", mysql.DATETIME(fsp=6), nullable=True),
         sa.Column("released_by", mysql.VARCHAR(255), nullable=True),
-        sa.Index("legal_hold_row", "row_key"),
+        sa.UniqueConstraint("row_key", "hold_id", name="legal_hold_row"),
         **options,
     )

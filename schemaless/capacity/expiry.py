@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from schemaless.capacity.disk_bytes import disk_bytes
 from schemaless.capacity.forecast import Expiry
-from schemaless.capacity.series import TOMBSTONE_BYTES
+from schemaless.cell import TOMBSTONE_BYTES
 from schemaless.policies.retention import Policy
 from schemaless.survey.page_model import MYSQL, Layout
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemaless.capacity.measurement import DayIntake, Measurement
+from schemaless.cell import TOMBSTONE_BYTES
 
 __all__ = ["RECENT_DAYS", "Day", "Series", "daily", "errors", "weighted"]
 
@@ -20,10 +21,6 @@ _MOST_DAYS: Final = 730
 
 RECENT_DAYS: Final = 28
 """Number of days whose average is the growth "a day now"."""
-
-
-TOMBSTONE_BYTES: Final = 14
-"""Length of the body of an erased cell."""
 
 
 @dataclass(frozen=True, slots=True)

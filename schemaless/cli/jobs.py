@@ -54,7 +54,7 @@ _MOVE_COLUMNS: Final = {
     "runner": "runner",
 }
 """The same for a move, which makes one pass over a shard and replaces nothing."""
-_DONE_TO_CELLS: Final = {"migrate": "re-encoded", "move": "copied", "restore": "put back"}
+_DONE_TO_CELLS: Final = {"migrate": "re-encoded", "move": "copied", "restore": "put back", "retain": "erased"}
 
 
 def job_option(help_text: str) -> Callable[[Any], Any]:

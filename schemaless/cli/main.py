@@ -40,6 +40,7 @@ _SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "index": ("schemaless.cli.index", "Find rows by the contents of their documents."),
         "trigger": ("schemaless.cli.trigger", "Call a function for each new cell."),
         "erase": ("schemaless.cli.erase", "Erase documents, prove it, and repeat it after a restore."),
+        "retention": ("schemaless.cli.retention", "Erase old cells by policy, and hold rows."),
     },
     "Space": {
         "capacity": ("schemaless.cli.capacity", "Measure a datastore and forecast when its disks are full."),

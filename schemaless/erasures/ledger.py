@@ -20,6 +20,7 @@ from schemaless.erasures import sql
 from schemaless.erasures.sql import ANY_COLUMN, ANY_VERSION
 from schemaless.errors import InvalidInput
 from schemaless.keys import check_column_name, check_ref_key, row_key_bytes
+from schemaless.policies.holds import Holds
 from schemaless.runner_names import who
 from schemaless.topology.placement import shard_for
 from schemaless.wire.connection import Connection
@@ -153,12 +154,16 @@ class Ledger:
         catalog: returns the connections to the catalog's server, which a failover may change.
         datastore: name of the datastore.
         shard_count: its number of shards.
+
+    Attributes:
+        holds: the rows that must not be erased.
     """
 
     def __init__(self, catalog: Callable[[], NodePool], datastore: str, shard_count: int) -> None:
         self._catalog = catalog
         self._name = datastore
         self._shard_count = shard_count
+        self.holds = Holds(catalog, datastore)
 
     def intend(
         self,
@@ -187,12 +192,14 @@ class Ledger:
 
         Raises:
             InvalidInput: the reason is no code, or there is nothing to erase.
+            RowHeld: a row is under a legal hold; nothing was recorded.
         """
         check_reason(reason)
         keys = sorted({(shard_for(each.row_key, self._shard_count), *each) for each in targets})
         concerned = sorted({*shards, *(shard for shard, *_ in keys)})
         if not concerned:
             raise InvalidInput("an erasure needs at least one row to erase")
+        rows = {row_key for _, row_key, *_ in keys}
         token = secrets.token_bytes(16)
         author = requested_by or who()
 
@@ -203,7 +210,9 @@ class Ledger:
                 existing = connection.rows(sql.select_erasures(self._name, number))
             if existing:
                 return int(existing[0][0])
-            with connection.transaction():
+            with self.holds.lock(connection), connection.transaction():
+                if number is None:  # one that was recorded before was lawful then
+                    self.holds.refuse(connection, rows)
                 statement = sql.insert_erasure(self._name, kind, json.dumps(scope or {}), reason, author, token, number)
                 entry = connection.execute(statement).last_id if number is None else number
                 if number is not None:

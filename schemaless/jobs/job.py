@@ -13,13 +13,14 @@ from schemaless.errors import InvalidInput, JobConflict
 from schemaless.events import Event
 from schemaless.jobs.throttle import Thresholds
 
-Kind = Literal["erase", "migrate", "move", "rebuild", "restore"]
+Kind = Literal["erase", "migrate", "move", "rebuild", "restore", "retain"]
 _COMMANDS: Final[dict[str, str]] = {
     "erase": "erase run",
     "migrate": "migrate run",
     "move": "shards move",
     "rebuild": "rebuild",
     "restore": "migrate restore",
+    "retain": "retention run",
 }
 _NAMES: Final[dict[str, str]] = {
     "erase": "erasure",
@@ -27,9 +28,10 @@ _NAMES: Final[dict[str, str]] = {
     "move": "move",
     "rebuild": "rebuild",
     "restore": "restore",
+    "retain": "retention run",
 }
 
-NOT_EXCLUSIVE: Final[frozenset[str]] = frozenset({"erase"})
+NOT_EXCLUSIVE: Final[frozenset[str]] = frozenset({"erase", "retain"})
 """Kinds of jobs that run beside other jobs on the same shards."""
 
 JobState = Literal["running", "paused", "done", "aborted", "finalised"]
@@ -143,7 +145,7 @@ def abort_command(kind: str, job_id: int) -> str:
 
 def steer_command(verb: str, kind: str, job_id: int) -> str:
     """Return a command that controls a job, such as ``throttle``."""
-    noun = {"move": "shards", "erase": "erase"}.get(kind, "migrate")
+    noun = {"move": "shards", "erase": "erase", "retain": "retention"}.get(kind, "migrate")
     return f"schemaless {noun} {verb} --job {job_id}"
 
 

@@ -215,11 +215,7 @@ def reclaimed_report(store: Datastore, job: Job, made_at: datetime) -> Reclaimed
     """
     job_store = JobStore(store)
     states = job_store.shards(job.job_id)
-    rebuilds: dict[int, ShardState] = {}
-    for rebuild in job_store.jobs("rebuild"):
-        if rebuild.created_at >= job.created_at:
-            done = (state for state in job_store.shards(rebuild.job_id) if state.state == "done")
-            rebuilds |= {state.shard: state for state in done}
+    rebuilds = _rebuilds_after(job_store, job)
     tallies = {state.shard: ShardTally.of(state) for state in states}
     shards = [
         _shard_part(
@@ -249,6 +245,23 @@ def reclaimed_report(store: Datastore, job: Job, made_at: datetime) -> Reclaimed
     )
     space.predictions.extend(_predictions(space, clusters, rebuilds))
     return space
+
+
+def file_sizes(store: Datastore, job: Job) -> Part:
+    """Return the file sizes of all shards of a job that has recorded them, with an empty tally."""
+    job_store = JobStore(store)
+    rebuilds = _rebuilds_after(job_store, job)
+    return _sum_of("all", [_shard_part(state, Tally(), "", rebuilds) for state in job_store.shards(job.job_id)])
+
+
+def _rebuilds_after(job_store: JobStore, job: Job) -> dict[int, ShardState]:
+    """Return the latest completed rebuild of each shard since a job was created."""
+    rebuilds: dict[int, ShardState] = {}
+    for rebuild in job_store.jobs("rebuild"):
+        if rebuild.created_at >= job.created_at:
+            done = (state for state in job_store.shards(rebuild.job_id) if state.state == "done")
+            rebuilds |= {state.shard: state for state in done}
+    return rebuilds
 
 
 def _shard_part(state: ShardState, tally: Tally, cluster: str, rebuilds: Mapping[int, ShardState]) -> Part:

@@ -9,7 +9,6 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     ForeignKey,
-    Index,
     Integer,
     MetaData,
     Table,
@@ -362,7 +361,7 @@ legal_hold = _table(
     _stamp("held_at"),
     Column("released_at", DATETIME(fsp=6), nullable=True),
     Column("released_by", VARCHAR(255), nullable=True),
-    Index("legal_hold_row", "row_key"),
+    UniqueConstraint("row_key", "hold_id", name="legal_hold_row"),
 )
 
 # The ledger of erasures: what was asked for and what was done, without any document. Times are those of this server.

@@ -15,8 +15,9 @@ from schemaless.capacity.expiry import Retention, Stored
 from schemaless.capacity.forecast import Band, Forecast
 from schemaless.capacity.measurement import Measurement
 from schemaless.capacity.reporting import Asked, assemble_report
-from schemaless.capacity.series import TOMBSTONE_BYTES, daily
+from schemaless.capacity.series import daily
 from schemaless.capacity.whatif import WhatIf
+from schemaless.cell import TOMBSTONE_BYTES
 from schemaless.cli.capacity_scenarios import read_scenarios
 from schemaless.errors import InvalidInput
 from schemaless.numbers import Interval

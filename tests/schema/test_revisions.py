@@ -122,7 +122,7 @@ def test_upgrade_refused_by_the_server_is_not_taken_for_done(pool, empty_databas
     with installed():
         for statement in ("ALTER TABLE cell ADD COLUMN ref_key INT", "DROP TABLE cell.cell"):
             monkeypatch.setattr(
-                revisions._chain("shard")[2].module, "upgrade", lambda op, statement=statement: op.execute(statement)
+                revisions._chain("shard")[-2].module, "upgrade", lambda op, statement=statement: op.execute(statement)
             )
             with pytest.raises(ServerError, match=r"Duplicate column|Unknown table"):
                 making.upgrade(pool, database, "shard")

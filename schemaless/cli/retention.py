@@ -1,0 +1,364 @@
+"""``schemaless retention``: policies of columns, legal holds of rows, and the job that erases expired cells."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from schemaless.cli.jobs import (
+    JobProgress,
+    change_thresholds,
+    job_option,
+    show_status,
+    steer,
+    throttle_changes,
+    throttle_options,
+    workers_options,
+)
+from schemaless.cli.options import note_dry, open_store, row_key_of, shards_of, shards_option, url_option
+from schemaless.internals import internals_of
+from schemaless.jobs.job_store import JobStore
+from schemaless.jobs.status import status_of
+from schemaless.jobs.throttle import Thresholds
+from schemaless.policies.holds import Hold
+from schemaless.policies.retention import MOST_DAYS, MOST_VERSIONS, Policy
+from schemaless.retention.job import RETAIN, Outcome, begin, outcome_of
+from schemaless.retention.job import run as run_retention
+from schemaless.retention.plan import RetentionPlan
+from schemaless.retention.plan import plan as plan_retention
+from schemaless.terminal.output import (
+    ReadOnlyCommand,
+    bytes_text,
+    facts,
+    json_option,
+    note,
+    out,
+    print_json,
+    print_table,
+    progress,
+)
+
+_job = job_option("The job.  [default: the unfinished retention run]")
+
+
+@click.group()
+def retention() -> None:
+    """Erase old cells by policy, and hold rows.
+
+    A policy says what is kept of a column: the cells of the last days, the last versions of each row, or both; a cell
+    that either keeps is kept. A run erases the rest, except in rows under a legal hold. An erased cell keeps its key,
+    so that it cannot be written again.
+
+    \b
+    Typical order:
+      schemaless retention set LOG --days 400
+      schemaless retention plan
+      schemaless retention run --execute
+      schemaless rebuild --execute
+    """
+
+
+@retention.command("set")
+@click.argument("column")
+@url_option
+@click.option("--days", type=click.IntRange(1, MOST_DAYS), metavar="N", help="Keep cells of the last N days.")
+@click.option(
+    "--versions",
+    type=click.IntRange(1, MOST_VERSIONS),
+    metavar="N",
+    help="Keep the last N versions of each row, erased ones included.",
+)
+@click.option("--forever", is_flag=True, help="Keep everything: remove the policy.")
+def set_(column: str, url: str, days: int | None, versions: int | None, forever: bool) -> None:
+    """Set what is kept of a column, in place of its present policy.
+
+    Nothing is erased by this command. The account needs the role erase.
+
+    \b
+    Examples:
+      schemaless retention set LOG --days 400
+      schemaless retention set STATUS --days 400 --versions 3
+      schemaless retention set LOG --forever
+    """
+    if forever == (days is not None or versions is not None):
+        raise click.UsageError("give --days, --versions or both; or --forever alone")
+    with open_store(url) as store:
+        policies = internals_of(store).policies
+        if forever:
+            policies.remove(column)
+            out().print(f"{column}: keep everything")
+        else:
+            policy = Policy(column, days, versions)
+            policies.set(policy)
+            out().print(f"{column}: {policy}; 'schemaless retention plan' shows what that erases")
+
+
+@retention.command(cls=ReadOnlyCommand)
+@url_option
+@click.option("--released", is_flag=True, help="Also list holds that have ended.")
+@json_option
+def show(url: str, released: bool, as_json: bool) -> None:
+    """Show policies and legal holds.
+
+    \b
+    Example:
+      schemaless retention show --released --json
+    """
+    with open_store(url) as store:
+        policies = internals_of(store).policies.all()
+        holds = internals_of(store).holds.all(released=released)
+    if as_json:
+        print_json({"policies": [_policy_json(policy) for policy in policies], "holds": list(map(asdict, holds))})
+        return
+    if policies:
+        print_table(
+            "policies",
+            ["column", "policy", "set by", "set (UTC)"],
+            [
+                [policy.column_name, str(policy), policy.set_by, f"{policy.set_at:%Y-%m-%d %H:%M}"]
+                for policy in policies
+            ],
+            text_columns=4,
+        )
+    out().print("all other columns: keep everything" if policies else "all columns: keep everything")
+    if holds:
+        print_table(
+            "\nlegal holds",
+            ["row", "held by", "reason", "since (UTC)", "released (UTC)"],
+            [_hold_row(hold) for hold in holds],
+            text_columns=5,
+        )
+
+
+@retention.command()
+@click.argument("row_keys", metavar="ROW_KEY...", nargs=-1, required=True)
+@url_option
+@click.option("--by", "held_by", required=True, metavar="WHO", help="Who holds the rows, such as a department.")
+@click.option("--reason", required=True, metavar="CODE", help="Why, as a code such as case-4711.")
+def hold(row_keys: tuple[str, ...], url: str, held_by: str, reason: str) -> None:
+    """Keep rows from being erased until they are released.
+
+    Retention skips the rows, and 'erase' refuses them and says who holds them. Each party holds a row by itself.
+    The account needs the role erase.
+
+    \b
+    Example:
+      schemaless retention hold uuid5:N14228 --by legal --reason case-4711
+    """
+    with open_store(url) as store:
+        internals_of(store).holds.hold(map(row_key_of, row_keys), held_by, reason)
+    out().print(f"{len(row_keys):,} rows are held by {held_by}", markup=False)
+
+
+@retention.command()
+@click.argument("row_keys", metavar="ROW_KEY...", nargs=-1, required=True)
+@url_option
+@click.option("--by", "held_by", required=True, metavar="WHO", help="Who held the rows.")
+def release(row_keys: tuple[str, ...], url: str, held_by: str) -> None:
+    """End the legal holds of one party.
+
+    \b
+    Example:
+      schemaless retention release uuid5:N14228 --by legal
+    """
+    with open_store(url) as store:
+        released = internals_of(store).holds.release(map(row_key_of, row_keys), held_by)
+    out().print(f"{released:,} holds of {held_by} were released", markup=False)
+
+
+@retention.command(cls=ReadOnlyCommand)
+@url_option
+@shards_option
+@json_option
+def plan(url: str, shards_text: str | None, as_json: bool) -> None:
+    """Count the cells that a run would erase now.
+
+    The command reads the key of every cell, and the length of the bodies that expire. It changes nothing.
+
+    \b
+    Examples:
+      schemaless retention plan
+      schemaless retention plan --shards 0-15 --json
+    """
+    with open_store(url) as store:
+        shards = shards_of(shards_text, store.shard_count)
+        with progress("counting expired cells", len(shards), "shards") as listener:
+            planned = plan_retention(store, shards=shards, listener=listener)
+    _show_plan(planned, as_json)
+
+
+@retention.command()
+@url_option
+@click.option("--execute", is_flag=True, help="Erase. Without this option, the command counts what it would erase.")
+@job_option("Continue this job; all other options are ignored.")
+@workers_options
+@throttle_options
+@json_option
+def run(
+    url: str, execute: bool, job_id: int | None, workers: int, dask: str | None, thresholds: Thresholds, as_json: bool
+) -> int:
+    """Erase expired cells.
+
+    The run is one entry of the ledger of erasures, made before anything is erased; ages count from that moment. It is a
+    job beside any other job. After Ctrl-C or a kill, the same command continues; run it on several machines to share
+    the work. To give the space back to the disk, run 'schemaless rebuild'. The account needs the role erase.
+
+    \b
+    Examples:
+      schemaless retention run
+      schemaless retention run --execute --max-mb-per-s 5
+
+    Exit status: 0 done, 3 stopped; the same command continues.
+    """
+    with open_store(url) as store:
+        if not execute:
+            with progress("counting expired cells", store.shard_count, "shards") as listener:
+                planned = plan_retention(store, listener=listener)
+            _show_plan(planned, as_json)
+            note_dry()
+            return 0
+        job_store = JobStore(store)
+        number = begin(store) if job_id is None else RETAIN.resumed(job_store, job_id)[1].erasure
+        if number is None:
+            note("no column has a policy; 'schemaless retention set' sets one")
+            return 0
+        with JobProgress(job_store) as shown:
+            outcome = run_retention(store, number, thresholds=thresholds, count=workers, dask=dask, listener=shown)
+    _show_outcome(outcome, as_json)
+    return 0
+
+
+@retention.command(cls=ReadOnlyCommand)
+@url_option
+@job_option("The job to show.  [default: the latest run]")
+@click.option("--shards", "each_shard", is_flag=True, help="Show the state of each shard.")
+@json_option
+def status(url: str, job_id: int | None, each_shard: bool, as_json: bool) -> None:
+    """Show the progress of a run, and the space it has freed.
+
+    \b
+    Example:
+      schemaless retention status
+    """
+    with open_store(url) as store:
+        job_store = JobStore(store)
+        jobs = job_store.jobs("retain")
+        if job_id is not None:
+            job_store.job(job_id).check_kind("retain")
+        elif not jobs:
+            note("retention has never run; 'schemaless retention run --execute' does")
+            return
+        chosen = jobs[-1].job_id if job_id is None else job_id
+        outcome = outcome_of(store, job_store.job(chosen))
+        if not as_json:
+            show_status(status_of(job_store, chosen), job_store.events(chosen), each_shard, False)
+    _show_outcome(outcome, as_json)
+
+
+@retention.command()
+@url_option
+@_job
+def pause(url: str, job_id: int | None) -> None:
+    """Pause a run; its runners wait."""
+    steer(url, job_id, ("running",), "paused", kind=RETAIN.name)
+
+
+@retention.command()
+@url_option
+@_job
+def resume(url: str, job_id: int | None) -> None:
+    """Let a paused run continue."""
+    steer(url, job_id, ("paused",), "running", kind=RETAIN.name)
+
+
+@retention.command()
+@url_option
+@_job
+def abort(url: str, job_id: int | None) -> None:
+    """Abort a run. What was erased stays erased; the next run starts anew."""
+    steer(url, job_id, ("running", "paused"), "aborted", kind=RETAIN.name)
+
+
+@retention.command()
+@url_option
+@_job
+@throttle_changes
+def throttle(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
+    """Show or change what a run waits for."""
+    change_thresholds(url, job_id, changes, kind=RETAIN.name)
+
+
+def _policy_json(policy: Policy) -> dict[str, Any]:
+    return facts(policy, "column_name", "keep_days", "keep_versions", "set_by", "set_at")
+
+
+def _hold_row(hold: Hold) -> list[str]:
+    released = "" if hold.released_at is None else f"{hold.released_at:%Y-%m-%d %H:%M}"
+    return [str(hold.row_key), hold.held_by, hold.reason, f"{hold.held_at:%Y-%m-%d %H:%M}", released]
+
+
+def _show_plan(planned: RetentionPlan, as_json: bool) -> None:
+    columns = {policy.column_name: planned.column(policy.column_name) for policy in planned.policies}
+    if as_json:
+        print_json(
+            {
+                "now": planned.now,
+                "policies": [_policy_json(policy) for policy in planned.policies],
+                "columns": {
+                    name: {**asdict(expired), "freed_bytes": expired.freed_bytes} for name, expired in columns.items()
+                },
+                "held_cells": planned.held,
+                "shards": [asdict(shard) for shard in planned.shards],
+            }
+        )
+        return
+    if not columns:
+        note("no column has a policy; 'schemaless retention set' sets one")
+        return
+    print_table(
+        None,
+        ["column", "policy", "cells to erase", "their bodies", "freed, less tombstones"],
+        [
+            [
+                policy.column_name,
+                str(policy),
+                f"{columns[policy.column_name].cells:,}",
+                bytes_text(columns[policy.column_name].body_bytes),
+                bytes_text(columns[policy.column_name].freed_bytes),
+            ]
+            for policy in planned.policies
+        ],
+        text_columns=2,
+    )
+    if planned.held:
+        note(f"{planned.held:,} more expired cells are kept, because their rows are held")
+
+
+def _show_outcome(outcome: Outcome, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                **facts(outcome, "erasure", "job_id", "state", "cells", "held", "bytes_before", "bytes_after"),
+                "files": asdict(outcome.sizes.file),
+                "allocated": asdict(outcome.sizes.allocated),
+                "files_measured": outcome.sizes.measured,
+                "rebuilt_shards": outcome.sizes.rebuilt_shards,
+                "shards": outcome.sizes.shards,
+            }
+        )
+        return
+    out().print(
+        f"erasure {outcome.erasure}: {outcome.cells:,} cells erased; bodies of {bytes_text(outcome.bytes_before)} "
+        f"became tombstones of {bytes_text(outcome.bytes_after)}"
+    )
+    if outcome.held:
+        note(f"{outcome.held:,} expired cells were kept, because their rows are held")
+    file = outcome.sizes.file
+    if file.before is not None and file.after is not None:
+        rebuilt = "" if file.rebuilt is None else f", {bytes_text(file.rebuilt)} after a rebuild"
+        statistics = "" if outcome.sizes.measured else " (by InnoDB's statistics)"
+        out().print(f"files: {bytes_text(file.before)} before, {bytes_text(file.after)} after{rebuilt}{statistics}")
+    if outcome.cells and outcome.sizes.rebuilt_shards < outcome.sizes.shards:
+        note("'schemaless rebuild --execute' gives the freed space back to the disk")

@@ -1,0 +1,102 @@
+"""Finds expired cells of a shard, block by block in the order of added_id."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Self
+
+from schemaless.internals import Internals
+from schemaless.policies.retention import Policy
+from schemaless.retention import sql
+
+BLOCK_ROWS: Final = 2_000
+"""Number of rows that are looked at with one statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A policy at a moment.
+
+    Attributes:
+        column_name: the column.
+        before: UTC; cells created at that time or later are kept. None: age keeps none.
+        kept_versions: number of latest versions that are kept. None: their number keeps none.
+    """
+
+    column_name: str
+    before: datetime | None
+    kept_versions: int | None
+
+    @classmethod
+    def of(cls, policy: Policy, now: datetime) -> Self:
+        """Return the rule of a policy at a time, UTC."""
+        before = None if policy.keep_days is None else now - timedelta(policy.keep_days)
+        return cls(policy.column_name, before, policy.keep_versions)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the rule as JSON values."""
+        return {
+            "column": self.column_name,
+            "before": None if self.before is None else self.before.isoformat(),
+            "versions": self.kept_versions,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Restore a rule from ``as_json``."""
+        before = value["before"]
+        return cls(value["column"], None if before is None else datetime.fromisoformat(before), value["versions"])
+
+    def condition(self, database: str) -> bytes:
+        """Return the condition that a cell expires, as SQL."""
+        return sql.expires(
+            database,
+            self.column_name,
+            None if self.before is None else self.before.astimezone(UTC),
+            self.kept_versions,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The expired cells of a range of added_ids.
+
+    Attributes:
+        up_to: last added_id of the range.
+        rows: number of rows looked at, at most.
+        ids: added_ids of expired cells, erased ones included.
+        held: number of expired cells that are kept because their row is held.
+    """
+
+    up_to: int
+    ids: Sequence[int]
+    held: int
+
+
+def blocks(internals: Internals, shard: int, rules: Sequence[Rule], after: int, top: int) -> Iterator[Block]:
+    """Yield the expired cells after an added_id, up to another one.
+
+    A hold that is set while a block is being erased protects the rows from the next block on.
+
+    Raises:
+        ServerError: a server is unreachable or refuses.
+    """
+    database = internals.shards.database(shard)
+    conditions = [rule.condition(database) for rule in rules]
+    while after < top:
+        end = internals.shards.rows(shard, sql.select_block_end(database, after, top, BLOCK_ROWS))[0][0]
+        up_to = top if end is None else int(end)
+        found = internals.shards.rows(shard, sql.select_expired(database, after, up_to, conditions))
+        rows = {int(added_id): bytes(row_key) for added_id, row_key, _ in found}
+        held = {hold.row_key.bytes for hold in internals.holds.of_rows({*rows.values()})}
+        ids = [added_id for added_id, row_key in rows.items() if row_key not in held]
+        yield Block(up_to, ids, len(rows) - len(ids))
+        after = up_to
+
+
+def id_span(internals: Internals, shard: int) -> tuple[int, int]:
+    """Return the lowest and the highest added_id of a shard; 0 and 0 without cells."""
+    low, high = internals.shards.rows(shard, sql.select_id_span(internals.shards.database(shard)))[0]
+    return (0, 0) if high is None else (int(low), int(high))

@@ -1,0 +1,167 @@
+"""The job that erases expired cells: shard by shard, throttled, and safe to kill anywhere.
+
+A run is one entry of the ledger of erasures: its scope is the rules, with the moment that ages count from. So however
+often a run is interrupted, it erases what was expired when it was started. Every erased cell keeps its key as a
+tombstone with the number of the entry: the change feed has no new gap, and the key cannot be written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Unpack
+
+from schemaless.cell import TOMBSTONE_BYTES
+from schemaless.datastore import Datastore
+from schemaless.erase.job import erase_batches
+from schemaless.erasures.ledger import Erasure
+from schemaless.errors import InvalidInput
+from schemaless.internals import internals_of
+from schemaless.jobs.job import Job
+from schemaless.jobs.job_store import JobStore
+from schemaless.jobs.kind import JobKind, JobSpec, RunOptions
+from schemaless.jobs.runner import ShardRun
+from schemaless.jobs.throttle import Thresholds
+from schemaless.migrate.reclaimed import Part, file_sizes, record_sizes
+from schemaless.retention.expired import Rule, blocks, id_span
+from schemaless.retention.plan import server_time
+from schemaless.survey.table_sizes import TableSize, known_table_sizes
+
+REASON: Final = "retention"
+"""Reason code of retention runs in the ledger of erasures."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetainSpec(JobSpec):
+    """Parameters of a retention job.
+
+    Attributes:
+        erasure: number of its entry in the ledger of erasures.
+    """
+
+    erasure: int = 0
+
+    def __post_init__(self) -> None:
+        if self.erasure < 1:
+            raise InvalidInput("a retention job needs the number of an entry in the ledger of erasures")
+
+
+def rules_of(entry: Erasure) -> list[Rule]:
+    """Return the rules of a retention run from its entry in the ledger."""
+    return [Rule.from_json(rule) for rule in entry.scope["rules"]]
+
+
+def work(store: Datastore, run: ShardRun) -> None:
+    """Erase the expired cells of one shard; runs in a worker."""
+    internals = internals_of(store)
+    spec, state = RetainSpec.of(run.job), run.state
+    rules = rules_of(internals.erasures.ledger.entry(spec.erasure))
+    low, high = id_span(internals, state.shard)
+    state.first_id, state.top_id = low, high
+    state.counters["held"] = state.counters.get("held", 0)
+
+    def batches() -> Iterator[tuple[int, Sequence[int]]]:
+        for block in blocks(internals, state.shard, rules, max(state.checkpoint, low - 1), high):
+            state.counters["held"] += block.held
+            yield block.up_to, block.ids
+
+    erase_batches(store, run, spec.erasure, batches())
+    state.bytes_after = TOMBSTONE_BYTES * state.cells
+    run.finish()
+
+
+def _weigh(store: Datastore, shards: Sequence[int]) -> Mapping[int, int]:
+    internals = internals_of(store)
+    sizes: dict[int, int] = {}
+    for node, names in internals.databases_by_node(shards).items():
+        known = known_table_sizes(internals.shards.pool_for(node), list(names))
+        sizes |= {shard: max(1, known.get(name, TableSize(1, 1)).file_bytes) for name, shard in names.items()}
+    return sizes
+
+
+RETAIN: Final = JobKind(
+    "retain",
+    RetainSpec,
+    _weigh,
+    work,
+    before=lambda store, job: record_sizes(store, job, "before"),
+    after=lambda store, job: record_sizes(store, job, "after"),
+)
+
+
+def begin(store: Datastore) -> int | None:
+    """Record a run in the ledger, unless one was interrupted; return its number, or None without policies.
+
+    Raises:
+        ServerError: the catalog's server is unreachable or refuses.
+    """
+    internals = internals_of(store)
+    ledger = internals.erasures.ledger
+    aborted = {RetainSpec.of(job).erasure for job in JobStore(store).jobs("retain") if job.state == "aborted"}
+    for entry in ledger.entries():
+        if entry.kind == "range" and entry.executed_at is None and entry.number not in aborted:
+            return entry.number
+    policies = internals.policies.all()
+    if not policies:
+        return None
+    now = server_time(store)
+    scope: dict[str, Any] = {"rules": [Rule.of(policy, now).as_json() for policy in policies]}
+    return ledger.intend(REASON, kind="range", scope=scope, shards=range(store.shard_count))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a retention run has done so far.
+
+    Attributes:
+        erasure: number of its entry in the ledger of erasures.
+        job_id: number of its job.
+        state: state of the job.
+        cells: number of erased cells.
+        held: number of expired cells that were kept because their rows are held. After an interruption, those of a
+            repeated block count twice.
+        bytes_before: size of the erased bodies.
+        bytes_after: size of their tombstones.
+        sizes: file sizes before and after the run, and after a rebuild.
+    """
+
+    erasure: int
+    job_id: int
+    state: str
+    cells: int
+    held: int
+    bytes_before: int
+    bytes_after: int
+    sizes: Part
+
+
+def run(store: Datastore, erasure: int, *, thresholds: Thresholds | None = None, **how: Unpack[RunOptions]) -> Outcome:
+    """Execute a retention run as a job, or continue it.
+
+    Args:
+        store: the datastore; its account needs the role ``erase``.
+        erasure: result of ``begin``.
+        thresholds: thresholds of a new job.
+        how: see ``RunOptions``.
+
+    Raises:
+        SchemalessError: as ``JobKind.run``.
+    """
+    shards = [each.shard for each in internals_of(store).erasures.ledger.entry(erasure).shards]
+    job = RETAIN.run(store, RetainSpec(erasure, thresholds=thresholds or Thresholds()), shards, **how)
+    return outcome_of(store, job)
+
+
+def outcome_of(store: Datastore, job: Job) -> Outcome:
+    """Return what a retention job has done so far."""
+    states = JobStore(store).shards(job.job_id)
+    return Outcome(
+        RetainSpec.of(job).erasure,
+        job.job_id,
+        job.state,
+        sum(state.cells for state in states),
+        sum(state.counters.get("held", 0) for state in states),
+        sum(state.bytes_before for state in states),
+        sum(state.bytes_after for state in states),
+        file_sizes(store, job),
+    )

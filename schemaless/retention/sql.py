@@ -1,0 +1,69 @@
+"""SQL statements that find expired cells of a shard. None reads a body of a cell that is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from schemaless.wire.sql.parts import LIVE, by_id, cell_table, id_range, moment, numbers, text
+
+SELECT_NOW = b"SELECT CONCAT(UTC_TIMESTAMP(6),'+00:00')"
+
+
+def select_id_span(database: str) -> bytes:
+    """Select the lowest and the highest added_id; NULL without cells."""
+    return b"SELECT MIN(added_id), MAX(added_id) FROM %b" % by_id(database)
+
+
+def select_block_end(database: str, after: int, up_to: int, rows: int) -> bytes:
+    """Select the last added_id of the next rows; NULL if there are none."""
+    return b"SELECT MAX(added_id) FROM (SELECT added_id FROM %b WHERE %b ORDER BY added_id LIMIT %d) block" % (
+        by_id(database),
+        id_range(after, up_to),
+        rows,
+    )
+
+
+def select_expired(database: str, after: int, up_to: int, rules: Iterable[bytes]) -> bytes:
+    """Select added_id, row_key and column_name of the cells of a range that a rule lets expire, erased ones included.
+
+    Args:
+        database: the shard's database.
+        after: added_id before the range.
+        up_to: last added_id of the range.
+        rules: conditions (``expires``), at least one.
+    """
+    return b"SELECT added_id, row_key, column_name FROM %b WHERE %b AND (%b) ORDER BY added_id" % (
+        by_id(database),
+        id_range(after, up_to),
+        b" OR ".join(rules),
+    )
+
+
+def expires(database: str, column_name: str, before: datetime | None, kept_versions: int | None) -> bytes:
+    """Return the condition that a cell of a column expires.
+
+    Args:
+        database: the shard's database.
+        column_name: the column.
+        before: UTC; cells created at that time or later are kept. None: age keeps none.
+        kept_versions: cells with fewer newer versions, erased ones included, are kept. None: this keeps none.
+    """
+    conditions = [b"column_name=%b" % text(column_name)]
+    if before is not None:
+        conditions.append(b"created_at<%b" % moment(before))
+    if kept_versions is not None:
+        conditions.append(
+            b"(SELECT newer.ref_key FROM %b newer FORCE INDEX (cell_key) WHERE newer.row_key=cell.row_key "
+            b"AND newer.column_name=cell.column_name AND newer.ref_key>cell.ref_key "
+            b"ORDER BY newer.ref_key LIMIT 1 OFFSET %d) IS NOT NULL" % (cell_table(database), kept_versions - 1)
+        )
+    return b"(%b)" % b" AND ".join(conditions)
+
+
+def select_sizes(database: str, ids: Iterable[int]) -> bytes:
+    """Select column_name, and number and body bytes of those of these cells that were not erased."""
+    return (
+        b"SELECT column_name, COUNT(*), COALESCE(SUM(LENGTH(body)),0) FROM %b WHERE added_id IN (%b) AND %b "
+        b"GROUP BY column_name" % (by_id(database), numbers(ids), LIVE)
+    )

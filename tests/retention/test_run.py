@@ -1,0 +1,256 @@
+"""Retention runs: what expires is erased, what is kept or held stays, whatever interrupts them."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import schemaless
+from schemaless import CellErased, Datastore, InvalidInput, NewCell, RowHeld
+from schemaless.cell import TOMBSTONE_BYTES, Erased
+from schemaless.erasures.ledger import target
+from schemaless.internals import internals_of
+from schemaless.jobs.job_store import JobStore
+from schemaless.policies.retention import Policy
+from schemaless.retention.job import RETAIN, begin, outcome_of, run
+from schemaless.retention.plan import plan
+
+COLUMNS = ("BASE", "LOG", "STATUS")
+Key = tuple[uuid.UUID, str, int]
+
+
+def fill(store: Datastore, seed: int, rows: int = 25) -> dict[Key, tuple[datetime, Any]]:
+    """Put cells of the last 100 days, up to six versions each; return time and document by key."""
+    draw = random.Random(seed)
+    now = datetime.now(UTC)
+    cells: dict[Key, tuple[datetime, Any]] = {}
+    for number in range(rows):
+        row = uuid.uuid5(uuid.NAMESPACE_OID, f"{seed}/{number}")
+        for column in COLUMNS:
+            ages = sorted((draw.uniform(0, 100) for _ in range(draw.randrange(7))), reverse=True)
+            for version, age in enumerate(ages):
+                # Half a day from any whole number of days, however long the test takes.
+                at = now - timedelta(int(age), hours=12)
+                document = {"number": number, "padding": "x" * draw.choice([1, 300, 9_000])}
+                cells[row, column, version * 2] = at, document
+    keys = list(cells)
+    draw.shuffle(keys)
+    store.put_cells([NewCell(*key, cells[key][1], created_at=cells[key][0]) for key in keys])
+    return cells
+
+
+def expected(cells: dict[Key, tuple[datetime, Any]], policies: list[Policy], held: set[uuid.UUID]) -> set[Key]:
+    """Return the keys of the cells that expire."""
+    now = datetime.now(UTC)
+    found = set()
+    for policy in policies:
+        for (row, column, ref_key), (at, _) in cells.items():
+            if column != policy.column_name or row in held:
+                continue
+            newer = sum(key[:2] == (row, column) and key[2] > ref_key for key in cells)
+            old = policy.keep_days is None or at < now - timedelta(policy.keep_days)
+            superseded = policy.keep_versions is None or newer >= policy.keep_versions
+            if old and superseded:
+                found.add((row, column, ref_key))
+    return found
+
+
+def stored(store: Datastore) -> dict[Key, tuple[int, datetime, Any]]:
+    """Return every cell with its added_id, time and document or erasure, in the order of the feed."""
+    return {
+        (cell.row_key, cell.column_name, cell.ref_key): (cell.added_id, cell.created_at, cell.body)
+        for shard in range(store.shard_count)
+        for cell in store.iter_shard(shard)
+    }
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_erases_what_a_model_lets_expire_and_nothing_else(
+    fresh_store: Datastore, erase_store: Datastore, seed: int
+) -> None:
+    """Random cells, policies and holds: planned and erased as in the model; keys, ids, times and all others stay."""
+    draw = random.Random(seed)
+    cells = fill(fresh_store, seed)
+    before = stored(fresh_store)
+    internals = internals_of(erase_store)
+    policies = [
+        Policy(column, *draw.choice([(draw.randrange(1, 90), None), (None, draw.randrange(1, 4)), (30, 2)]))
+        for column in draw.sample(COLUMNS, 2)
+    ]
+    for policy in policies:
+        internals.policies.set(policy)
+    held = set(draw.sample(sorted({key[0] for key in cells}, key=str), 5))
+    internals.holds.hold(held, "legal", "case-1")
+    wanted = expected(cells, policies, held)
+    planned = plan(erase_store)
+    number = begin(erase_store)
+    assert number is not None
+    outcome = run(erase_store, number)
+
+    after = stored(fresh_store)
+    erased = {key for key, (_, _, body) in after.items() if isinstance(body, Erased)}
+    assert erased == wanted
+    assert {after[key][2].erasure for key in erased} <= {number}
+    assert list(after) == list(before)
+    assert {key: value[:2] for key, value in after.items()} == {key: value[:2] for key, value in before.items()}
+    assert {key: after[key] for key in after.keys() - erased} == {key: before[key] for key in after.keys() - erased}
+    assert {policy.column_name: planned.column(policy.column_name).cells for policy in policies} == {
+        policy.column_name: sum(key[1] == policy.column_name for key in wanted) for policy in policies
+    }
+    assert planned.held == outcome.held == len(expected(cells, policies, set())) - len(wanted)
+    assert outcome.cells == len(wanted)
+    assert outcome.bytes_before == sum(planned.column(policy.column_name).body_bytes for policy in policies)
+    assert outcome.bytes_after == TOMBSTONE_BYTES * len(wanted)
+    assert plan(erase_store).held == planned.held
+    assert {shard.columns == {} for shard in plan(erase_store).shards} == {True}
+
+
+def test_a_run_is_one_entry_of_the_ledger(fresh_store: Datastore, erase_store: Datastore) -> None:
+    """Its scope is the rules with their moment, it holds no keys, and a second run is another entry."""
+    fill(fresh_store, 7)
+    internals_of(erase_store).policies.set(Policy("LOG", 10, 1))
+    first = begin(erase_store)
+    assert begin(erase_store) == first
+    assert first is not None
+    done = run(erase_store, first)
+    ledger = internals_of(erase_store).erasures.ledger
+    entry = ledger.entry(first)
+    assert (entry.kind, entry.reason, entry.cells) == ("range", "retention", done.cells)
+    (rule,) = entry.scope["rules"]
+    assert (rule["column"], rule["versions"]) == ("LOG", 1)
+    assert timedelta(10) < datetime.now(UTC) - datetime.fromisoformat(rule["before"]) < timedelta(11)
+    assert list(ledger.targets(first)) == []
+    assert entry.executed_at is not None
+    second = begin(erase_store)
+    assert second is not None
+    assert second > first
+    assert run(erase_store, second).cells == 0
+
+
+def test_without_policies_nothing_is_begun(erase_store: Datastore) -> None:
+    """No entry in the ledger either."""
+    assert begin(erase_store) is None
+    assert plan(erase_store).shards == []
+    assert internals_of(erase_store).erasures.ledger.entries() == []
+
+
+def test_an_expired_key_cannot_be_written_again(fresh_store: Datastore, erase_store: Datastore) -> None:
+    """Written once holds for ever: the same document and another one are refused; the next version is not."""
+    row, old = uuid.uuid4(), datetime.now(UTC) - timedelta(40)
+    fresh_store.put_cells([NewCell(row, "LOG", 1, {"n": 1}, created_at=old)])
+    internals_of(erase_store).policies.set(Policy("LOG", 30))
+    number = begin(erase_store)
+    assert number is not None
+    run(erase_store, number)
+    assert fresh_store.get_cell_latest(row, "LOG") is None
+    for document in ({"n": 1}, {"n": 2}):
+        with pytest.raises(CellErased) as raised:
+            fresh_store.put_cell(row, "LOG", 1, document)
+        assert raised.value.erasure == number
+    assert fresh_store.put_cell(row, "LOG", 2, {"n": 2}).created
+
+
+def test_an_aborted_run_is_not_continued(fresh_store: Datastore, erase_store: Datastore) -> None:
+    """The next run is a new entry with its own moment, and erases what the aborted one left."""
+    fill(fresh_store, 9)
+    internals_of(erase_store).policies.set(Policy("LOG", 10))
+    first = begin(erase_store)
+    assert first is not None
+    job, new = RETAIN.begin_or_join(erase_store, RETAIN.spec(first))
+    assert new
+    JobStore(erase_store).change_state(job.job_id, ("running",), "aborted", "no")
+    second = begin(erase_store)
+    assert second is not None
+    assert second != first
+    assert run(erase_store, second).cells == plan_cells(fresh_store, second) > 0
+    assert internals_of(erase_store).erasures.ledger.entry(first).executed_at is None
+    assert outcome_of(erase_store, JobStore(erase_store).job(job.job_id)).cells == 0
+
+
+def plan_cells(store: Datastore, number: int) -> int:
+    return sum(isinstance(body, Erased) and body.erasure == number for _, _, body in stored(store).values())
+
+
+def test_a_held_row_is_not_erased_until_it_is_released(
+    fresh_store: Datastore, erase_store: Datastore, new_row: Callable[[], uuid.UUID]
+) -> None:
+    """An erasure of a held row is refused whole, with the holder's name, and nothing is in the ledger."""
+    held, other = new_row(), new_row()
+    for row in (held, other):
+        fresh_store.put_cell(row, "BASE", 1, {"row": str(row)})
+    holds, ledger = internals_of(erase_store).holds, internals_of(erase_store).erasures.ledger
+    holds.hold([held], "legal", "case-4711")
+    with pytest.raises(RowHeld, match=f"row {held} is held by legal"):
+        erase_store.erase(held, reason="gdpr-art-17")
+    with pytest.raises(RowHeld):
+        ledger.intend("gdpr-art-17", [target(other), target(held)])
+    assert ledger.entries() == []
+    assert fresh_store.get_cell(held, "BASE", 1) is not None
+    assert erase_store.erase(other, reason="gdpr-art-17").cells == 1
+    assert holds.release([held], "legal") == 1
+    assert erase_store.erase(held, reason="gdpr-art-17").cells == 1
+
+
+def test_a_row_whose_erasure_is_recorded_cannot_be_held(
+    erase_store: Datastore, new_row: Callable[[], uuid.UUID]
+) -> None:
+    """It may be half erased already; the error names the erasure. Once executed, the row can be held."""
+    row = new_row()
+    ledger, holds = internals_of(erase_store).erasures.ledger, internals_of(erase_store).holds
+    number = ledger.intend("gdpr-art-17", [target(row)])
+    with pytest.raises(InvalidInput, match=f"erasure {number} is in the ledger"):
+        holds.hold([new_row(), row], "legal", "case-1")
+    assert holds.all() == []
+    erase_store.erase(row, reason="gdpr-art-17")
+    ledger.record_shard(number, erase_store.shard_of(row), 0, 0, 0)
+    holds.hold([row], "legal", "case-1")
+    assert len(holds.all()) == 1
+
+
+def test_applications_cannot_set_policies_or_holds(fresh_store: Datastore) -> None:
+    """The role app reads them."""
+    internals = internals_of(fresh_store)
+    assert internals.policies.all() == internals.holds.all() == []
+    with pytest.raises(schemaless.AccessDenied):
+        internals.policies.set(Policy("LOG", 1))
+    with pytest.raises(schemaless.AccessDenied):
+        internals.holds.hold([uuid.uuid4()], "me", "mine")
+
+
+def test_a_run_that_was_killed_is_continued(fresh_store: Datastore, erase_store: Datastore, erase_url: str) -> None:
+    """Kill -9 between shards: the same entry of the ledger is completed, and counts what both runs erased."""
+    cells = fill(fresh_store, 11, rows=40)
+    policy = Policy("LOG", 20)
+    internals_of(erase_store).policies.set(policy)
+    command = [sys.executable, "-m", "schemaless.cli.entry", "retention", "run", "--execute", "--max-mb-per-s", "0.05"]
+    environment = {**os.environ, "SCHEMALESS_URL": erase_url}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not erased_keys(fresh_store):
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    partly = erased_keys(fresh_store)
+    (entry,) = internals_of(erase_store).erasures.ledger.entries()
+    number = begin(erase_store)
+    assert number == entry.number
+    outcome = run(erase_store, number)
+
+    wanted = expected(cells, [policy], set())
+    assert 0 < len(partly) < len(wanted)
+    assert erased_keys(fresh_store) == wanted
+    assert outcome.cells == internals_of(erase_store).erasures.ledger.entry(number).cells == len(wanted)
+    assert outcome.state == "done"
+
+
+def erased_keys(store: Datastore) -> set[Key]:
+    return {key for key, (_, _, body) in stored(store).items() if isinstance(body, Erased)}
