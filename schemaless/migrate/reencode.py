@@ -96,6 +96,114 @@ class _Updated(NamedTuple):
     resent: bool
 
 
+class _Originals:
+    """Archives original bodies, each synced before its UPDATE is sent; does nothing without an archive."""
+
+    def __init__(self, store: Datastore, shard_run: ShardRun, spec: MigrateSpec) -> None:
+        self._store = store
+        self._run = shard_run
+        self._folder = None if spec.archive is None else Path(spec.archive)
+        self._dictionaries = internals_of(store).dictionaries
+        self._archived_dictionaries: set[int] = set()
+        self._writer: ArchiveWriter | None = None
+
+    def append(self, part: Sequence[_Change]) -> None:
+        """Write and sync the originals of some changes."""
+        if self._folder is None:
+            return
+        if self._writer is None:
+            self._writer = ArchiveWriter(
+                self._folder,
+                datastore=self._store.name,
+                shard=self._run.state.shard,
+                shard_count=self._store.shard_count,
+                job_id=self._run.job.job_id,
+                epoch=self._run.state.epoch,
+            )
+        for number in {dictionary_of(change.cell.body) for change in part} - {None} - self._archived_dictionaries:
+            assert number is not None
+            archive_dictionary(self._folder / self._store.name, self._dictionaries.get(number))
+            self._archived_dictionaries.add(number)
+        self._writer.append([archived(change.cell, change.body) for change in part])
+
+    def count(self, tally: ShardTally) -> None:
+        """Write the number of synced originals into a tally."""
+        if self._writer is not None and self._writer.cells:
+            tally.archived[self._writer.path.name] = self._writer.cells
+
+    def close(self) -> None:
+        """Complete the archive file."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if self._writer is not None:
+            self._writer.__exit__(kind, error, trace)
+
+
+class _ReadBack:
+    """Reads back new bodies before each checkpoint, with ``--verify-after``, and compares digests.
+
+    Attributes:
+        verified_to: the checkpoint up to which all new bodies have been verified.
+    """
+
+    def __init__(self, store: Datastore, shard_run: ShardRun, spec: MigrateSpec, rows_per_query: int) -> None:
+        self.verified_to = shard_run.state.checkpoint
+        self._shards = internals_of(store).shards
+        self._run = shard_run
+        self._shard = shard_run.state.shard
+        self._node_type = spec.verify_after
+        self._rows_per_query = rows_per_query
+        self._bodies: dict[int, bytes] = {}
+
+    @property
+    def pending(self) -> bool:
+        """True if new bodies have not been verified."""
+        return bool(self._bodies)
+
+    def add(self, added_id: int, body: bytes) -> None:
+        """Record a new body that was written."""
+        if self._node_type is not None:
+            self._bodies[added_id] = body
+
+    def verify(self) -> None:
+        """Verify the bodies written since the last checkpoint.
+
+        Raises:
+            VerificationFailed: a stored body is not the one that was written.
+        """
+        if self._bodies:
+            expected = {added_id: hashlib.sha256(body).hexdigest() for added_id, body in self._bodies.items()}
+            node = self._node()
+            ids = list(expected)
+            for start_at in range(0, len(ids), self._rows_per_query):
+                part = ids[start_at : start_at + self._rows_per_query]
+                sql = select_digests(self._shards.database(self._shard), part)
+                digests = self._shards.run_on(node, self._shard, lambda connection, sql=sql: connection.rows(sql))  # type: ignore[misc]
+                for added_id, digest in digests:
+                    if digest != expected[int(added_id)]:
+                        raise VerificationFailed(
+                            f"shard {self._shard}, added_id {added_id}: the body stored on {node} is not the one just "
+                            "written; another program changes bodies there, or the server lost a write. The run "
+                            "stopped without changing more cells; find the cause, then run the same command again"
+                        )
+            self._bodies = {}
+        self.verified_to = self._run.state.checkpoint
+
+    def _node(self) -> Node:
+        """Return the server to read back from, after waiting for a replica to catch up."""
+        if self._node_type == "primary":
+            return self._shards.node_of(self._shard)
+        node = self._shards.node_of(self._shard, "replica")
+        position = self._shards.run(self._shard, gtid_position)
+        while not self._shards.run_on(
+            node, self._shard, lambda connection: wait_for_gtid(connection, position, _REPLICA_WAIT_S)
+        ):
+            self._run.gate()
+        return node
+
+
 class _ShardWork:
     """Re-encoding of one shard by one runner.
 
@@ -104,7 +212,6 @@ class _ShardWork:
     """
 
     def __init__(self, store: Datastore, shard_run: ShardRun, bounds: BlockBounds) -> None:
-        self._store = store
         self._bounds = bounds
         self._internals = internals_of(store)
         self._run = shard_run
@@ -116,7 +223,7 @@ class _ShardWork:
             # Check the catalog again now that the job is in it, since 'codec remove' checks for jobs.
             self._internals.dictionaries.for_new_bodies(self._spec.dictionary)
         self._codec = self._spec.codec(self._internals.dictionaries)
-        self._archived_dictionaries: set[int] = set()
+        self._originals = _Originals(store, shard_run, self._spec)
         self._wanted = self._spec.wanted
         self._tally = ShardTally.of(self._state)
         if self._state.message == INTERRUPTED:
@@ -128,14 +235,12 @@ class _ShardWork:
         self._outdated = 0
         self._in_flight: _BlockInFlight | None = None
         self._sender = ThreadPoolExecutor(1, thread_name_prefix=f"shard {self._shard}")
-        self._unverified: dict[int, bytes] = {}
+        self._read_back = _ReadBack(store, shard_run, self._spec, bounds.most_rows)
         full_images = self._spec.full_row_images
         self._log_settings = self._internals.shards.run(
             self._shard, lambda connection: log_settings(connection, full_images=full_images)
         )
-        self._verified_to = self._state.checkpoint
         self._left: list[tuple[StoredCell, str, str]] = []
-        self._writer: ArchiveWriter | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -147,11 +252,10 @@ class _ShardWork:
                 self._settle()
         finally:
             self._sender.shutdown()
-        if self._writer is not None:
-            self._writer.__exit__(kind, error, trace)
-        if self._unverified:
+        self._originals.__exit__(kind, error, trace)
+        if self._read_back.pending:
             # The next runner repeats the blocks that were not verified.
-            self._state.checkpoint = self._verified_to
+            self._state.checkpoint = self._read_back.verified_to
         self._note()
 
     def all_passes(self) -> None:
@@ -163,7 +267,7 @@ class _ShardWork:
                 self._one_pass()
             except Stopped:
                 self._settle()
-                self._verify()
+                self._read_back.verify()
                 raise
             done = self._tally.outdated == self._tally.total().left.total()
             if not self._spec.follow or done:
@@ -172,10 +276,9 @@ class _ShardWork:
             self._run.pause(self._bounds.next_pass_s)
             self._state.pass_number += 1
             self._begin_pass()
-        self._verify()
+        self._read_back.verify()
         self._note()
-        if self._writer is not None:
-            self._writer.close()
+        self._originals.close()
         self._run.finish()
 
     def _begin_pass(self) -> None:
@@ -238,12 +341,11 @@ class _ShardWork:
 
     def _note(self) -> None:
         """Write the counters into the shard's state, including the originals synced to the archive file."""
-        if self._writer is not None and self._writer.cells:
-            self._tally.archived[self._writer.path.name] = self._writer.cells
+        self._originals.count(self._tally)
         self._tally.store(self._state)
 
     def _save(self) -> None:
-        self._verify()
+        self._read_back.verify()
         self._note()
         self._run.checkpoint()
 
@@ -294,7 +396,7 @@ class _ShardWork:
     def _send(self, parts: Sequence[tuple[bytes, Sequence[_Change]]], updated: list[_Updated]) -> None:
         """Send UPDATEs, each after its originals are archived; also called in the sender's thread."""
         for sql, part in parts:
-            self._archive(part)
+            self._originals.append(part)
             began_s = time.monotonic()
             affected, resent = self._update(sql)
             self._update_s = time.monotonic() - began_s
@@ -330,7 +432,10 @@ class _ShardWork:
     def _unreplaced(self, updated: _Updated) -> list[StoredCell]:
         """Count the cells that an UPDATE replaced, and return those that it has to try again."""
         part, affected, resent = updated
-        now = None if affected == len(part) else self._read_again(part)
+        now = None
+        if affected != len(part):
+            ids = [change.cell.added_id for change in part]
+            now = {cell.added_id: cell for cell in self._internals.read_stored(self._shard, ids)}
         pending = []
         for change in part:
             cell = change.cell
@@ -345,8 +450,7 @@ class _ShardWork:
                 tally.bytes_after += len(change.body)
                 if change.keep_reason is not None:
                     tally.kept_as_text[change.keep_reason] += 1
-                if self._spec.verify_after is not None:
-                    self._unverified[cell.added_id] = change.body
+                self._read_back.add(cell.added_id, change.body)
             elif stored is None:
                 self._tally.column(cell.column_name).erased += 1
                 self._outdated -= 1
@@ -370,10 +474,6 @@ class _ShardWork:
 
         return self._internals.shards.run(self._shard, operation, writes=True), attempts > 1
 
-    def _read_again(self, part: Sequence[_Change]) -> dict[int, StoredCell]:
-        ids = [change.cell.added_id for change in part]
-        return {cell.added_id: cell for cell in self._internals.read_stored(self._shard, ids)}
-
     def _statements(self, changes: list[_Change]) -> Iterator[tuple[bytes, Sequence[_Change]]]:
         """Yield UPDATE statements that fit the server's packet limit; leave a body that fits in none."""
 
@@ -392,60 +492,6 @@ class _ShardWork:
 
         most_bytes = self._internals.shards.run(self._shard, lambda connection: connection.max_statement_bytes)
         return split_statements(changes, update, most_bytes, leave)
-
-    def _archive(self, part: Sequence[_Change]) -> None:
-        """Write the originals to the archive, synced before their UPDATE is sent."""
-        if self._spec.archive is None:
-            return
-        if self._writer is None:
-            self._writer = ArchiveWriter(
-                Path(self._spec.archive),
-                datastore=self._store.name,
-                shard=self._shard,
-                shard_count=self._store.shard_count,
-                job_id=self._run.job.job_id,
-                epoch=self._state.epoch,
-            )
-        for number in {dictionary_of(change.cell.body) for change in part} - {None} - self._archived_dictionaries:
-            assert number is not None
-            dictionary = self._internals.dictionaries.get(number)
-            archive_dictionary(Path(self._spec.archive) / self._store.name, dictionary)
-            self._archived_dictionaries.add(number)
-        self._writer.append([archived(change.cell, change.body) for change in part])
-
-    def _verify(self) -> None:
-        """Read back the bodies written since the last checkpoint, and compare digests."""
-        if not self._unverified:
-            self._verified_to = self._state.checkpoint
-            return
-        expected = {added_id: hashlib.sha256(body).hexdigest() for added_id, body in self._unverified.items()}
-        node = self._verification_node()
-        ids = list(expected)
-        rows = self._bounds.most_rows
-        for start_at in range(0, len(ids), rows):
-            sql = select_digests(self._database, ids[start_at : start_at + rows])
-            digests = self._internals.shards.run_on(node, self._shard, lambda connection, sql=sql: connection.rows(sql))  # type: ignore[misc]
-            for added_id, digest in digests:
-                if digest != expected[int(added_id)]:
-                    raise VerificationFailed(
-                        f"shard {self._shard}, added_id {added_id}: the body stored on {node} is not the one just "
-                        "written; another program changes bodies there, or the server lost a write. The run stopped "
-                        "without changing more cells; find the cause, then run the same command again"
-                    )
-        self._unverified = {}
-        self._verified_to = self._state.checkpoint
-
-    def _verification_node(self) -> Node:
-        """Return the server to read back from; wait for a replica to catch up first."""
-        if self._spec.verify_after == "primary":
-            return self._internals.shards.node_of(self._shard)
-        node = self._internals.shards.node_of(self._shard, "replica")
-        position = self._internals.shards.run(self._shard, gtid_position)
-        while not self._internals.shards.run_on(
-            node, self._shard, lambda connection: wait_for_gtid(connection, position, _REPLICA_WAIT_S)
-        ):
-            self._run.gate()
-        return node
 
     def _leave(self, cell: StoredCell, reason: str, message: str) -> None:
         self._left.append((cell, reason, message))
