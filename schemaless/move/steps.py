@@ -42,7 +42,7 @@ from schemaless.schema.creation import create_incoming
 from schemaless.schema.databases import Identity, check_identity, next_id
 from schemaless.schema.engines import engine_named
 from schemaless.schema.sql import select_identity
-from schemaless.topology.model import Cluster
+from schemaless.topology.model import Cluster, Topology
 from schemaless.topology.sql import moving
 from schemaless.wire.connection import Connection
 
@@ -196,7 +196,9 @@ class _ShardMove:
                     self._settled = 0
                 self._create()
                 self._copy(cluster)
-            case False, True, False if aborting or not incoming or not self._has_index_copies(source, target):
+            case False, True, False if (
+                aborting or not incoming or not _has_index_copies(source, target, self._replaced)
+            ):
                 # The source serves the shard again before anything is done on the target.
                 fence.rename_back(self._token)
                 fence.drop_incoming(target)
@@ -221,13 +223,6 @@ class _ShardMove:
                     f"other one (to cell_moved_{self._token} on the first, or to cell_incoming_{self._token} on the "
                     "second), and run the same command again"
                 )
-
-    def _has_index_copies(self, source: Side, target: Side) -> bool:
-        """Whether the target has a complete copy of the index tables; it does not count if a server was replaced."""
-        indexes = index_tables(source.moved)
-        return not indexes or (
-            not self._replaced and indexes == index_tables(target.incoming) and bool(target.saved_locations)
-        )
 
     def _copy_dictionaries(self) -> None:
         dictionary_replicas = self._internals.dictionary_replicas
@@ -255,21 +250,17 @@ class _ShardMove:
             try:
                 # A runner may have died between creating the tables and inserting the identity.
                 if rows or at_target.has_cell:
-                    check_identity(rows, fence.database, fence.target.node, self._identity)
+                    check_identity(rows, fence.database, fence.target.node, _identity(self._topology, self._shard))
             except ShardIdentityMismatch as error:
                 raise MoveRefused(f"shard {self._shard}: {error}") from error
         if self._spec.accounts:
             check_accounts(fence.source, fence.target, fence.database)
 
-    @property
-    def _identity(self) -> Identity:
-        topology = self._topology
-        return Identity(topology.name, self._shard, topology.shard_count, topology.placement)
-
     def _create(self) -> None:
         names = {table: moving.incoming(table, self._token) for table in sql.FENCED}
         engine = engine_named(self._topology.cluster(self._spec.target).engine)
-        create_incoming(self._fence.target, self._fence.database, names, self._identity, engine)
+        identity = _identity(self._topology, self._shard)
+        create_incoming(self._fence.target, self._fence.database, names, identity, engine)
         self._copier = Copier(self._fence.target, self._fence.database, names["cell"])
 
     def _copy(self, cluster: Cluster) -> None:
@@ -301,7 +292,7 @@ class _ShardMove:
             tail = self._copier.copy_tail(self._fence.source, "cell", self._settled)
             self._save()
             short = self._copier.seconds_for(tail.body_bytes) <= _MAX_TAIL_S and tail.ids <= _MAX_TAIL_IDS
-            if short and self._replicas_caught_up(cluster):
+            if short and _caught_up(cluster, self._servers.lags):
                 if self._cut(budget_s):
                     return
                 budget_s = min(2 * budget_s, self._spec.max_pause_s)
@@ -358,10 +349,6 @@ class _ShardMove:
         state.bytes_before += self._copier.body_bytes - state.counters.get("noted_bytes", 0)
         state.counters |= {"noted_cells": self._copier.cells, "noted_bytes": self._copier.body_bytes}
         self._run.checkpoint()
-
-    def _replicas_caught_up(self, cluster: Cluster) -> bool:
-        """Whether the target's replicas were nearly up to date at the last check; clients are about to read them."""
-        return not cluster.replicas or all(lag_s is not None and lag_s < _MAX_LAG_S for lag_s in self._servers.lags)
 
     # The cut
 
@@ -501,6 +488,21 @@ def _fingerprint(cluster: Cluster, connection: Connection) -> str:
     """Return a fingerprint of a cluster's primary, which changes with every failover."""
     server = connection.rows(sql.SELECT_SERVER)[0][0]
     return hashlib.sha256(f"{cluster.epoch} {server}".encode()).hexdigest()[:_FINGERPRINT_DIGITS]
+
+
+def _identity(topology: Topology, shard: int) -> Identity:
+    return Identity(topology.name, shard, topology.shard_count, topology.placement)
+
+
+def _has_index_copies(source: Side, target: Side, replaced: bool) -> bool:
+    """Return whether the target has a complete copy of the index tables; it does not count if a server was replaced."""
+    indexes = index_tables(source.moved)
+    return not indexes or (not replaced and indexes == index_tables(target.incoming) and bool(target.saved_locations))
+
+
+def _caught_up(cluster: Cluster, lags: Sequence[float | None]) -> bool:
+    """Return whether replicas were nearly up to date at the last check; clients are about to read them."""
+    return not cluster.replicas or all(lag_s is not None and lag_s < _MAX_LAG_S for lag_s in lags)
 
 
 def _named(side: Side) -> str:
