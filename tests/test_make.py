@@ -193,6 +193,20 @@ def test_a_second_run_does_nothing(make, project, bin_folder):
     assert make("install").returncode != 0
 
 
+def test_an_environment_of_another_folder_is_not_changed(make, project, bin_folder, tmp_path):
+    """.venv is a symbolic link, as in a second work tree: installing would change what it leads to."""
+    other = tmp_path / "other"
+    (other / "bin").mkdir(parents=True)
+    (project / ".venv").symlink_to(other)
+    write_stub(bin_folder, "python3", "3.11.4")
+    done = make("install")
+
+    assert done.returncode != 0
+    assert ".venv is a symbolic link" in done.stderr
+    assert "(rm .venv)" in done.stderr
+    assert [path.name for path in other.iterdir()] == ["bin"]
+
+
 @pytest.fixture
 def installed(project: Path) -> Path:
     """A project with a native part, in which everything but that is installed; its Python writes down its calls."""

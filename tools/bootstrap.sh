@@ -74,6 +74,12 @@ if [ -f $stamp ] && [ "$(cat $stamp)" = "$wanted" ] && $venv/bin/python -c '' 2>
     fi
 fi
 
+# Making or installing into it would change the environment of another folder.
+if [ -L $venv ]; then
+    fail "$PWD/$venv is a symbolic link, and make would change the environment that it leads to; remove the link" \
+        "(rm $venv) and run it again, to make an environment here"
+fi
+
 if [ -n "${PYTHON:-}" ]; then
     python=$PYTHON
     command -v "$python" >/dev/null 2>&1 || fail "PYTHON=$python: no such program"
