@@ -120,8 +120,6 @@ class TableCheckReport:
 
 @dataclass(frozen=True, slots=True)
 class _CatalogState:
-    """Followers and indexes in the catalog."""
-
     followers: Mapping[str, Setting]
     indexes: Mapping[int, IndexEntry]
 
@@ -249,8 +247,6 @@ class TableCheck:
 
 
 class _ShardCheck:
-    """One check of one shard."""
-
     def __init__(self, catalog: _CatalogState, shard: int, database: str, connection: Connection) -> None:
         self._catalog = catalog
         self._shard = shard

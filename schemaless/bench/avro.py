@@ -127,7 +127,6 @@ _NEVER: Final = object()
 
 
 def _missing(slot: Slot) -> object:
-    """Return the value that represents a missing key."""
     return _NEVER if not slot.absent else _ABSENT if slot.null else None
 
 

@@ -68,8 +68,6 @@ def codec(root: Record) -> tuple[Callable[[JSONDocument], bytes], Callable[[byte
 
 
 class _Library:
-    """Builder, table and number types of the library."""
-
     def __init__(self) -> None:
         self.builder_type = needed("flatbuffers.builder", "flatbuffers").Builder
         self._table = needed("flatbuffers.table", "flatbuffers").Table

@@ -363,7 +363,6 @@ def _build(folder: Path, limit: int | None, seed: int) -> Iterator[Logbook]:
 
 
 def _flight_lines(folder: Path) -> list[str]:
-    """Return the lines of the flights file, header first."""
     with zipfile.ZipFile(folder / _FLIGHTS) as archive:
         return archive.read("flights.csv").decode("utf-8").splitlines()
 

@@ -162,8 +162,6 @@ def element(slot: Slot) -> Scalar | Record:
 
 
 class _Names:
-    """Generates unique type names."""
-
     def __init__(self) -> None:
         self._taken: set[str] = set()
 

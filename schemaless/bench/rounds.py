@@ -82,8 +82,6 @@ class _Tally:
 
 @dataclass(slots=True)
 class _Pair:
-    """State of one combination during the run."""
-
     serializer: Serializer
     compressor: Compressor
     folds: Sequence[Compressor]
@@ -95,8 +93,6 @@ class _Pair:
 
 @dataclass(slots=True)
 class _Entrant:
-    """State of one serializer and its compressors during the run."""
-
     serializer: Serializer
     pairs: list[_Pair]
     tally: _Tally = field(default_factory=_Tally)

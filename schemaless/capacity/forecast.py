@@ -143,7 +143,6 @@ class BackTest:
 
 
 def _binomial(count: int, trials: int, share: float) -> float:
-    """Return the probability of ``count`` or fewer successes."""
     return math.fsum(math.comb(trials, k) * share**k * (1 - share) ** (trials - k) for k in range(count + 1))
 
 
@@ -485,7 +484,6 @@ def _candidates(numbers: Floats) -> list[_Candidate]:
 
 
 def _first_scored(known: Any) -> int:
-    """Return the index of the first day after the burn-in."""
     measured = 0
     for index, is_known in enumerate(known):
         if measured == _BURN_IN_DAYS:

@@ -249,7 +249,6 @@ _AS_STORED: Final = _Line(0.0, 1.0)
 
 
 def _fit(windows: Sample, name: tuple[str, str]) -> _Line | None:
-    """Fit the line to the decoded bodies, each weighted by the number of cells that it represents."""
     sums = [0.0] * 6
     count = 0.0
     for window, figures in zip(windows.windows, windows.figures, strict=True):

@@ -119,7 +119,6 @@ def _of(growth: Iterable[DayIntake], cluster: str, column: str) -> list[DayIntak
 
 
 def _dense(days: Mapping[datetime.date, Day], last: datetime.date) -> tuple[Day, ...]:
-    """Return all days from the first one with cells until ``last``; missing days are 0."""
     first = min((day for day, growth in days.items() if growth.cells), default=None)
     if first is None:
         return ()

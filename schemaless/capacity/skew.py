@@ -200,7 +200,6 @@ def _skew_of(measurement: Measurement) -> Skew:
 
 
 def _merged(moves: Sequence[Move]) -> tuple[Move, ...]:
-    """Merge successive moves of a shard into one."""
     ends: dict[int, Move] = {}
     for move in moves:
         first = ends.get(move.shard)

@@ -366,7 +366,6 @@ class Available(Reader):
 
 
 def _pair(row_key: RowKey, column_name: str) -> tuple[bytes, str]:
-    """Return a validated row_key, as bytes, and column_name."""
     return row_key_bytes(row_key), check_column_name(column_name)
 
 

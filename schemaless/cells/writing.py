@@ -290,7 +290,6 @@ def _same_document(one: EncodedCell, other: EncodedCell) -> bool:
 
 
 def _latest_ref_key(connection: Connection, database: str, pair: tuple[bytes, str]) -> int | None:
-    """Return the highest ref_key of a row and column; None if there is none."""
     prefix = pair[0] + pair[1].encode() + b" "
 
     def check(rows: Rows) -> str | None:
@@ -303,7 +302,6 @@ def _latest_ref_key(connection: Connection, database: str, pair: tuple[bytes, st
 
 
 def _added_id(connection: Connection, database: str, place: Place) -> int | None:
-    """Return a cell's added_id; None if the cell does not exist."""
     rows = connection.rows(select_added_id(database, *place), only_requested([place], PLACE))
     return int(rows[0][0]) if rows else None
 

@@ -39,7 +39,6 @@ class _Variant:
 def _range_option(
     flag: str, parse: Callable[[str], float], metavar: str, help_text: str, **settings: Any
 ) -> Callable[[Any], Any]:
-    """Return an option that takes a value or a range."""
     name = settings.pop("name", flag[2:].replace("-", "_"))
     return click.option(flag, name, type=range_of(parse), metavar=metavar, help=help_text, **settings)
 

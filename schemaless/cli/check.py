@@ -87,7 +87,6 @@ def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_
 
 
 def _print_tables(tables: TableCheckReport) -> None:
-    """Print the number of tables checked, and the tables that the account cannot read."""
     out().print(
         f"tables of {tables.followers:,} followers and {tables.indexes:,} indexes in {tables.shards:,} shards: "
         f"checked {tables.locations:,} locations, {tables.parked_cells:,} parked cells and {tables.index_tables:,} "

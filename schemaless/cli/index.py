@@ -352,7 +352,6 @@ def check(name: str, repair: bool, shards_text: str | None, execute: bool, url: 
 
 
 def _print(entry: IndexEntry, results: list[Found], left: str | None, *, as_json: bool) -> Found:
-    """Print the findings and return the totals of all shards; ``left`` lists the shards not yet checked."""
     total = Found(-1)
     for checked in results:
         for column in _COLUMNS:

@@ -85,8 +85,6 @@ def workers_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Limit(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A number, or "off"."""
-
     name = "number"
 
     def __init__(self, number: type[int | float]) -> None:

@@ -196,7 +196,6 @@ def up(
 
 
 def _echo_command(*parts: str) -> None:
-    """Print a command for a shell, one part a line."""
     click.echo(shown(" \\\n    ".join(parts)))
 
 

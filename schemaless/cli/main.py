@@ -180,7 +180,6 @@ def run(arguments: list[str]) -> int:
 
 
 def _ended_by(problem: BaseException, arguments: list[str]) -> int:
-    """Report why a command ended, and return its exit status."""
     match problem:
         case InvalidInput() | InvalidCell() | UnknownCodec():
             error(str(problem))

@@ -461,7 +461,6 @@ def finalise(
 
 
 def _note_others(job_store: JobStore, job: Job) -> None:
-    """Note other migrations that are done but not finalised."""
     replaced = job_store.with_replacements() - {job.job_id}
     others = [other.job_id for other in job_store.jobs("migrate") if other.state == "done" and other.job_id in replaced]
     if others:

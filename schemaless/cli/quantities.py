@@ -98,7 +98,6 @@ def _split(value: str) -> tuple[float | None, str]:
 
 
 def _whole(text: str, number: float) -> float:
-    """Return a whole number as an int, so that it prints as one."""
     if not math.isfinite(number):
         raise click.BadParameter(f"{text!r} is too large to calculate with")
     return int(number) if number == int(number) else number

@@ -67,7 +67,6 @@ def status(url: str, as_json: bool) -> int:
 
 
 def _print_revisions(states: list[DatabaseState]) -> None:
-    """Print the number of databases per revision, with names of outdated ones."""
     groups: dict[tuple[str, str, bool], list[str]] = {}
     for state in states:
         revision = "not read" if state.error else state.revision or "none"

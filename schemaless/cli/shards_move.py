@@ -43,7 +43,6 @@ _ROWS_SHOWN = 64
 
 
 def _which_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that select the shards and their target."""
     return with_options(
         command,
         click.argument("shards_text", metavar="[SHARDS]", required=False),

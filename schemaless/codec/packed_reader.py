@@ -110,8 +110,6 @@ def traverse(root: Generator[Any, Any, Any]) -> Any:
 
 
 class _Section:
-    """A section of the payload, with a cursor."""
-
     def __init__(self, name: str, content: bytes) -> None:
         self._name = name
         self._content = content

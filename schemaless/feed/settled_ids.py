@@ -132,7 +132,6 @@ class SettledIds:
 
 
 def _after(state: _State, observation: Observation) -> _State:
-    """Return the state after an observation."""
     if not observation.writers:
         return _State(observation.top)
     settled = state.settled

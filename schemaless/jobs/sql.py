@@ -357,7 +357,6 @@ def _held_by(job_id: int, runner_prefix: str) -> bytes:
 
 
 def _prefix_pattern(prefix: str) -> bytes:
-    """Return a LIKE pattern."""
     return text(prefix.replace("\\", "\\\\").replace("%", r"\%").replace("_", r"\_") + "%")
 
 

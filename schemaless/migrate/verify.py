@@ -237,7 +237,6 @@ def verify(
 def _verify_one(
     opening: Opening, shard: int, options: VerifyOptions
 ) -> tuple[VerifyReport, list[Fault]] | SchemalessError:
-    """Verify one shard; runs in a worker."""
     faults: list[Fault] = []
 
     def keep(fault: Fault) -> None:
@@ -307,7 +306,6 @@ class _ShardVerification:
             self._look_up(cells if options.sample is None else _within(cells, sampled))
 
     def _blocks(self, rows: int) -> Iterator[tuple[int, int]]:
-        """Yield the blocks to verify as ``(after, up_to)``."""
         report, sample = self._report, self._options.sample
         blocks: Iterable[tuple[int, int, int]] = self._internals.id_blocks(self._shard, rows)
         if sample is not None:
@@ -382,7 +380,6 @@ class _ShardVerification:
         return None
 
     def _compare(self, node: Node, after: int, up_to: int, on_primary: Mapping[int, StoredDigest]) -> None:
-        """Compare a block with a replica."""
         with self._replica_faults(node) as usable:
             if not usable:
                 return
@@ -437,7 +434,6 @@ class _ShardVerification:
             self._fault(type(error).__name__, None, None, f"replica {error}; the rest was not compared with it")
 
     def _look_up(self, cells: Iterable[ArchivedCell]) -> None:
-        """Compare archived cells with the stored ones."""
         for chunk in in_chunks(cells, _CHUNK_CELLS, _CHUNK_BYTES):
             self._report.archived += len(chunk)
             by_id = stored_digests(self._store, self._shard, (cell.added_id for cell in chunk))

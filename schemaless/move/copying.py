@@ -149,7 +149,6 @@ class Copier:
 
 
 def _parts(rows: Sequence[CellRow], max_rows: int) -> Iterator[Sequence[CellRow]]:
-    """Split rows into parts of one INSERT each."""
     by_id = {row[0]: row for row in rows}
     for ids in _id_parts([(row[0], len(row[4])) for row in rows], max_rows):
         yield [by_id[added_id] for added_id in ids]

@@ -198,7 +198,6 @@ def sizes_of(store: Datastore, shards: Sequence[int]) -> dict[int, TableSize]:
 
 
 def _busy(store: Datastore) -> dict[int, int]:
-    """Return the shards that unfinished jobs still have to process, each with its job's id."""
     job_store = JobStore(store)
     return {
         state.shard: job.job_id

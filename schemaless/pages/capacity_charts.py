@@ -272,7 +272,6 @@ def _bytes(report: CapacityReport) -> Chart | None:
 
 
 def _days_by_codec(report: CapacityReport) -> Chart | None:
-    """Chart the days until full in each codec, with intervals."""
     rows = [
         (scenario.name, scenario.first) for scenario in report.scenarios if scenario.name in ("now", scenario.codec)
     ]
@@ -396,7 +395,6 @@ def _skew(report: CapacityReport) -> Chart | None:
 
 
 def _legend(figure: Any) -> None:
-    """Put a legend below the drawing, in as many columns as fit."""
     handles, names = figure.axes[0].get_legend_handles_labels()
     short = [_short(name) for name in names]
     columns = max(1, min(len(short), _LEGEND_CHARACTERS // (max(map(len, short), default=1) + 6)))
@@ -408,7 +406,6 @@ def _short(name: str) -> str:
 
 
 def _above(axes: Any, text: str, x_share: float, y: float) -> None:
-    """Label a horizontal line at its left end."""
     axes.annotate(
         text,
         (x_share, y),
@@ -422,7 +419,6 @@ def _above(axes: Any, text: str, x_share: float, y: float) -> None:
 
 
 def _beside(axes: Any, text: str, x: float, y: float) -> None:
-    """Label a bar to the right of it."""
     axes.annotate(text, (x, y), xytext=(5, 0), textcoords="offset points", va="center", color=INK, fontsize=10)
 
 

@@ -185,7 +185,6 @@ def allocated(report: CapacityReport, cluster: str, shard: int | None = None) ->
 
 
 def _on_text(level: Level) -> str:
-    """Return the date of the median."""
     assert level.days is not None
     if level.days.high_95 == 0:
         return "already"
@@ -194,7 +193,6 @@ def _on_text(level: Level) -> str:
 
 
 def _range_text(level: Level) -> str:
-    """Return the dates of the 80 % interval."""
     dates = level.on or {}
     low, high = dates.get("low_80"), dates.get("high_80")
     if level.days is not None and level.days.high_95 == 0:
@@ -205,7 +203,6 @@ def _range_text(level: Level) -> str:
 
 
 def _dates_text(level: Level) -> str:
-    """Return the date with its interval, for a sentence."""
     assert level.days is not None
     if level.days.high_95 == 0:
         return "already"

@@ -129,7 +129,6 @@ def _until(connection: Connection, done: Callable[[], bool], waited_for: str) ->
 
 @contextmanager
 def _globals(connection: Connection, values: dict[str, float]) -> Iterator[None]:
-    """Set global variables, and restore them."""
     before = connection.rows(sql.select_globals(tuple(values)))[0]
     connection.execute(sql.set_globals(values))
     try:

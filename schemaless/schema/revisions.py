@@ -124,7 +124,6 @@ def configuration() -> Config:
 
 @cache
 def _chain(branch: Branch) -> list[Script]:
-    """Return a branch's revisions, oldest first."""
     scripts = ScriptDirectory.from_config(configuration()).iterate_revisions(f"{branch}@head", "base")
     return list(scripts)[::-1]
 
@@ -155,7 +154,6 @@ class _Repeatable(Operations):
 
 
 def _record(connection: sqlalchemy.Connection, database: str, old: str | None, new: str) -> None:
-    """Record a finished revision."""
     if old is None:
         _send(connection, CREATE_VERSION_TABLE)
         _send(connection, insert_first_version(database, new))

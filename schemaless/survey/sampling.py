@@ -215,7 +215,6 @@ class Sample:
         return math.fsum(window.weight * value for window, value in zip(self.windows, values, strict=True))
 
     def _half(self, values: Sequence[float]) -> float:
-        """Return half the width of a total's interval."""
         if self.exact or len(values) < 2:
             return 0.0
         tiles = [window.parts * value for window, value in zip(self.windows, values, strict=True)]
@@ -364,7 +363,6 @@ def _layout(
 
 
 def _row_pages(body_bytes: float) -> float:
-    """Return the approximate number of pages of a row with a body of this size."""
     return body_bytes / PAGE_BYTES + (1.0 if body_bytes > PAGE_BYTES / 2 else 0.01)
 
 
@@ -373,8 +371,6 @@ def _id_count(spans: Sequence[Span]) -> int:
 
 
 class _Reader:
-    """Reads the density of added_ids, and the sizes of a few rows."""
-
     def __init__(self, shards: Shards, bounds: Bounds, seed: int, read_from: ReadFrom) -> None:
         self._shards = shards
         self._bounds = bounds

@@ -114,7 +114,6 @@ class Datastores:
         return None
 
     def _restored(self, snapshot: _Snapshot) -> bool:
-        """Restore a datastore's initial state; False if a database is missing or the result differs."""
         initial, existing = {table[:2] for table in snapshot.tables}, self._databases(snapshot.name).keys()
         if not initial <= existing:
             return False
@@ -144,7 +143,6 @@ class Datastores:
         return states
 
     def _databases(self, name: str) -> dict[tuple[NodePool, str], None]:
-        """Return the databases of a datastore in order, with their servers."""
         return dict.fromkeys((pool, database) for pool in self._pools for database in databases_like(pool, name))
 
     def _drop(self, name: str) -> None:

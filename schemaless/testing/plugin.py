@@ -136,7 +136,6 @@ def _failing_in_one_line(what: str) -> Iterator[None]:
 
 
 def _setting(config: pytest.Config, name: str) -> Any:
-    """Return a setting from the command line, else from the configuration file, else its default."""
     given = config.getoption(f"schemaless_{name}")
     return config.getini(f"schemaless_{name}") if given is None else given
 

@@ -147,8 +147,6 @@ def _bad_toml(path: Path, problem: str) -> InvalidInput:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A configuration file during validation."""
-
     path: Path
     text: str = field(repr=False)
     mode: int

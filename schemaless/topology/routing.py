@@ -246,7 +246,6 @@ class CatalogReader:
         return list(dict.fromkeys([self.home, *(node.having("primary") for node in others), *self._named]))
 
     def _home_in(self, topology: Topology, node: Node) -> Node:
-        """Return the catalog's primary according to a topology."""
         for cluster in topology.clusters:
             if any(member.having("primary") == node for member in cluster.nodes):
                 return cluster.primary

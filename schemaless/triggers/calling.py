@@ -189,7 +189,6 @@ class Calls:
         lease.defer(seconds, _first_line(error))
 
     def _park(self, context: HandlerContext, lease: LeaseState, cell: StoredCell, attempts: int, error: str) -> bool:
-        """Park a cell, or stop the shard before it if too many cells are parked."""
         if lease.parked >= self._trigger.parked_limit:
             context.rows.stop(lease.move, error)
             context.recorded(lease)

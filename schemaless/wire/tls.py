@@ -124,7 +124,6 @@ def tls_of(options: Mapping[str, str], source: str) -> TLS:
 
 
 def _mode(options: Mapping[str, str], source: str) -> str | None:
-    """Return the value of ``ssl_mode``, or the mode that the other options imply."""
     given = options.get("ssl_mode")
     mode = None if given is None else given.lower()
     if mode is not None and mode not in MODES:

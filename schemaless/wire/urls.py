@@ -175,7 +175,6 @@ def _parsed(text: str, several: bool) -> ServerURL:
 
 
 def _each_host(text: str) -> list[str]:
-    """Split a URL that names several hosts into one URL per host."""
     scheme, mark, rest = text.partition("://")
     end = next((position for position, character in enumerate(rest) if character in "/?"), len(rest))
     account, at, hosts = rest[:end].rpartition("@")
@@ -183,7 +182,6 @@ def _each_host(text: str) -> list[str]:
 
 
 def _authority(node: Node) -> str:
-    """Return ``host:port``, with brackets around an IPv6 address."""
     host = f"[{node.host}]" if ":" in str(node.host) else node.host
     return f"{host}:{node.port}"
 
@@ -243,7 +241,6 @@ def _option_file(query: Mapping[str, str]) -> tuple[dict[str, str], dict[str, st
 
 
 def _node(url: URLText, socket: str | None, file: Mapping[str, str]) -> Node:
-    """Return the server of the URL, with missing parts from the option file."""
     host, port = url.host or None, url.port
     if socket is None and host is None:
         # Like the mysql client, use the socket for localhost if there is one.
