@@ -45,7 +45,7 @@ class Growth:
         if self.share_per_year <= -1:
             raise InvalidInput(f"share_per_year must be above -1 (0.5 is 50 % more), got {self.share_per_year}")
         if self.kind not in ("linear", "compound"):
-            raise InvalidInput(f"growth is linear or compound, got {self.kind!r}")
+            raise InvalidInput(f"growth must be linear or compound, got {self.kind!r}")
         if self.first_weekday not in range(7):
             raise InvalidInput(f"first_weekday must be 0 (Monday) to 6, got {self.first_weekday}")
         if self.weekdays is None:

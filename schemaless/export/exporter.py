@@ -69,7 +69,7 @@ class Pace:
 
 
 class _End(NamedTuple):
-    """Where the read of a file's cells ended, and whether that is the end of the feed."""
+    """Location at which reading a file's cells ended, and whether that is the end of the feed."""
 
     location: int
     is_end: bool

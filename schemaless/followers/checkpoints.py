@@ -35,7 +35,7 @@ class Checkpoints:
     Attributes:
         pending: number of cells handled since the last checkpoint.
         written_s: start of the last checkpoint, on the monotonic clock.
-        in_background: let calls go on while a checkpoint is written.
+        in_background: allow calls while a checkpoint is written.
         slot: where checkpoints are written.
 
     Args:

@@ -143,7 +143,7 @@ class Worker:
                     self.discovery.notifier.close()
 
     def turn(self) -> None:
-        """Learn of new cells where that is due, and handle them."""
+        """Poll for new cells if that is due, and handle them."""
         view = self.membership.view
         if view is None:
             return

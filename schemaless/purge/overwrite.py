@@ -60,7 +60,7 @@ def purge_files(
     *,
     listener: Listener = ignore_events,
 ) -> None:
-    """Make a primary and its replicas overwrite what their files hold of replaced rows.
+    """Overwrite the remains of replaced rows in the files of a primary and its replicas.
 
     All binary logs but the current one are deleted, so a replica that is down will not be able to catch up. Deleted
     files and trimmed ones belong to the file system afterwards, which may keep their blocks.
@@ -73,7 +73,7 @@ def purge_files(
 
     Raises:
         ServerTimeout: a step did not end within ``WAIT_S``: an open transaction keeps undo logs, or a replica lags.
-        ServerError: a server is unreachable, or refuses since the account is no administrator's.
+        ServerError: a server is unreachable, or rejects the account, which is not an administrator's.
     """
     servers = [primary, *replicas]
 

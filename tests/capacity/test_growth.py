@@ -213,7 +213,7 @@ def test_each_input_made_worse_fills_the_disks_no_later(name, worse, plan):
     [
         ({"share_per_year": -1}, "share_per_year must be above -1"),
         ({"share_per_year": math.nan}, "share_per_year must be finite, got nan"),
-        ({"kind": "explosive"}, "growth is linear or compound, got 'explosive'"),
+        ({"kind": "explosive"}, "growth must be linear or compound, got 'explosive'"),
         ({"weekdays": (1, 2, 3)}, "weekdays must be 7 numbers of 0 or more, Monday first, not all 0; got 3: 1, 2, 3"),
         ({"weekdays": (0,) * 7}, "not all 0; got 7: 0, 0"),
         ({"weekdays": (-1, *(1,) * 6)}, "of 0 or more"),
