@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
@@ -28,6 +29,7 @@ class EventLoop:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._bridge = bridge.Bridge()
         _runtimes.add(self)
 
     async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -38,7 +40,7 @@ class EventLoop:
         """
         if asyncio.get_running_loop() is not self._loop:
             self._bind(asyncio.get_running_loop())
-        return await bridge.run(function, *args, **kwargs)
+        return await self._bridge.run(partial(function, *args, **kwargs))
 
     def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is not None:
@@ -51,6 +53,7 @@ class EventLoop:
     def forget_after_fork(self) -> None:
         """Let a forked child use the datastore in an event loop of its own."""
         self._loop = None
+        self._bridge = bridge.Bridge()
 
     def sleep(self, seconds: float) -> None:
         """Suspend the task."""

@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import schemaless
 import schemaless.aio
 from schemaless import InvalidInput, NewCell, ServerTimeout, ServerUnavailable, WrongEventLoop, telemetry
-from schemaless.aio.bridge import wait
+from schemaless.aio.bridge import Bridge, wait
 from schemaless.aio.slots import AsyncSlots
 from schemaless.cells.column_codecs import ColumnSetting, set_column
 from schemaless.cells.dictionary_replicas import DictionaryReplica
@@ -212,7 +212,7 @@ def test_a_slot_goes_to_the_longest_waiter_and_back_if_that_is_cancelled() -> No
         slots, order = AsyncSlots(1), []
 
         async def use(name: str, held: list[Slot]) -> None:
-            assert await schemaless.aio.bridge.run(slots.take, held, 10)
+            assert await Bridge().run(lambda: slots.take(held, 10))
             order.append(name)
 
         first: list[Slot] = []
