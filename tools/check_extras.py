@@ -39,7 +39,6 @@ NATIVE = (
 CHECKS: dict[str, list[str]] = {
     # Extra: arguments of the interpreter, or of the command where the extra brings it.
     "": [f"-c {NO_CLI!r}", "-c 'import schemaless as s; [getattr(s, name) for name in s.__all__]'"],
-    "async": ["-c 'import schemaless.aio'"],
     "cli": ["schemaless --version", "schemaless " + MODEL, "schemaless config show", "schemaless man"],
     "fast": ["-c 'from schemaless.codec.engine import ENGINE; print(ENGINE); assert ENGINE'"],
     "async": ["-c 'import greenlet, schemaless.aio; schemaless.aio.connect'"],

@@ -7,7 +7,10 @@ point, inside the synchronous code, like an exception of a signal handler.
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
+from time import monotonic
 from typing import Any, Final, ParamSpec, TypeVar
 
 try:
@@ -20,6 +23,9 @@ T = TypeVar("T")
 
 _MAX_IDLE: Final = 32
 """Number of greenlets that are kept; more calls at a time use greenlets of their own."""
+
+_TURN_S: Final = 0.001
+"""Time that calls may take before the loop turns, in seconds; one call may take longer."""
 
 _DONE: Final = object()
 
@@ -35,9 +41,11 @@ class _Worker(greenlet):  # type: ignore[misc]
     """Greenlet that runs one call after the other: starting one costs six times as much as a call's other overhead.
 
     Attributes:
+        bridge: runs the calls.
         outcome: result of the last call, or its ``_Failure``.
     """
 
+    bridge: Bridge
     outcome: Any = None
 
     def run(self, call: Callable[[], Any]) -> None:
@@ -55,26 +63,36 @@ class _Worker(greenlet):  # type: ignore[misc]
 
 
 class Bridge:
-    """Runs calls in greenlets of one thread."""
+    """Runs calls in greenlets of one thread.
+
+    When calls have run for a while without a turn of the event loop, the others wait for their turn, so that timers and
+    other tasks are not late: many replies may arrive at the same time.
+    """
 
     def __init__(self) -> None:
         self._idle: list[_Worker] = []
+        self._spent_s = 0.0
+        self._slices = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def run(self, call: Callable[[], T]) -> T:
         """Run a function in a greenlet, where it may call ``wait``."""
+        if self.is_due:
+            await self.turn()
         current = getcurrent()
         worker = self._idle.pop() if self._idle else _Worker()
+        worker.bridge = self
         worker.parent = current
         # Shared with the task, so that context variables such as OpenTelemetry's current span are the task's.
         worker.gr_context = current.gr_context
-        awaited = worker.switch(call)
+        awaited = self._switch(worker, call)
         while awaited is not _DONE:
             try:
                 value = await awaited
             except BaseException as error:  # noqa: BLE001 - raised where the greenlet waits
                 awaited = worker.throw(error)
             else:
-                awaited = worker.switch(value)
+                awaited = self._switch(worker, value)
         outcome: T | _Failure = worker.outcome
         worker.outcome = worker.gr_context = None
         if len(self._idle) < _MAX_IDLE:
@@ -86,6 +104,48 @@ class Bridge:
                 # The error's traceback refers to this frame.
                 del outcome
         return outcome  # type: ignore[return-value]
+
+    def _switch(self, worker: _Worker, value: Any) -> Any:
+        began_s = monotonic()
+        awaited = worker.switch(value)
+        self._spent_s += monotonic() - began_s
+        self._slices += 1
+        return awaited
+
+    @property
+    def is_due(self) -> bool:
+        """True if the loop should turn before another call runs."""
+        return self._spent_s > _TURN_S or bool(self._waiting)
+
+    def turn(self) -> asyncio.Future[None]:
+        """Return a future that is done in one of the next turns of the loop: as many in each as take ``_TURN_S``."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        if not self._waiting:
+            loop.call_soon(self._next_turn, loop)
+        self._waiting.append(future)
+        return future
+
+    def turned(self) -> None:
+        """Called when the loop has turned."""
+        self._spent_s, self._slices = 0.0, 0
+
+    def _next_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        count = max(1, int(_TURN_S * self._slices / self._spent_s)) if self._spent_s else 1
+        for _ in range(min(count, len(self._waiting))):
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+        self.turned()
+        if self._waiting:
+            loop.call_soon(self._next_turn, loop)
+
+
+def pause() -> None:
+    """Let the loop turn, if calls have run for long."""
+    bridge = getcurrent().bridge
+    if bridge.is_due:
+        wait(bridge.turn())
 
 
 def wait(awaitable: Awaitable[T]) -> T:

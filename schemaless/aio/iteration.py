@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final, Generic, TypeVar
 
@@ -11,8 +9,6 @@ from schemaless.aio.runtime import EventLoop
 
 T = TypeVar("T")
 
-_TURN_S: Final = 0.001
-"""Time after which an iteration lets other tasks run, in seconds."""
 _END: Final[Any] = object()
 
 
@@ -26,16 +22,11 @@ class SteppedIterator(AsyncIterator[T], Generic[T]):
     def __init__(self, runtime: EventLoop, items: Iterator[T]) -> None:
         self._runtime = runtime
         self._items = items
-        self._turn_ends_s = 0.0
         self._broken: str | None = None
 
     async def __anext__(self) -> T:
         if self._broken is not None:
             raise RuntimeError(self._broken)
-        if time.monotonic() >= self._turn_ends_s:
-            # Items of a page that has been fetched arrive without waiting.
-            await asyncio.sleep(0)
-            self._turn_ends_s = time.monotonic() + _TURN_S
         try:
             item = await self._runtime.run(next, self._items, _END)
         except BaseException as error:

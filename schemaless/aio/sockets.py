@@ -15,7 +15,9 @@ import ssl
 import time
 from typing import Any, Final
 
-from schemaless.aio.bridge import wait
+from greenlet import getcurrent
+
+from schemaless.aio.bridge import Bridge, pause, wait
 from schemaless.wire.sockets import TLSWire, Wire
 
 _BLOCKED: Final = (BlockingIOError, ssl.SSLWantReadError)
@@ -32,6 +34,7 @@ class _Suspending:
     """The loop that the socket is registered with for reading."""
     _waiter: asyncio.Future[Any] | None = None
     _target: Any = None
+    _bridge: Bridge | None = None
     _unread = 0
     _has_sent = False
     """True from a statement until its reply is awaited."""
@@ -127,6 +130,7 @@ class _Suspending:
             self._loop = loop
         self._unread = 0
         self._target = buffer
+        self._bridge = getcurrent().bridge
         return self._wait(loop)  # type: ignore[no-any-return]
 
     def _wait_writable(self) -> None:
@@ -154,10 +158,13 @@ class _Suspending:
         if isinstance(outcome, Exception):
             # Raised here rather than by the future, so that the traceback has frames of this package only.
             raise outcome
+        pause()
         return outcome
 
     def _on_readable(self) -> None:
         waiter, target = self._waiter, self._target
+        if self._bridge is not None:
+            self._bridge.turned()
         if waiter is None or waiter.done():
             if self._unread >= _MAX_UNREAD:
                 # The server closed an idle connection, or its reply is read later.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -110,17 +110,18 @@ async def _nothing() -> None:
     pass
 
 
-def cases(store: AsyncDatastore, rows: list[uuid.UUID], index: Any = None) -> list[Callable[[], Case]]:
+def reads(name: str, call: Callable[[], Coroutine[Any, Any, Any]]) -> Callable[[], Case]:
+    """Return a maker of a case that leaves nothing to settle."""
+    return lambda: Case(name, call, _nothing)
+
+
+def cases(store: AsyncDatastore, rows: list[uuid.UUID]) -> list[Callable[[], Case]]:
     """Return makers of one case for each method that contacts servers; each call of a maker writes to rows of its own.
 
     Args:
         store: the datastore.
         rows: rows with the cell BASE 1.
-        index: an index whose shard field is BASE.client, if there is one.
     """
-
-    def reads(name: str, call: Callable[[], Coroutine[Any, Any, Any]]) -> Callable[[], Case]:
-        return lambda: Case(name, call, _nothing)
 
     def put_cell() -> Case:
         key, body = (new_row(), "BASE", 1), {"text": "x" * 3000}
@@ -168,7 +169,7 @@ def cases(store: AsyncDatastore, rows: list[uuid.UUID], index: Any = None) -> li
 
         return Case("append_cell", lambda: store.append_cell(row, "LOG", {"n": 1}), settle)
 
-    found = [
+    return [
         put_cell,
         batch("put_cells"),
         batch("put_stored_cells"),
@@ -184,12 +185,6 @@ def cases(store: AsyncDatastore, rows: list[uuid.UUID], index: Any = None) -> li
         reads("end_of_shard", lambda: store.end_of_shard(0)),
         reads("scan_shard", lambda: drain(store.scan_shard(0))),
     ]
-    if index is not None:
-        found += [
-            reads("query", lambda: index.query(client=uuid.UUID(int=1))),
-            reads("wait", lambda: index.wait(rows[0])),
-        ]
-    return found
 
 
 def check_pools(store: AsyncDatastore) -> None:
@@ -206,3 +201,38 @@ async def check_reads(store: AsyncDatastore, rows: list[uuid.UUID]) -> None:
     """Check that each connection that is kept gives each caller its own reply."""
     cells = await asyncio.gather(*(store.get_cell(row, "BASE", 1) for row in rows))
     assert [cell.row_key if cell else None for cell in cells] == rows
+
+
+async def at_every_await(
+    store: AsyncDatastore, makers: Sequence[Callable[[], Case]], rows: list[uuid.UUID], *, cold: bool
+) -> int:
+    """Cancel each call at each of its awaits, at once and late, and check after each.
+
+    Args:
+        store: the datastore.
+        makers: make the calls.
+        rows: rows with the cell BASE 1.
+        cold: close all connections before each call.
+
+    Returns:
+        The number of calls that were cancelled.
+    """
+    count = 0
+    for make in makers:
+        if cold:
+            await store.close()
+        whole = make()
+        awaits = await awaits_of(whole.call())
+        assert awaits, f"{whole.name} never waited"
+        for at in range(1, awaits + 1):
+            for late in (False, True):
+                if cold:
+                    await store.close()
+                case = make()
+                count += await cancelled_at(case.call(), at, late=late)
+                check_pools(store)
+                await case.settle()
+                check_pools(store)
+        await check_reads(store, rows)
+        check_pools(store)
+    return count

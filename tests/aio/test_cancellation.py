@@ -16,7 +16,7 @@ from schemaless import NewCell
 from schemaless.aio import AsyncDatastore
 from schemaless.local.description import LocalServer
 from tests.accounts import connect, run
-from tests.aio.cancelling import awaits_of, cancelled_at, cases, check_pools, check_reads
+from tests.aio.cancelling import at_every_await, cases
 from tests.aio.random_cancelling import Run, connections_of
 from tests.aio.slow_proxy import SlowProxy, slow_proxy
 from tests.loopback import Loopback
@@ -62,29 +62,6 @@ async def filled(url: str, **options: int) -> AsyncDatastore:
     return store
 
 
-async def at_every_await(store: AsyncDatastore, *, cold: bool, every: int = 1) -> int:
-    """Cancel each call at every n-th of its awaits, and check after each; return the number of cancellations."""
-    count = 0
-    for make in cases(store, ROWS):
-        if cold:
-            await store.close()
-        whole = make()
-        awaits = await awaits_of(whole.call())
-        assert awaits, f"{whole.name} never waited"
-        for at in range(1, awaits + 1, every):
-            for late in (False, True):
-                if cold:
-                    await store.close()
-                case = make()
-                count += await cancelled_at(case.call(), at, late=late)
-                check_pools(store)
-                await case.settle()
-                check_pools(store)
-        await check_reads(store, ROWS)
-        check_pools(store)
-    return count
-
-
 def test_cancelled_anywhere_a_call_leaves_nothing_behind(slow: Slow) -> None:
     """Each call, at each await, when it begins to wait and when its reply is there; on open connections."""
     url, proxy = slow
@@ -92,8 +69,8 @@ def test_cancelled_anywhere_a_call_leaves_nothing_behind(slow: Slow) -> None:
     async def main() -> None:
         async with await filled(url) as store:
             proxy.slow = True
-            count = await at_every_await(store, cold=False)
-            assert count > 50
+            count = await at_every_await(store, cases(store, ROWS), ROWS, cold=False)
+            assert count > 28
 
     asyncio.run(main())
 
@@ -104,7 +81,7 @@ def test_cancelled_while_connecting_a_call_leaves_nothing_behind(slow: Slow) -> 
 
     async def main() -> None:
         async with await filled(url) as store:
-            count = await at_every_await(store, cold=True, every=1)
+            count = await at_every_await(store, cases(store, ROWS), ROWS, cold=True)
             assert count > 40
 
     asyncio.run(main())
