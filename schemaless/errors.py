@@ -184,10 +184,10 @@ class BatchError(SchemalessError):
             f"{len(not_written)} of {len(written) + len(not_written)} cells were not written "
             f"({len(causes)} of the batch's shards failed); shard {first_shard}: {causes[first_shard]}"
         )
-        self.written = list(written)
-        self.not_written = list(not_written)
-        self.causes = dict(causes)
-        self.retryable = all(cause.retryable for cause in causes.values())
+        self.written: list[Put] = list(written)
+        self.not_written: list[CellKey] = list(not_written)
+        self.causes: dict[int, SchemalessError] = dict(causes)
+        self.retryable: bool = all(cause.retryable for cause in causes.values())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.written, self.not_written, self.causes)
@@ -434,7 +434,7 @@ class OutcomeUnknown(ServerError):
         retry_after_s: as in ``ServerUnavailable``.
     """
 
-    retryable = True
+    retryable: bool = True
     retry_after_s: float | None = None
 
     def __init__(

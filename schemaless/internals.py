@@ -25,6 +25,7 @@ from schemaless.followers.access import DatastoreAccess, StoredFeed
 from schemaless.indexes.registry import Registry
 from schemaless.indexes.row_fetch import RowReader
 from schemaless.keys import check_column_name
+from schemaless.policies.holds import Holds
 from schemaless.policies.retention import Policies
 from schemaless.topology.model import Topology, check_shard
 from schemaless.topology.shards import Shards
@@ -73,17 +74,17 @@ class Internals:
         self.url = url
         self.limits = limits
         self.shards = shards
-        self.dictionaries = StoredDictionaries(lambda: self.dictionary_replicas, shards.runtime)
-        self.columns = ColumnCodecs(self._read_settings, self.dictionaries, columns)
-        self.reader = Reader(shards, limits, self.dictionaries)
-        self.rows = RowReader(shards, self.reader, Reader(shards, limits, self.dictionaries.in_memory))
-        self.cells = Cells(shards, self.reader)
-        self.changes = Changes(shards)
-        self.registry = Registry(lambda: self.catalog, shards.topology.name)
+        self.dictionaries: StoredDictionaries = StoredDictionaries(lambda: self.dictionary_replicas, shards.runtime)
+        self.columns: ColumnCodecs = ColumnCodecs(self._read_settings, self.dictionaries, columns)
+        self.reader: Reader = Reader(shards, limits, self.dictionaries)
+        self.rows: RowReader = RowReader(shards, self.reader, Reader(shards, limits, self.dictionaries.in_memory))
+        self.cells: Cells = Cells(shards, self.reader)
+        self.changes: Changes = Changes(shards)
+        self.registry: Registry = Registry(lambda: self.catalog, shards.topology.name)
         shards.router.known_tables = self.registry.expects
-        self.erasures = Erasures(shards, self.reader, self.registry, lambda: self.catalog)
-        self.policies = Policies(lambda: self.catalog, shards.topology.name)
-        self.holds = self.erasures.ledger.holds
+        self.erasures: Erasures = Erasures(shards, self.reader, self.registry, lambda: self.catalog)
+        self.policies: Policies = Policies(lambda: self.catalog, shards.topology.name)
+        self.holds: Holds = self.erasures.ledger.holds
 
     @property
     def topology(self) -> Topology:

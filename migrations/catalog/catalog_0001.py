@@ -10,7 +10,7 @@ from sqlalchemy.dialects import mysql
 
 revision = "catalog_0001"
 down_revision = None
-branch_labels = ("catalog",)
+branch_labels: tuple[str, ...] = ("catalog",)
 depends_on = None
 
 

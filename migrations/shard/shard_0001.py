@@ -10,7 +10,7 @@ from sqlalchemy.dialects import mysql
 
 revision = "shard_0001"
 down_revision = None
-branch_labels = ("shard",)
+branch_labels: tuple[str, ...] = ("shard",)
 depends_on = None
 
 

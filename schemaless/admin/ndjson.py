@@ -115,8 +115,8 @@ class LineDamaged(CorruptBody):
 
     def __init__(self, damage: CorruptBody, where: str) -> None:
         super().__init__(damage.message)
-        self.key = damage.key
-        self.shard = damage.shard
+        self.key: CellKey | None = damage.key
+        self.shard: int | None = damage.shard
         self.damage = damage
         self.where = where
 

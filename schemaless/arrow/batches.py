@@ -84,7 +84,7 @@ class Batches:
     """
 
     def __init__(self, columns: Sequence[TypedColumn], decode: Decode, *, keep_corrupt: bool = False) -> None:
-        self.schema = arrow_schema(columns)
+        self.schema: Any = arrow_schema(columns)
         self._pa = load()
         self._columns = columns
         self._decode = decode

@@ -41,9 +41,9 @@ class Shape:
 
     def __init__(self) -> None:
         self.kinds: Counter[str] = Counter()
-        self.lowest = 0
-        self.highest = 0
-        self.empty_lists = 0
+        self.lowest: int = 0
+        self.highest: int = 0
+        self.empty_lists: int = 0
         self.items: Shape | None = None
         self.fields: dict[str, Shape] = {}
         self._sequences: Counter[tuple[str, ...]] = Counter()

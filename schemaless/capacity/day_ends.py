@@ -148,9 +148,9 @@ class DenseIds:
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self._spans = sorted(spans)
-        self.shard = self._spans[0].shard
+        self.shard: int = self._spans[0].shard
         self._starts = [0, *accumulate(span.high - span.low + 1 for span in self._spans)]
-        self.count = self._starts[-1]
+        self.count: int = self._starts[-1]
 
     def id_at(self, place: int) -> int:
         """Return the added_id at ``place``."""

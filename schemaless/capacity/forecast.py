@@ -373,7 +373,11 @@ class _Candidate(NamedTuple):
 
 def _sum_of_futures(parts: Sequence[History], horizon_days: int, seed: int) -> _Futures:
     """Simulate each part by itself, and add up their futures."""
-    import numpy
+    try:
+        import numpy
+        import statsmodels  # noqa: F401 - the package that is missing if the extra is not installed
+    except ImportError:
+        raise InvalidInput("forecasts need the extra 'report': pip install 'schemaless-store[report]'") from None
 
     if len(parts) == 1:
         return _futures(_dense(parts[0]), horizon_days, seed)
@@ -397,11 +401,7 @@ def _sum_of_futures(parts: Sequence[History], horizon_days: int, seed: int) -> _
 
 
 def _futures(values: list[float], horizon_days: int, seed: int) -> _Futures:
-    try:
-        import numpy
-        import statsmodels  # noqa: F401 - the package that is missing if the extra is not installed
-    except ImportError:
-        raise InvalidInput("forecasts need the extra 'report': pip install 'schemaless-store[report]'") from None
+    import numpy
 
     numbers = numpy.asarray(values)
     mean = float(numpy.nanmean(numbers))

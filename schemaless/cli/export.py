@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -41,7 +41,7 @@ from schemaless.terminal.progress import duration
 _SHARDS_SHOWN = 16
 _SKIPPED_SHOWN = 16
 
-name_option = click.option("--name", default=DEFAULT_NAME, metavar="NAME", help="Name of the export.")
+name_option: Final = click.option("--name", default=DEFAULT_NAME, metavar="NAME", help="Name of the export.")
 
 
 @click.group()

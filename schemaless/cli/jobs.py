@@ -62,7 +62,7 @@ def job_option(help_text: str) -> Callable[[Any], Any]:
     return click.option("--job", "job_id", type=CatalogId(), metavar="N", help=help_text)
 
 
-workers_option = click.option(
+workers_option: Final = click.option(
     "--workers",
     type=click.IntRange(1, MOST_WORKERS),
     default=1,

@@ -46,7 +46,7 @@ def local() -> None:
 
 DEFAULT_FOLDER: Final = ".schemaless/local"
 
-folder_option = click.option(
+folder_option: Final = click.option(
     "--folder",
     type=click.Path(path_type=Path),
     envvar="SCHEMALESS_LOCAL",

@@ -45,7 +45,7 @@ def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -
         return []
 
 
-engine_option = click.option(
+engine_option: Final = click.option(
     "--engine",
     type=click.Choice(list(ENGINES)),
     default=INNODB.name,
@@ -71,12 +71,12 @@ def datastore_option(*, required: bool = True) -> Callable[[Any], Any]:
     )
 
 
-url_option = datastore_option()
+url_option: Final = datastore_option()
 
 
 _MOST_DIGITS: Final = 20
 
-shards_option = click.option(
+shards_option: Final = click.option(
     "--shards", "shards_text", metavar="LIST", help="Only these shards, such as 0-3,8.  [default: all]"
 )
 
@@ -88,7 +88,7 @@ def with_options(command: Callable[..., Any], *options: Callable[[Any], Any]) ->
     return command
 
 
-execute_option = click.option(
+execute_option: Final = click.option(
     "--execute", is_flag=True, help="Make the change. Without this option, the command only says what it would do."
 )
 
@@ -118,7 +118,7 @@ def codec_option(
     )
 
 
-codec_details = (
+codec_details: Final = (
     click.option("--level", type=int, metavar="N", help="The compressor's level.  [default: its own]"),
     click.option(
         "--dictionary",

@@ -8,7 +8,7 @@ import random
 import time
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -29,11 +29,11 @@ from schemaless.topology.model import Cluster
 from schemaless.topology.router import MAX_REFRESH_INTERVAL_S
 from schemaless.wire.node import Node
 
-cluster_option = click.option(
+cluster_option: Final = click.option(
     "--cluster", required=True, metavar="NAME", help="The cluster, such as cluster-1; 'topology show' lists them."
 )
 
-timeout_option = click.option(
+timeout_option: Final = click.option(
     "--timeout",
     "timeout_s",
     type=FiniteRange(min=0, max=3600),

@@ -120,7 +120,7 @@ class Uncompressed(Compressor):
 
     id = 0  # stored; never renumber
     name = "none"
-    counts_as = (0,)
+    counts_as: ClassVar[tuple[int, ...]] = (0,)
 
     def __init__(self, *, fast: bool) -> None:
         """Ignore ``fast``: there is nothing to speed up."""
@@ -146,9 +146,9 @@ class Zlib(Compressor):
 
     id = 1  # stored; never renumber
     name = "zlib"
-    level = 6
-    levels = range(1, 10)
-    counts_as = (1, 0)
+    level: ClassVar[int] = 6
+    levels: ClassVar[range] = range(1, 10)
+    counts_as: ClassVar[tuple[int, ...]] = (1, 0)
 
     def __init__(self, *, fast: bool) -> None:
         """Use the native part if ``fast`` and installed; versions before 0.3 have no compressor."""
@@ -192,9 +192,9 @@ class Zstd(Compressor):
 
     id = 2  # stored; never renumber
     name = "zstd"
-    level = 3
-    levels = range(1, 23)
-    counts_as = (2, 0)
+    level: ClassVar[int] = 3
+    levels: ClassVar[range] = range(1, 23)
+    counts_as: ClassVar[tuple[int, ...]] = (2, 0)
     takes_dictionary = True
 
     def __init__(self, *, fast: bool) -> None:

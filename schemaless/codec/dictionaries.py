@@ -50,7 +50,8 @@ class Dictionary:
         if not FIRST_ID <= self.id <= LAST_ID:
             raise DictionaryDamaged(f"a zstd dictionary has id {self.id}; ids here are {FIRST_ID} to {LAST_ID}")
         self.content: Final = content
-        self.data = zstandard.ZstdCompressionDict(content, dict_type=zstandard.DICT_TYPE_FULLDICT)
+        full = zstandard.DICT_TYPE_FULLDICT
+        self.data: zstandard.ZstdCompressionDict = zstandard.ZstdCompressionDict(content, dict_type=full)
         try:
             zstandard.ZstdCompressor(level=1, dict_data=self.data).compress(b"")
         except zstandard.ZstdError:

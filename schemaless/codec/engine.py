@@ -33,9 +33,9 @@ class Engine:
         self.fast = fast
         self.serializers: dict[int, Serializer] = {kind.id: kind(fast=fast) for kind in SERIALIZERS}
         self.compressors: dict[int, Compressor] = {kind.id: kind(fast=fast) for kind in COMPRESSORS}
-        self.json = self._only(JSONText)
-        self.msgpack = self._only(MessagePack)
-        self.packed = self._only(Packed)
+        self.json: JSONText = self._only(JSONText)
+        self.msgpack: MessagePack = self._only(MessagePack)
+        self.packed: Packed = self._only(Packed)
 
     def _only(self, kind: type[_One]) -> _One:
         serializer = self.serializers[kind.id]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Final
+from typing import ClassVar, Final
 
 from schemaless.cell import JSONDocument
 from schemaless.codec import documents
 from schemaless.codec.documents import MAX_DEPTH
-from schemaless.codec.fast import MISSED, fast_path
+from schemaless.codec.fast import MISSED, Gate, fast_path
 from schemaless.codec.messagepack import pack_reference
 from schemaless.codec.refusals import is_own
 from schemaless.codec.serializers import NotHeld, Payload, Serializer, one_line, too_many_values
@@ -31,9 +31,10 @@ class JSONText(Serializer):
     id = 0  # stored; never renumber
     name = "json"
     is_text = True
-    counts_as = (0,)
+    counts_as: ClassVar[tuple[int, ...]] = (0,)
 
     def __init__(self, *, fast: bool) -> None:
+        self.gate: Gate | None
         self.gate, self._typed = fast_path("json") if fast else (None, None)
 
     def dumps(self, document: JSONDocument, *, checked: bool = False) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 import msgpack
 
@@ -33,7 +33,7 @@ class MessagePack(Serializer):
 
     id = 1  # stored; never renumber
     name = "msgpack"
-    counts_as = (1, 0)
+    counts_as: ClassVar[tuple[int, ...]] = (1, 0)
     compares = True
     other_spelling = "MessagePack in another spelling: a key twice, or a form that is not the shortest"
 

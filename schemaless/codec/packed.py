@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Generator, Sequence
 from datetime import date
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from schemaless.cell import JSONDocument
 from schemaless.codec import documents
@@ -95,14 +95,14 @@ class Packed(Serializer):
 
     id = 2  # stored; never renumber
     name = "packed"
-    counts_as = (2, 0)
+    counts_as: ClassVar[tuple[int, ...]] = (2, 0)
     yields_to_text = True
-    table_bits = 14
+    table_bits: ClassVar[int | None] = 14
     other_spelling = "packed in another spelling: a scale, predictor or format that a writer would not have chosen"
 
     def __init__(self, *, fast: bool) -> None:
         native = optional("schemaless_packed") if fast else None
-        self.native = native is not None
+        self.native: bool = native is not None
         self._pack: Callable[[JSONDocument], bytes | None] | None = native.pack if native else None
         self._unpack: Callable[[Payload, int, int], JSONDocument] | None = native.unpack if native else None
 

@@ -29,8 +29,8 @@ class Erasures:
     """
 
     def __init__(self, shards: Shards, reader: Reader, registry: Registry, catalog: Callable[[], NodePool]) -> None:
-        self.ledger = Ledger(catalog, shards.topology.name, shards.topology.shard_count)
-        self.log = ErasureLog(shards)
+        self.ledger: Ledger = Ledger(catalog, shards.topology.name, shards.topology.shard_count)
+        self.log: ErasureLog = ErasureLog(shards)
         self._shards = shards
         self._reader = reader
         self._registry = registry

@@ -163,7 +163,7 @@ class Ledger:
         self._catalog = catalog
         self._name = datastore
         self._shard_count = shard_count
-        self.holds = Holds(catalog, datastore)
+        self.holds: Holds = Holds(catalog, datastore)
 
     def intend(
         self,

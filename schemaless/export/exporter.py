@@ -95,8 +95,8 @@ class ShardExport:
     """
 
     def __init__(self, internals: Internals, target: Target, definition: Definition, pace: Pace, shard: int) -> None:
-        self.writer = ShardWriter(target, shard)
-        self.location = self.writer.entry.location
+        self.writer: ShardWriter = ShardWriter(target, shard)
+        self.location: int = self.writer.entry.location
         self._internals = internals
         self._target = target
         self._definition = definition
@@ -202,8 +202,8 @@ class Exporter:
     timeout_s = None
 
     def __init__(self, internals: Internals, target: Target, definition: Definition, pace: Pace) -> None:
-        self.name = follower_name(definition.name)
-        self.column = definition.columns[0] if definition.columns and len(definition.columns) == 1 else None
+        self.name: str = follower_name(definition.name)
+        self.column: str | None = definition.columns[0] if definition.columns and len(definition.columns) == 1 else None
         self._internals = internals
         self._target = target
         self._definition = definition

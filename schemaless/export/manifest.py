@@ -246,7 +246,7 @@ class ShardWriter:
     """
 
     def __init__(self, target: Target, shard: int) -> None:
-        self.token = secrets.token_hex(4)
+        self.token: str = secrets.token_hex(4)
         self._target = target
         self._shard = shard
         self._generation = 0
@@ -254,7 +254,7 @@ class ShardWriter:
         self._put(None)
         target.remove_temporary(f"{shard:04d}-", but=self.token)
         self.check()
-        self.entry = read_shard(target, shard)
+        self.entry: ShardEntry = read_shard(target, shard)
 
     def check(self) -> None:
         """Check that no other writer has taken over.

@@ -127,7 +127,7 @@ class LocalTarget(Target):
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
-        self.uri = str(self._root)
+        self.uri: str = str(self._root)
         self._folders: set[Path] = set()
 
     def names(self, folder: str) -> list[str]:

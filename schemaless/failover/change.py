@@ -16,7 +16,7 @@ from schemaless.schema.databases import Identity, verify_identity
 from schemaless.schema.engines import check_server
 from schemaless.topology.catalog import find_catalog, read_catalog, read_ready, write_cluster
 from schemaless.topology.configuration import datastore_url
-from schemaless.topology.model import Cluster
+from schemaless.topology.model import Cluster, Topology
 from schemaless.topology.replication import follows, has_caught_up_with, is_read_only, is_same_server
 from schemaless.wire.node import Node
 from schemaless.wire.parallel import AT_ONCE, on_servers
@@ -33,9 +33,9 @@ class Change:
 
     def __init__(self, url: ServerURL, name: str) -> None:
         self._pools = Pools(url.credentials, _OPTIONS)
-        self.url = find_catalog(url, name, self.pool)
+        self.url: ServerURL = find_catalog(url, name, self.pool)
         self._verified: set[tuple[str, Node]] = set()
-        self.topology = read_ready(self.pool(self.url.node), name).topology
+        self.topology: Topology = read_ready(self.pool(self.url.node), name).topology
 
     def pool(self, node: Node) -> NodePool:
         """Return the pool for a server; there is one per address, for all roles."""

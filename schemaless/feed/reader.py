@@ -36,7 +36,7 @@ from schemaless.wire.errors import Elsewhere
 from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool
 
-log = logging.getLogger("schemaless")
+log: Final = logging.getLogger("schemaless")
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from schemaless.wire.connection import Connection
 from schemaless.wire.errors import CannotObserve
 from schemaless.wire.node import Node
 
-log = logging.getLogger("schemaless")
+log: Final = logging.getLogger("schemaless")
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class SettledIds:
     """
 
     def __init__(self, shards: Shards) -> None:
-        self.replica_wait_s = 1.0
+        self.replica_wait_s: float = 1.0
         self._shards = shards
         self._states: dict[_Place, _State] = {}
         self._replica_marks: dict[tuple[_Place, Node], int] = {}

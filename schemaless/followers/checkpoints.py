@@ -45,8 +45,8 @@ class Checkpoints:
     """
 
     def __init__(self, leases: Leases, rows: FollowerRows, interval_s: float) -> None:
-        self.pending = 0
-        self.written_s = time.monotonic()
+        self.pending: int = 0
+        self.written_s: float = time.monotonic()
         self.in_background = False
         self.slot: BackgroundSlot[_Checkpoint] = BackgroundSlot("checkpoints")
         self._leases = leases

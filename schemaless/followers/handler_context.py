@@ -47,7 +47,7 @@ class HandlerContext:
         self._rows = rows
         self._inflight = inflight
         self._stop = stop
-        self.handled = 0
+        self.handled: int = 0
         """Number of cells handled."""
 
     @property

@@ -50,7 +50,8 @@ class Leases:
         self.doubtful: set[Pair] = set()
         self.backlog: set[Pair] = set()
         self.generation = 0
-        self.notified = self.polled = 0
+        self.notified: int = 0
+        self.polled: int = 0
         self._worker = worker
         self._rows = rows
         self._box = box

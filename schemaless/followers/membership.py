@@ -159,7 +159,7 @@ class Membership:
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.worker = worker
-        self.generation = 0
+        self.generation: int = 0
         self.error: SchemalessError | None = None
         self._followers = json.dumps(list(followers))
         self._timing = timing

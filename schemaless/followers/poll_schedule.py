@@ -32,9 +32,9 @@ class PollSchedule:
 
     def __init__(self, read_s: float) -> None:
         self._read_s = read_s
-        self.pause_s = _MIN_PAUSE_S
-        self.poll_at_s = 0.0
-        self.read_at_s = 0.0
+        self.pause_s: float = _MIN_PAUSE_S
+        self.poll_at_s: float = 0.0
+        self.read_at_s: float = 0.0
 
     def polled(self, cpu_s: float, *, rows: bool, notified: bool) -> None:
         """Set the next times after a poll.

@@ -96,7 +96,7 @@ class FollowerRows:
     """
 
     def __init__(self, shards: Shards) -> None:
-        self.parked = ParkedCells(shards)
+        self.parked: ParkedCells = ParkedCells(shards)
         self._shards = shards
         self._answered: set[str] = set()
 

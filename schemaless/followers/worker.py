@@ -80,20 +80,22 @@ class Worker:
         box: BlackBox | None = None,
     ) -> None:
         self.name = name
-        self.timing = timing or Timing()
-        self.box = box or BlackBox()
+        self.timing: Timing = timing or Timing()
+        self.box: BlackBox = box or BlackBox()
         self._access = access
         self._handlers = {handler.name: handler for handler in handlers}
         self._role = role
         self._stop = stop
         self._listens = listen
         self._rows = FollowerRows(access.shards)
-        self.inflight = Inflight()
-        self.schedule = PollSchedule(self.timing.look_s)
-        self.membership = Membership(access, name, list(self._handlers), self.timing, self._report, self._poll_soon)
-        self.leases = Leases(name, self._rows, self.box)
-        self.assignments = Assignments(name, role, self._handlers, access.shard_count)
-        self.checkpoints = Checkpoints(self.leases, self._rows, self.timing.note_s)
+        self.inflight: Inflight = Inflight()
+        self.schedule: PollSchedule = PollSchedule(self.timing.look_s)
+        self.membership: Membership = Membership(
+            access, name, list(self._handlers), self.timing, self._report, self._poll_soon
+        )
+        self.leases: Leases = Leases(name, self._rows, self.box)
+        self.assignments: Assignments = Assignments(name, role, self._handlers, access.shard_count)
+        self.checkpoints: Checkpoints = Checkpoints(self.leases, self._rows, self.timing.note_s)
         self._ownership = Ownership(
             name,
             role,
@@ -105,11 +107,13 @@ class Worker:
             self.box,
             self.timing.probation_s,
         )
-        self.discovery = Discovery(
+        self.discovery: Discovery = Discovery(
             self.leases, self._ownership, self._rows, self.schedule, access.shards, self._handlers
         )
-        self.context = HandlerContext(self.membership, self.leases, self.checkpoints, self._rows, self.inflight, stop)
-        self.dispatcher = Dispatcher(
+        self.context: HandlerContext = HandlerContext(
+            self.membership, self.leases, self.checkpoints, self._rows, self.inflight, stop
+        )
+        self.dispatcher: Dispatcher = Dispatcher(
             role,
             self._handlers,
             self.context,

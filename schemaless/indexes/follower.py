@@ -28,8 +28,8 @@ class Indexing:
     timeout_s = None
 
     def __init__(self, entry: IndexEntry, entries: Entries, registry: Registry) -> None:
-        self.name = entry.follower
-        self.column = entry.definition.sources[0] if len(entry.definition.sources) == 1 else None
+        self.name: str = entry.follower
+        self.column: str | None = entry.definition.sources[0] if len(entry.definition.sources) == 1 else None
         self._number = entry.number
         self._registry = registry
         self._entries = entries

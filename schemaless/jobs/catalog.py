@@ -22,7 +22,7 @@ class JobCatalog:
     """
 
     def __init__(self, internals: Internals) -> None:
-        self.reads = 0
+        self.reads: int = 0
         self._internals = internals
 
     def rows(self, statement: bytes) -> tuple[tuple[Any, ...], ...]:

@@ -44,8 +44,8 @@ class JobStore:
     """
 
     def __init__(self, store: Datastore) -> None:
-        self.catalog = JobCatalog(internals_of(store))
-        self.leases = Leases(self.catalog, store.name)
+        self.catalog: JobCatalog = JobCatalog(internals_of(store))
+        self.leases: Leases = Leases(self.catalog, store.name)
         self._name = store.name
 
     # Jobs

@@ -212,8 +212,8 @@ class Apt:
         if missing:
             raise LocalServerError(f"cannot find {' and '.join(missing)} on PATH")
         self.folder = folder
-        self.sources = list(sources)
-        self.progress = progress or _no_progress
+        self.sources: list[Source] = list(sources)
+        self.progress: Progress = progress or _no_progress
         for name in ("state/lists/partial", "cache/archives/partial", "parts", "debs"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / "state/status").touch()

@@ -213,7 +213,7 @@ class Watcher:
         finally:
             os.close(word_read)
             os.close(ready_write)
-        self.owner_pid = os.getpid()
+        self.owner_pid: int = os.getpid()
         try:
             readable, _, _ = select.select([ready], [], [], 30)
             started = bool(readable) and os.read(ready, 1) == b"r"

@@ -14,7 +14,7 @@ from schemaless.topology.sql import replicas
 TIMEOUT_MS: Final = 86_400_000
 """Time until a primary stops waiting for replicas, in milliseconds: a day, so that it never falls back unnoticed."""
 
-ARGUMENTS: Final = {
+ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "mysql": (
         "--plugin-load-add=semisync_source.so",
         "--plugin-load-add=semisync_replica.so",

@@ -29,7 +29,7 @@ from schemaless.metrics.jobs import JOBS
 from schemaless.metrics.metric import PREFIX, Collector, Metric, Sample
 from schemaless.metrics.servers import SERVERS
 
-log = logging.getLogger("schemaless")
+log: Final = logging.getLogger("schemaless")
 
 COLLECTORS: Final = (JOBS, SERVERS, FEED, FOLLOWERS, INDEXES, CAPACITY)
 
@@ -54,7 +54,7 @@ class Exporter(RegistryCollector):
             )
             for collector in collectors
         ]
-        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry: CollectorRegistry = CollectorRegistry(auto_describe=False)
 
     def __enter__(self) -> Self:
         self.registry.register(self)

@@ -154,8 +154,8 @@ class ArchiveWriter:
             ArchiveFailed: the folder cannot be created.
         """
         self._id = secrets.token_bytes(8)
-        self.path = folder / datastore / f"job-{job_id:04d}" / f"shard-{shard:04d}.{epoch}.{self._id.hex()}.zst"
-        self.bytes_written = 0
+        self.path: Path = folder / datastore / f"job-{job_id:04d}" / f"shard-{shard:04d}.{epoch}.{self._id.hex()}.zst"
+        self.bytes_written: int = 0
         self._header = {
             "format": FORMAT,
             "datastore": datastore,
@@ -168,7 +168,7 @@ class ArchiveWriter:
         }
         self._fd: int | None = None
         self._frames = 0
-        self.cells = 0
+        self.cells: int = 0
         self._broken = False
         self._frame_bytes = frame_bytes
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True, write_content_size=True)

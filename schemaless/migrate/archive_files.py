@@ -152,9 +152,9 @@ class ArchiveReader:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.cells = 0
-        self.torn_bytes = 0
-        self.closed = False
+        self.cells: int = 0
+        self.torn_bytes: int = 0
+        self.closed: bool = False
 
     def __iter__(self) -> Iterator[ArchivedCell]:
         """Read the file from the beginning.

@@ -46,7 +46,7 @@ class CopyRate:
     """
 
     def __init__(self, shard: int, give_up_s: float) -> None:
-        self.share = 1.0
+        self.share: float = 1.0
         self.warning: str | None = None
         self._shard = shard
         self._give_up_s = give_up_s

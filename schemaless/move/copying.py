@@ -54,9 +54,9 @@ class Copier:
     """
 
     def __init__(self, target: Connection, database: str, table: str, max_rows: int = _INSERT_ROWS) -> None:
-        self.cells = 0
-        self.body_bytes = 0
-        self.took_s = 0.0
+        self.cells: int = 0
+        self.body_bytes: int = 0
+        self.took_s: float = 0.0
         self._target = target
         self._database = database
         self._table = table

@@ -194,7 +194,7 @@ class Fence:
     def __init__(self, shards: Shards, shard: int, source: Node, target: Node, *, needs_target: bool = True) -> None:
         self.unreachable: ServerUnavailable | None = None
         self._needs_target = needs_target
-        self.database = shards.database(shard)
+        self.database: str = shards.database(shard)
         self._shards = shards
         self._shard = shard
         self._nodes = source, target

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
     BINARY,
@@ -34,9 +34,9 @@ def _table(name: str, metadata: MetaData, *parts: SchemaItem, **options: Any) ->
     return Table(name, metadata, *parts, mysql_engine="InnoDB", mysql_row_format="DYNAMIC", **options)
 
 
-shard_metadata = MetaData()
+shard_metadata: Final = MetaData()
 
-cell = _table(
+cell: Final = _table(
     "cell",
     shard_metadata,
     Column("added_id", BIGINT(unsigned=True), primary_key=True, autoincrement=True),
@@ -48,7 +48,7 @@ cell = _table(
     UniqueConstraint("row_key", "column_name", "ref_key", name="cell_key"),
 )
 
-shard_identity = _table(
+shard_identity: Final = _table(
     "shard_identity",
     shard_metadata,
     Column("only_row", TINYINT(), primary_key=True, autoincrement=False),
@@ -61,7 +61,7 @@ shard_identity = _table(
 )
 
 # Followers of a shard's change feed: one row with the checkpoint of each. Updates are conditional on the epoch.
-follower = _table(
+follower: Final = _table(
     "follower",
     shard_metadata,
     Column("name", _ascii(80), primary_key=True),
@@ -80,7 +80,7 @@ follower = _table(
 )
 
 # Cells that a follower has set aside without processing them.
-parked = _table(
+parked: Final = _table(
     "parked",
     shard_metadata,
     Column("name", _ascii(80), primary_key=True),
@@ -97,7 +97,7 @@ parked = _table(
 
 # Log of erased cells, from which followers learn what was erased. The row with event_id 0 is locked by each erasure, so
 # that events become visible in order and without gaps.
-erased_cell = _table(
+erased_cell: Final = _table(
     "erased_cell",
     shard_metadata,
     Column("event_id", BIGINT(unsigned=True), primary_key=True, autoincrement=False),
@@ -111,9 +111,9 @@ erased_cell = _table(
     UniqueConstraint("erasure", "event_id", name="erased_cell_erasure"),
 )
 
-catalog_metadata = MetaData()
+catalog_metadata: Final = MetaData()
 
-datastore = _table(
+datastore: Final = _table(
     "datastore",
     catalog_metadata,
     Column("only_row", TINYINT(), primary_key=True, autoincrement=False),
@@ -128,7 +128,7 @@ datastore = _table(
     CheckConstraint("only_row = 1", name="datastore_only_row"),
 )
 
-cluster = _table(
+cluster: Final = _table(
     "cluster",
     catalog_metadata,
     Column("name", _ascii(64), primary_key=True),
@@ -141,7 +141,7 @@ cluster = _table(
     Column("engine", _ascii(16), nullable=False, server_default=text("'innodb'")),
 )
 
-node = _table(
+node: Final = _table(
     "node",
     catalog_metadata,
     Column("node_id", Integer(), primary_key=True, autoincrement=True),
@@ -152,7 +152,7 @@ node = _table(
     Column("socket", VARCHAR(255), nullable=True),
 )
 
-shard_range = _table(
+shard_range: Final = _table(
     "shard_range",
     catalog_metadata,
     Column("first_shard", Integer(), primary_key=True, autoincrement=False),
@@ -162,7 +162,7 @@ shard_range = _table(
 
 # Jobs. All times are from this server's clock, in UTC. JSON text is written and read by jobs/job_store.py.
 
-job = _table(
+job: Final = _table(
     "job",
     catalog_metadata,
     Column("job_id", Integer(), primary_key=True, autoincrement=True),
@@ -178,7 +178,7 @@ job = _table(
     Column("budget_us", BIGINT(unsigned=True), nullable=False, server_default=text("0")),
 )
 
-job_shard = _table(
+job_shard: Final = _table(
     "job_shard",
     catalog_metadata,
     Column("job_id", Integer(), primary_key=True, autoincrement=False),
@@ -205,7 +205,7 @@ job_shard = _table(
     Column("measures", MEDIUMTEXT(), nullable=True),
 )
 
-job_cluster = _table(
+job_cluster: Final = _table(
     "job_cluster",
     catalog_metadata,
     Column("job_id", Integer(), primary_key=True, autoincrement=False),
@@ -219,7 +219,7 @@ job_cluster = _table(
     Column("measures", MEDIUMTEXT(), nullable=True),
 )
 
-job_failure = _table(
+job_failure: Final = _table(
     "job_failure",
     catalog_metadata,
     Column("job_id", Integer(), primary_key=True, autoincrement=False),
@@ -232,7 +232,7 @@ job_failure = _table(
     Column("message", MEDIUMTEXT(), nullable=False),
 )
 
-job_event = _table(
+job_event: Final = _table(
     "job_event",
     catalog_metadata,
     Column("event_id", BIGINT(unsigned=True), primary_key=True, autoincrement=True),
@@ -243,7 +243,7 @@ job_event = _table(
 )
 
 # Capacity measurements, as JSON text of capacity/measurement.py; capacity/history.py thins them out.
-capacity_sample = _table(
+capacity_sample: Final = _table(
     "capacity_sample",
     catalog_metadata,
     Column("sample_id", Integer(), primary_key=True, autoincrement=True),
@@ -252,7 +252,7 @@ capacity_sample = _table(
 )
 
 # Compression dictionaries. Rows are kept after their content is removed, so that no id is ever reused.
-dictionary = _table(
+dictionary: Final = _table(
     "dictionary",
     catalog_metadata,
     Column("dictionary_id", Integer(), primary_key=True, autoincrement=True),
@@ -270,7 +270,7 @@ dictionary = _table(
 )
 
 # Codec of new bodies per column; columns without a row use the default codec.
-column_codec = _table(
+column_codec: Final = _table(
     "column_codec",
     catalog_metadata,
     Column("column_name", _ascii(64), primary_key=True),
@@ -281,7 +281,7 @@ column_codec = _table(
 )
 
 # Followers across all shards: desired state, and settings as JSON text (followers/settings.py).
-follower_setting = _table(
+follower_setting: Final = _table(
     "follower_setting",
     catalog_metadata,
     Column("name", _ascii(80), primary_key=True),
@@ -291,7 +291,7 @@ follower_setting = _table(
 )
 
 # Worker processes of followers, alive until their lease expires by this server's clock.
-follower_worker = _table(
+follower_worker: Final = _table(
     "follower_worker",
     catalog_metadata,
     Column("worker", VARCHAR(255), primary_key=True),
@@ -301,7 +301,7 @@ follower_worker = _table(
 )
 
 # Secondary indexes (indexes/registry.py). Rows are kept after an index is dropped, so that no id is ever reused.
-secondary_index = _table(
+secondary_index: Final = _table(
     "secondary_index",
     catalog_metadata,
     Column("index_id", Integer(), primary_key=True, autoincrement=True),
@@ -316,7 +316,7 @@ secondary_index = _table(
 )
 
 # Shards being moved, in addition to their rows in job_shard; written and read by move/record.py.
-shard_move = _table(
+shard_move: Final = _table(
     "shard_move",
     catalog_metadata,
     Column("job_id", Integer(), primary_key=True, autoincrement=False),
@@ -340,7 +340,7 @@ shard_move = _table(
 )
 
 # What is kept of a column; without limits, everything.
-retention_policy = _table(
+retention_policy: Final = _table(
     "retention_policy",
     catalog_metadata,
     Column("column_name", _ascii(64), primary_key=True),
@@ -351,7 +351,7 @@ retention_policy = _table(
 )
 
 # Rows that must not be erased until released.
-legal_hold = _table(
+legal_hold: Final = _table(
     "legal_hold",
     catalog_metadata,
     Column("hold_id", BIGINT(unsigned=True), primary_key=True, autoincrement=True),
@@ -365,7 +365,7 @@ legal_hold = _table(
 )
 
 # The ledger of erasures: what was asked for and what was done, without any document. Times are those of this server.
-erasure = _table(
+erasure: Final = _table(
     "erasure",
     catalog_metadata,
     Column("erasure_id", BIGINT(unsigned=True), primary_key=True, autoincrement=True),
@@ -386,7 +386,7 @@ erasure = _table(
 )
 
 # Keys of an erasure: '' is any column, -1 any version.
-erasure_key = _table(
+erasure_key: Final = _table(
     "erasure_key",
     catalog_metadata,
     Column("erasure_id", BIGINT(unsigned=True), primary_key=True, autoincrement=False),
@@ -396,7 +396,7 @@ erasure_key = _table(
     Column("ref_key", BIGINT(), primary_key=True, autoincrement=False),
 )
 
-erasure_shard = _table(
+erasure_shard: Final = _table(
     "erasure_shard",
     catalog_metadata,
     Column("erasure_id", BIGINT(unsigned=True), primary_key=True, autoincrement=False),
@@ -409,7 +409,7 @@ erasure_shard = _table(
 )
 
 # When each follower was first seen to have handled all events of an erasure.
-erasure_follower = _table(
+erasure_follower: Final = _table(
     "erasure_follower",
     catalog_metadata,
     Column("erasure_id", BIGINT(unsigned=True), primary_key=True, autoincrement=False),
@@ -417,12 +417,12 @@ erasure_follower = _table(
     _stamp("acknowledged_at"),
 )
 
-heartbeat_metadata = MetaData()
+heartbeat_metadata: Final = MetaData()
 
 # A cluster's own database. Its tables are created if missing, without revisions, because their contents can be rebuilt.
 # Tokens are worthless after a second. An earlier table `heartbeat` with one token per cluster cannot be dropped by any
 # role, hence the new name.
-heartbeat_token = _table(
+heartbeat_token: Final = _table(
     "heartbeat_token",
     heartbeat_metadata,
     Column("cluster", _ascii(64), primary_key=True),
@@ -433,7 +433,7 @@ heartbeat_token = _table(
 
 # Claims of primaries. They are stored on the cluster itself, so that they are replicated, and with the server's
 # identity, so that a replica does not hold its primary's claim.
-primary_claim = _table(
+primary_claim: Final = _table(
     "primary_claim",
     heartbeat_metadata,
     Column("cluster", _ascii(64), primary_key=True),
@@ -444,7 +444,7 @@ primary_claim = _table(
 )
 
 # Former primaries, by address, that may hold cells lost in a failover, until they are settled.
-lost_primary = _table(
+lost_primary: Final = _table(
     "lost_primary",
     heartbeat_metadata,
     Column("cluster", _ascii(64), primary_key=True),
@@ -453,4 +453,4 @@ lost_primary = _table(
 )
 
 # Replica of the catalog's dictionaries, so that they survive the loss of the catalog.
-dictionary_copy = dictionary.to_metadata(heartbeat_metadata)
+dictionary_copy: Final = dictionary.to_metadata(heartbeat_metadata)

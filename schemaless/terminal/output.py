@@ -29,7 +29,7 @@ EXIT_STOPPED: Final = 3
 
 _REFRESHES_PER_S = 4.0
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
 class ReadOnlyCommand(click.Command):

@@ -20,7 +20,7 @@ from schemaless.wire.errors import READ_ONLY, DatabaseMissing, Elsewhere
 from schemaless.wire.node import Node
 from schemaless.wire.pools import Pools
 
-log = logging.getLogger("schemaless")
+log: Final = logging.getLogger("schemaless")
 
 REFRESH_S: Final = 30.0
 """Interval between refreshes of the routing without any error, in seconds, before jitter."""
@@ -47,7 +47,7 @@ class Router:
 
     def __init__(self, topology: Topology, pools: Pools, token: bytes | None, catalog: CatalogReader | None) -> None:
         self.known_tables: Callable[[int, str], bool] | None = None
-        self.awaited_at_s = -math.inf
+        self.awaited_at_s: float = -math.inf
         self._name = topology.name
         self._pools = pools
         self._catalog = catalog
@@ -55,9 +55,9 @@ class Router:
         self._unreadable = False
         # One lock per process, because a fork may leave it locked.
         self._refresh_locks: dict[int, AbstractContextManager[Any]] = {}
-        self.routing = Routing(topology, token, self.judge, self.confirm)
+        self.routing: Routing = Routing(topology, token, self.judge, self.confirm)
         self._require_claims(self.routing)
-        self.look_at_s = self._next_refresh_s()
+        self.look_at_s: float = self._next_refresh_s()
 
     def close(self) -> None:
         """Close the connection to the catalog."""

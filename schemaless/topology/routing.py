@@ -60,8 +60,8 @@ class Routing:
             confirm: raises an error if the last attempt to read the catalog failed.
             before: the previous routing; its proofs stay valid for shards that have not moved.
         """
-        self.topology = topology
-        self.token = token
+        self.topology: Topology = topology
+        self.token: bytes | None = token
         self._judge = judge
         self._confirm = confirm
         self._replaced: dict[Node, Claim] = {}
@@ -160,7 +160,7 @@ class CatalogReader:
             named: servers of the URL, starting with the one that holds the catalog.
             name: the datastore's name.
         """
-        self.home = named[0]
+        self.home: Node = named[0]
         self._named = named
         self._pools = pools
         self._name = name

@@ -31,7 +31,7 @@ from schemaless.wire.pools import Pools
 from schemaless.wire.route import outcome_unknown
 from schemaless.wire.runtime import Runtime
 
-log = logging.getLogger("schemaless")
+log: Final = logging.getLogger("schemaless")
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class Shards:
             catalog: reader that detects changes; None for a fixed topology.
         """
         self.pools = pools
-        self.router = Router(topology, pools, token, catalog)
+        self.router: Router = Router(topology, pools, token, catalog)
         self.move_wait_s = MOVE_WAIT_S
         self._name = topology.name
         self._replica_turn = itertools.count()

@@ -66,9 +66,9 @@ class Calls:
     def __init__(self, trigger: Trigger, store: Datastore) -> None:
         self._trigger = trigger
         self._store = store
-        self.name = follower_name(trigger.name)
-        self.column = trigger.column
-        self.timeout_s = trigger.timeout_s
+        self.name: str = follower_name(trigger.name)
+        self.column: str | None = trigger.column
+        self.timeout_s: float | None = trigger.timeout_s
 
     def handle_batch(self, context: HandlerContext, pages: Sequence[tuple[LeaseState, Sequence[StoredCell]]]) -> bool:
         """Do nothing: the function is called for one cell at a time."""

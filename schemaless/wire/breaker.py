@@ -46,13 +46,13 @@ class Breaker:
     )
 
     def __init__(self) -> None:
-        self.alarmed = False
-        self.is_open = False
-        self.alarms = 0
-        self.pause_s = FIRST_PAUSE_S
+        self.alarmed: bool = False
+        self.is_open: bool = False
+        self.alarms: int = 0
+        self.pause_s: float = FIRST_PAUSE_S
         self._count = itertools.count(1)
         self._failures = 0
-        self.retry_at_s = 0.0
+        self.retry_at_s: float = 0.0
         self._opened_at_s = 0.0
         self._probe = 0
         self._claims: dict[int, object] = {}

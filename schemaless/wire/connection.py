@@ -57,14 +57,14 @@ class Connection:
 
     def __init__(self, raw: Any, node: str, shard: int | None, facts: Facts, max_packet_bytes: int) -> None:
         self._raw = raw
-        self.node = node
-        self.shard = shard
-        self.connected_at_s = facts.connected_at_s
-        self.max_allowed_packet = min(facts.max_allowed_packet, max_packet_bytes)
-        self.auto_increment_increment = facts.auto_increment_increment
-        self.version = facts.version
-        self.busy = False
-        self.unfinished = False
+        self.node: str = node
+        self.shard: int | None = shard
+        self.connected_at_s: float = facts.connected_at_s
+        self.max_allowed_packet: int = min(facts.max_allowed_packet, max_packet_bytes)
+        self.auto_increment_increment: int = facts.auto_increment_increment
+        self.version: str = facts.version
+        self.busy: bool = False
+        self.unfinished: bool = False
         self._ensured: frozenset[bytes] = frozenset()
 
     @property

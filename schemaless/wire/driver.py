@@ -254,7 +254,7 @@ class DriverConnection(pymysql.connections.Connection):
         result.read()
         self._result = result
         if result.server_status is not None:
-            self.server_status = result.server_status
+            self.server_status: Any = result.server_status
         self._affected_rows = result.affected_rows
         return int(result.affected_rows)
 

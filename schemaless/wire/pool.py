@@ -32,7 +32,7 @@ from schemaless.events import Event, Listener
 from schemaless.wire.breaker import PROBE_S, Breaker
 from schemaless.wire.claims import Claim
 from schemaless.wire.connection import Connection
-from schemaless.wire.connection_slots import LiveObjects, Slot
+from schemaless.wire.connection_slots import ConnectionSlots, LiveObjects, Slot
 from schemaless.wire.errors import NO_CLAIMS, ConnectionLost, Deadlock, ReplyTimedOut, interruption, translated
 from schemaless.wire.node import Node
 from schemaless.wire.route import Route, answered, outcome_unknown, raise_if_moved
@@ -182,7 +182,7 @@ class NodePool:
         runtime: Runtime = THREADS,
     ) -> None:
         self.node = node
-        self.breaker = breaker or Breaker()
+        self.breaker: Breaker = breaker or Breaker()
         self._claims = {} if claims is None else claims
         self.options = options
         self.credentials = credentials
@@ -196,8 +196,8 @@ class NodePool:
     def _reset(self) -> None:
         self.engine: object | None = None
         self.idle: deque[Connection] = deque()
-        self.opened = LiveObjects[Any]()
-        self.slots = self.runtime.slots(self.options.pool_size)
+        self.opened: LiveObjects[Any] = LiveObjects[Any]()
+        self.slots: ConnectionSlots = self.runtime.slots(self.options.pool_size)
 
     def __repr__(self) -> str:
         return f"NodePool({self.node})"

@@ -22,7 +22,7 @@ def _makefile(wire: Any, mode: str) -> Any:
 class Wire(socket.socket):
     """Socket that is closed when collected, without a warning and without a Python frame."""
 
-    __del__ = vars(socket.SocketType)["close"]
+    __del__: Any = vars(socket.SocketType)["close"]
     makefile = _makefile  # type: ignore[assignment]
 
 

@@ -188,9 +188,10 @@ def test_forecast_refuses_an_invalid_history(history, message):
         forecast(history)
 
 
-def test_forecast_without_the_extra_says_what_to_install(monkeypatch):
-    """Statsmodels is only imported for a forecast, and its absence is an error of one line."""
-    monkeypatch.setitem(sys.modules, "statsmodels", None)
+@pytest.mark.parametrize("missing", ["numpy", "statsmodels"])
+def test_forecast_without_the_extra_says_what_to_install(monkeypatch, missing):
+    """The extra is only imported for a forecast, and its absence is an error of one line."""
+    monkeypatch.setitem(sys.modules, missing, None)
 
     with pytest.raises(InvalidInput, match=r"pip install 'schemaless-store\[report\]'"):
         forecast(series(noisy(30)))
