@@ -174,9 +174,9 @@ def collect(
             )
     trials = NO_CODEC_TRIALS
     retention = NO_RETENTION
+    cells = None
     try:
         cells = _cells(store, measurements[-1], options.seed)
-        retention = _retention(store, cells, options.what_ifs)
         if cells is not None:
             trials = try_all(cells, listener)
             target = options.codec or _chosen(options.choice(codec_effects(trials.columns, []), measurements[-1]))
@@ -188,6 +188,10 @@ def collect(
                 notes.append(NOT_TRIED)
     except (ServerError, InvalidInput) as error:
         notes.append(f"no codec could be tried: {error}")
+    try:
+        retention = _retention(store, cells, options.what_ifs)
+    except ServerError as error:
+        notes.append(f"retention policies could not be read: {error}")
     return Collected(tuple(measurements), trials, tuple(notes), retention)
 
 

@@ -7,6 +7,7 @@ after the measurement are dropped: cells get there by wrong clocks and imports, 
 from __future__ import annotations
 
 import datetime
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +19,9 @@ __all__ = ["RECENT_DAYS", "Day", "Series", "daily", "errors", "weighted"]
 
 _MOST_DAYS: Final = 730
 """Maximum length of a series, in days; older days say little about the future and cost time."""
+
+_BOUNDARY_DAYS: Final = 7
+"""Days after an erased one that may look as if they had been erased in part."""
 
 RECENT_DAYS: Final = 28
 """Number of days whose average is the growth "a day now"."""
@@ -77,11 +81,11 @@ def daily(measurements: Sequence[Measurement]) -> list[Series]:
         erased: set[datetime.date] = set()
         for measurement in reversed(measurements):
             first = min(days, default=None)
-            for intake in _of(measurement.growth, cluster, column):
-                if not intake.complete or (first is not None and intake.day >= first):
-                    continue
-                if intake.cells.mid and intake.body_bytes.mid <= intake.cells.mid * TOMBSTONE_BYTES:
-                    erased.add(intake.day)  # An earlier measurement says what was written.
+            intakes = [each for each in _of(measurement.growth, cluster, column) if each.complete]
+            gone = _erased_days(intakes)
+            erased |= gone
+            for intake in intakes:
+                if intake.day in gone or (first is not None and intake.day >= first):
                     continue
                 days[intake.day] = Day(
                     intake.day,
@@ -116,6 +120,20 @@ def errors(series: Iterable[Series], weights: Mapping[tuple[str, str], float]) -
 
 def _of(growth: Iterable[DayIntake], cluster: str, column: str) -> list[DayIntake]:
     return [intake for intake in growth if intake.cluster == cluster and intake.column_name == column]
+
+
+def _erased_days(intakes: Sequence[DayIntake]) -> set[datetime.date]:
+    """Return the days whose cells were erased before the measurement.
+
+    Sizes of a day come from samples near it, so days around the boundary seem to be erased in part.
+    """
+    means = {each.day: each.body_bytes.mid / each.cells.mid for each in intakes if each.cells.mid}
+    gone = {day for day, mean in means.items() if mean <= TOMBSTONE_BYTES}
+    if not gone or len(gone) == len(means):
+        return gone
+    usual = statistics.median(mean for day, mean in means.items() if day not in gone)
+    boundary = max(gone) + datetime.timedelta(_BOUNDARY_DAYS)
+    return gone | {day for day, mean in means.items() if day <= boundary and mean < usual / 2}
 
 
 def _dense(days: Mapping[datetime.date, Day], last: datetime.date) -> tuple[Day, ...]:

@@ -13,7 +13,7 @@ import pytest
 from schemaless.capacity.combined import Collected, combine
 from schemaless.capacity.expiry import Retention, Stored
 from schemaless.capacity.forecast import Band, Forecast
-from schemaless.capacity.measurement import Measurement
+from schemaless.capacity.measurement import DayIntake, Measurement
 from schemaless.capacity.reporting import Asked, assemble_report
 from schemaless.capacity.series import daily
 from schemaless.capacity.whatif import WhatIf
@@ -132,10 +132,15 @@ def test_a_report_without_policies_is_unchanged() -> None:
 def emptied(newest: Measurement, before: datetime.date) -> Measurement:
     """A measurement after a retention run: the days before a date hold tombstones."""
     size = Interval.of(float(TOMBSTONE_BYTES))
-    growth = tuple(
-        replace(each, body_bytes=size.times(each.cells.mid)) if each.day < before else each for each in newest.growth
-    )
-    return replace(newest, growth=growth)
+
+    def of_day(each: DayIntake) -> DayIntake:
+        if each.day >= before:
+            return each
+        # Samples near the boundary hold some of the following day's bodies.
+        last = each.day == before - DAY
+        return replace(each, body_bytes=each.body_bytes.times(0.3) if last else size.times(each.cells.mid))
+
+    return replace(newest, growth=tuple(map(of_day, newest.growth)))
 
 
 def test_days_that_were_erased_keep_the_growth_of_an_earlier_measurement() -> None:
