@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import IO, Any
 
 import click
 
 from schemaless.cli.erase_run import run, target_options, targets_of
 from schemaless.cli.erase_shown import entry_json, plan_json, show_plan, show_status, status_json
-from schemaless.cli.jobs import change_thresholds, job_option, steer, throttle_changes
-from schemaless.cli.options import open_store, url_option
+from schemaless.cli.jobs import (
+    JobProgress,
+    change_thresholds,
+    job_option,
+    steer,
+    throttle_changes,
+    throttle_options,
+    workers_options,
+)
+from schemaless.cli.options import execute_option, note_dry, open_store, url_option
+from schemaless.erase.archives import erase_from_archives
 from schemaless.erase.plan import plan as plan_erasure
+from schemaless.erase.receipt import receipt as receipt_of
+from schemaless.erase.receipt import signed
+from schemaless.erase.replay import ledger_lines, load_ledger, undone
+from schemaless.erase.replay import replay as replay_erasures
 from schemaless.erase.status import status as status_of
+from schemaless.erase.verify import verify as verify_erasure
 from schemaless.internals import internals_of
-from schemaless.terminal.output import ReadOnlyCommand, json_option, note, print_json, print_table, progress
+from schemaless.jobs.job_store import JobStore
+from schemaless.jobs.throttle import Thresholds
+from schemaless.pages.erasure_page import erasure_page
+from schemaless.terminal.files import OutputFile, write_whole
+from schemaless.terminal.output import (
+    EXIT_FAILED,
+    ReadOnlyCommand,
+    data_sink,
+    facts,
+    json_option,
+    note,
+    out,
+    print_json,
+    print_table,
+    progress,
+)
 
 _job = job_option("The job.  [default: the unfinished erasure]")
 
@@ -140,3 +170,201 @@ def abort(url: str, job_id: int | None) -> None:
 def throttle(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
     """Show or change what an erase job waits for, while it runs."""
     change_thresholds(url, job_id, changes, kind="erase")
+
+
+@erase.command(cls=ReadOnlyCommand)
+@click.argument("number", type=click.IntRange(1))
+@url_option
+@click.option(
+    "--archive",
+    "folders",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    multiple=True,
+    help="Also search this folder of originals; may be repeated.  [default: those of migrations, if they are here]",
+)
+@click.option(
+    "--search",
+    multiple=True,
+    metavar="TEXT",
+    help="Search dictionaries and the files of servers on this machine for this text, byte by byte; may be repeated.",
+)
+@json_option
+def verify(number: int, url: str, folders: tuple[Path, ...], search: tuple[str, ...], as_json: bool) -> int:
+    """Search for what an erasure should have removed.
+
+    The command looks at the cells on primaries and replicas, at index entries, parked cells, tables of moves, archives
+    on this machine, and dictionaries. It records in the ledger who has acknowledged the erasure, and that it was
+    verified if nothing was found. What only a person can settle is listed as outstanding.
+
+    \b
+    Examples:
+      schemaless erase verify 12
+      schemaless erase verify 12 --search anna@example.org
+
+    Exit status: 0 nothing found, 1 something was found or a follower has not acknowledged.
+    """
+    with open_store(url) as store:
+        shards = len(internals_of(store).erasures.ledger.entry(number).shards)
+        with progress("verifying", shards, "shards") as listener:
+            found = verify_erasure(store, number, archive_folders=folders, search=search, listener=listener)
+    if as_json:
+        print_json(
+            {
+                **status_json(found.status),
+                "cells_verified": found.cells,
+                "faults": dict(found.faults),
+                "files": [{"file": path, "kind": kind} for path, kind in found.matches],
+                "outstanding": found.outstanding,
+            }
+        )
+    else:
+        show_status(found.status)
+        out().print(f"{found.cells:,} cells verified")
+        for what, count in found.faults.items():
+            out().print(f"left: {count:,} {what}", markup=False)
+        for path, kind in found.matches:
+            out().print(f"found in {kind} {path}", markup=False)
+        for what in found.outstanding:
+            note(f"outstanding: {what}")
+    return 0 if found.clean and not found.status.waiting else EXIT_FAILED
+
+
+@erase.command()
+@click.argument("folders", type=click.Path(exists=True, file_okay=False, path_type=Path), nargs=-1, required=True)
+@url_option
+@execute_option
+@json_option
+def archive(folders: tuple[Path, ...], url: str, execute: bool, as_json: bool) -> int:
+    """Erase the originals of erased cells from archives.
+
+    A migration with --archive keeps the bodies that it replaces. Run this on each machine that has a part of an
+    archive, after each erasure. A file is rewritten with tombstones and then takes the place of the old one.
+
+    \b
+    Examples:
+      schemaless erase archive /backup/originals
+      schemaless erase archive /backup/originals --execute
+
+    Exit status: 0 done, 1 a file was left because its migration has not ended.
+    """
+    with open_store(url) as store, progress("reading", None, "files") as listener:
+        files = erase_from_archives(store, folders, execute=execute, listener=listener)
+    if as_json:
+        print_json([{"file": str(each.path), **facts(each, "originals", "skipped")} for each in files])
+    else:
+        for each in files:
+            what = f"left: {each.skipped}" if each.skipped else "erased" if execute else "to erase"
+            out().print(f"{each.path}: {each.originals:,} originals {what}", markup=False)
+        out().print(f"{sum(each.originals for each in files):,} originals of erased cells in {len(files):,} files")
+    if not execute:
+        note_dry()
+    return EXIT_FAILED if any(each.skipped for each in files) else 0
+
+
+@erase.command()
+@url_option
+@click.option(
+    "--from",
+    "ledger_file",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="First add the erasures of this file, which 'erase ledger' wrote, to the ledger.",
+)
+@execute_option
+@workers_options
+@throttle_options
+@json_option
+def replay(
+    url: str,
+    ledger_file: IO[bytes] | None,
+    execute: bool,
+    workers: int,
+    dask: str | None,
+    thresholds: Thresholds,
+    as_json: bool,
+) -> int:
+    """Repeat erasures after a backup was restored.
+
+    The command finds erasures of keys whose cells are back, and erases these again; cells that were written after an
+    erasure stay. Run it before applications use the restored datastore, and once more after a failover that lost
+    transactions. Erasures by retention policies are repeated by 'retention run'.
+
+    If the catalog was restored, too, it lacks the latest erasures: name a file of 'erase ledger' that is newer than the
+    backup.
+
+    \b
+    Examples:
+      schemaless erase replay
+      schemaless erase replay --from ledger.ndjson --execute
+    """
+    with open_store(url) as store:
+        added = 0
+        if ledger_file is not None and execute:
+            added = load_ledger(store, ledger_file)
+        ledger = internals_of(store).erasures.ledger
+        with progress("comparing", len(ledger.entries()), "erasures") as listener:
+            found = undone(store, listener=listener)
+        if execute:
+            with JobProgress(JobStore(store)) as shown:
+                replay_erasures(store, found, thresholds, count=workers, dask=dask, listener=shown)
+    if as_json:
+        undone_json = [{**entry_json(each.entry), "cells_back": each.cells} for each in found]
+        print_json({"added": added, "executed": execute, "undone": undone_json})
+    else:
+        out().print(f"{added:,} erasures added to the ledger; {len(found):,} undone by a restore")
+        for each in found:
+            done = "erased again" if execute else "to erase again"
+            out().print(f"erasure {each.entry.number}: {each.cells:,} cells are back, {done}")
+    if not execute:
+        note_dry()
+    return 0
+
+
+@erase.command(cls=ReadOnlyCommand)
+@url_option
+def ledger(url: str) -> None:
+    """Write the ledger as NDJSON, to keep apart from backups.
+
+    After a restore, 'erase replay --from FILE' erases everything in it again. It has the keys of erased rows, and no
+    documents.
+
+    \b
+    Example:
+      schemaless erase ledger > ledger.ndjson
+    """
+    with open_store(url) as store:
+        sink = data_sink()
+        for line in ledger_lines(store):
+            sink.write(line + b"\n")
+        sink.flush()
+
+
+@erase.command(cls=ReadOnlyCommand)
+@click.argument("number", type=click.IntRange(1))
+@url_option
+@click.option(
+    "--sign",
+    "key_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="KEY",
+    help="Sign with this Ed25519 key, a PEM file that 'openssl genpkey -algorithm ed25519' writes.",
+)
+@click.option("--html", "page", type=OutputFile(Path), metavar="FILE", help="Also write the receipt as a page.")
+def receipt(number: int, url: str, key_file: Path | None, page: Path | None) -> None:
+    """Print what an erasure has removed, and what remains.
+
+    The receipt is JSON: what is gone, what remains in binary logs, undo logs and free pages and until when, who has not
+    acknowledged, and which copies only their owner can expire. It has the keys of erased rows, and no documents.
+
+    \b
+    Examples:
+      schemaless erase receipt 12 > receipt.json
+      schemaless erase receipt 12 --sign key.pem --html receipt.html
+    """
+    with open_store(url) as store:
+        issued = receipt_of(store, number)
+    if key_file is not None:
+        issued = signed(issued, key_file)
+    if page is not None:
+        write_whole(page, erasure_page(issued))
+    print_json(issued)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, Unpack
 
 from schemaless.datastore import Datastore
@@ -37,10 +38,12 @@ class EraseSpec(JobSpec):
     Attributes:
         erasure: number of the erasure in the ledger.
         replica_patience_s: how long a shard waits for a replica, in seconds.
+        replay: erase again what a restored backup has brought back, and nothing that was written later.
     """
 
     erasure: int = 0
     replica_patience_s: float = REPLICA_PATIENCE_S
+    replay: bool = False
 
     def __post_init__(self) -> None:
         if self.erasure < 1:
@@ -51,14 +54,21 @@ def work(store: Datastore, run: ShardRun) -> None:
     """Execute an erasure of keys in one shard; runs in a worker."""
     spec = EraseSpec.of(run.job)
     internals = internals_of(store)
-    targets = internals.erasures.ledger.targets(spec.erasure, run.state.shard)
+    ledger, shard = internals.erasures.ledger, run.state.shard
+    targets = ledger.targets(spec.erasure, shard)
+    before = bounds_of(ledger.entry(spec.erasure))[shard] if spec.replay else None
     search = DictionarySearch(internals)
-    eraser = internals.erasures.eraser(run.state.shard, spec.erasure, search.see if search.needed else None)
-    batches = (batch for target in targets for batch in eraser.erase_target(target))
+    eraser = internals.erasures.eraser(shard, spec.erasure, search.see if search.needed else None)
+    batches = (batch for target in targets for batch in eraser.erase_target(target, before))
     _execute(store, run, eraser, batches, spec.replica_patience_s)
     if search.found:
-        internals.erasures.ledger.note(spec.erasure, {"dictionaries": sorted(search.found)})
+        ledger.note(spec.erasure, {"dictionaries": sorted(search.found)})
     run.finish()
+
+
+def bounds_of(entry: Erasure) -> dict[int, datetime]:
+    """Return by shard the time before which cells must have been erased: that of the execution, or of the intention."""
+    return {shard.shard: shard.executed_at or entry.intended_at for shard in entry.shards}
 
 
 def erase_batches(

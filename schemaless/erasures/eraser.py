@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from schemaless.cell import Erased, StoredCell
@@ -93,13 +94,19 @@ class ShardEraser:
             statement = sql.select_sizes_by_id(self._database, part)
             yield from self._erase(lambda: statement, {(each,) for each in part}, ADDED_ID)  # noqa: B023
 
-    def erase_target(self, target: Target) -> Iterator[Batch]:
+    def erase_target(self, target: Target, before: datetime | None = None) -> Iterator[Batch]:
         """Erase all cells of a target that are committed by now; yield after each transaction.
 
         A reader never sees an older version as the latest one: the key of the latest version stays.
+
+        Args:
+            target: what to erase.
+            before: erase only cells that were created before this time.
         """
         yield from self._erase(
-            lambda: sql.select_sizes_by_key(self._database, *target, self.max_cells), {(target.row_key,)}, ROW_KEY
+            lambda: sql.select_sizes_by_key(self._database, *target, self.max_cells, before),
+            {(target.row_key,)},
+            ROW_KEY,
         )
 
     def executed(self) -> tuple[int, int, int]:

@@ -226,6 +226,20 @@ class Ledger:
 
         return self._catalog().run(operation, writes=True)
 
+    def record_history(
+        self, number: int, intended_at: datetime, executed_at: datetime | None, shards: Iterable[ErasedShard]
+    ) -> None:
+        """Set what another catalog has recorded about an erasure."""
+
+        def operation(connection: Connection) -> None:
+            with connection.transaction():
+                connection.execute(sql.update_times(self._name, number, intended_at, executed_at))
+                for each in shards:
+                    facts = (each.shard, each.cells, each.body_bytes, each.executed_at)
+                    connection.execute(sql.update_shard(self._name, number, *facts))
+
+        self._catalog().run(operation, writes=True)
+
     def entry(self, number: int) -> Erasure:
         """Return an erasure with its shards.
 

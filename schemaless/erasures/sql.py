@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Final
 
 from schemaless.wire.sql.parts import (
@@ -15,6 +16,7 @@ from schemaless.wire.sql.parts import (
     cell_table,
     insert,
     matching,
+    moment,
     numbers,
     quoted_table,
     table,
@@ -54,7 +56,9 @@ def select_sizes_by_id(database: str, ids: Iterable[int]) -> bytes:
     )
 
 
-def select_sizes_by_key(database: str, row_key: bytes, column_name: str, ref_key: int, limit: int) -> bytes:
+def select_sizes_by_key(
+    database: str, row_key: bytes, column_name: str, ref_key: int, limit: int, before: datetime | None = None
+) -> bytes:
     """Select added_id, key and body size of the next cells of a target that were not erased.
 
     Args:
@@ -63,12 +67,14 @@ def select_sizes_by_key(database: str, row_key: bytes, column_name: str, ref_key
         column_name: the column, or ``ANY_COLUMN``.
         ref_key: the version, or ``ANY_VERSION``.
         limit: maximum number of cells.
+        before: select only cells that were created before this time.
     """
+    condition = LIVE if before is None else LIVE + b" AND created_at<" + moment(before)
     return b"SELECT %b FROM %b WHERE %b AND %b ORDER BY row_key, column_name, ref_key LIMIT %d" % (
         _SIZES,
         by_key(database),
         _of_target(row_key, column_name, ref_key),
-        LIVE,
+        condition,
         limit,
     )
 
@@ -239,6 +245,24 @@ def upsert_shard(catalog: str, erasure: int, shard: int, cells: int, body_bytes:
     return upsert(table(catalog, b"erasure_shard"), {"erasure_id": erasure, "shard": shard}, values)
 
 
+def update_times(catalog: str, erasure: int, intended_at: datetime, executed_at: datetime | None) -> bytes:
+    """Set the times of an erasure that was recorded in another catalog before."""
+    changes: dict[str, Term] = {"intended_at": moment(intended_at)}
+    if executed_at is not None:
+        changes["executed_at"] = moment(executed_at)
+    return update(table(catalog, b"erasure"), changes, erasure_id=erasure)
+
+
+def update_shard(
+    catalog: str, erasure: int, shard: int, cells: int, body_bytes: int, executed_at: datetime | None
+) -> bytes:
+    """Set what was executed in a shard by an erasure that was recorded in another catalog before."""
+    changes: dict[str, Term] = {"cells": cells, "body_bytes": body_bytes}
+    if executed_at is not None:
+        changes["executed_at"] = moment(executed_at)
+    return update(table(catalog, b"erasure_shard"), changes, erasure_id=erasure, shard=shard)
+
+
 def mark(catalog: str, erasure: int, what: str) -> bytes:
     """Record the time of a step, ``executed``, ``acknowledged`` or ``verified``, unless it is recorded."""
     column = f"{what}_at"
@@ -291,6 +315,26 @@ def erase_copies(database: str, name: str, ids: Iterable[int], tombstone: bytes)
 def count_live_copies(database: str, name: str, ids: Iterable[int]) -> bytes:
     """Select how many of these cells a table has that were not erased."""
     return b"SELECT COUNT(*) FROM %b WHERE added_id IN (%b) AND %b" % (quoted_table(database, name), numbers(ids), LIVE)
+
+
+def count_left(database: str, ids: Sequence[int]) -> bytes:
+    """Select how many of these cells of a shard were not erased, and how many of them are parked."""
+    parked = (table(database, b"parked"), numbers(ids))
+    live = (cell_table(database), numbers(ids), LIVE)
+    return b"SELECT (SELECT COUNT(*) FROM %b WHERE added_id IN (%b) AND %b), " % live + (
+        b"(SELECT COUNT(*) FROM %b WHERE added_id IN (%b))" % parked
+    )
+
+
+def select_rows_of(database: str, ids: Iterable[int]) -> bytes:
+    """Select the row_keys of these cells of a shard."""
+    return b"SELECT DISTINCT row_key FROM %b WHERE added_id IN (%b)" % (by_id(database), numbers(ids))
+
+
+def count_older(database: str, row_key: bytes, column_name: str, ref_key: int, executed_at: datetime) -> bytes:
+    """Select the number of cells of a target that were created before a time and not erased."""
+    place = (by_key(database), _of_target(row_key, column_name, ref_key), LIVE, moment(executed_at))
+    return b"SELECT COUNT(*) FROM %b WHERE %b AND %b AND created_at<%b" % place
 
 
 def count_live(database: str, ids: Iterable[int]) -> bytes:

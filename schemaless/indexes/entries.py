@@ -216,7 +216,7 @@ class Entries:
                 unknown.add(row)
             else:
                 found[row].update(shards)
-        for row, place in self._places_of(sorted(unknown)):
+        for row, place in self.places_of(sorted(unknown)):
             found[row].add(place)
         writes = PageWrites()
         for row, (state, _) in self.rows(shard, sorted(found)).items():
@@ -229,7 +229,16 @@ class Entries:
         if writes.upserts or writes.deletes:
             self.apply(writes)
 
-    def _places_of(self, rows: Sequence[bytes]) -> list[tuple[bytes, int]]:
+    def homes(self, shard: int, rows: Sequence[bytes]) -> dict[bytes, int | None]:
+        """Return the shard in which each row of a shard should have its entry; None for rows without one."""
+        homes: dict[bytes, int | None] = {}
+        for start in range(0, len(rows), _BODIES_PER_QUERY):
+            for row, (state, _) in self.rows(shard, rows[start : start + _BODIES_PER_QUERY]).items():
+                value = values_of(self.definition, state.parts)[0]
+                homes[row] = self.definition.shard_of(value, self._shard_count)
+        return homes
+
+    def places_of(self, rows: Sequence[bytes]) -> list[tuple[bytes, int]]:
         """Return the rows that have entries, with the shards of the entries, after searching all shards."""
         places: list[tuple[bytes, int]] = []
         for start in range(0, len(rows), _ROWS_SEARCHED):

@@ -12,11 +12,11 @@ import secrets
 import struct
 import uuid
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import msgpack
 import zstandard
@@ -153,10 +153,10 @@ class ArchiveWriter:
         Raises:
             ArchiveFailed: the folder cannot be created.
         """
-        self._id = secrets.token_bytes(8)
-        self.path: Path = folder / datastore / f"job-{job_id:04d}" / f"shard-{shard:04d}.{epoch}.{self._id.hex()}.zst"
+        file_id = secrets.token_bytes(8)
+        self.path: Path = folder / datastore / f"job-{job_id:04d}" / f"shard-{shard:04d}.{epoch}.{file_id.hex()}.zst"
         self.bytes_written: int = 0
-        self._header = {
+        header = {
             "format": FORMAT,
             "datastore": datastore,
             "shard": shard,
@@ -164,14 +164,9 @@ class ArchiveWriter:
             "job_id": job_id,
             "epoch": epoch,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "file": self._id,
+            "file": file_id,
         }
-        self._fd: int | None = None
-        self._frames = 0
-        self.cells: int = 0
-        self._broken = False
-        self._frame_bytes = frame_bytes
-        self._compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True, write_content_size=True)
+        self._begin(header, frame_bytes)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with suppress(PermissionError):  # a parent with search but no read permission cannot be synced
@@ -182,6 +177,29 @@ class ArchiveWriter:
                 _sync_folder(subfolder.parent)
         except OSError as refusal:
             raise self._failed(refusal) from refusal
+
+    @classmethod
+    def replacing(cls, path: Path, header: Mapping[str, Any]) -> Self:
+        """Return a writer for a file that takes the place of another one, with the same header, once it is complete.
+
+        Args:
+            path: the new file, in a folder that exists.
+            header: header of the file to replace.
+        """
+        writer = cls.__new__(cls)
+        writer.path, writer.bytes_written = path, 0
+        writer._begin(dict(header), FRAME_BYTES)  # noqa: SLF001 - a second constructor
+        return writer
+
+    def _begin(self, header: dict[str, Any], frame_bytes: int) -> None:
+        self._id: bytes = header["file"]
+        self._header = header
+        self._fd: int | None = None
+        self._frames = 0
+        self.cells: int = 0
+        self._broken = False
+        self._frame_bytes = frame_bytes
+        self._compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True, write_content_size=True)
 
     def __enter__(self) -> Self:
         return self

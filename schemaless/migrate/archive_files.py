@@ -119,6 +119,13 @@ def archive_files(
     return sorted(files)
 
 
+def read_header(path: Path) -> dict[str, Any] | None:
+    """Return the fields of a file's header; None if the file ends within it. Raises what ``archive_files`` does."""
+    with _open_regular(path) as stream:
+        first = next(_Frames(path, stream).contents(), None)
+    return None if first is None else _parse_header(path, first)
+
+
 def _read_header(path: Path) -> ArchiveFile | None:
     with _open_regular(path) as stream:
         first = next(_Frames(path, stream).contents(), None)

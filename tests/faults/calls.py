@@ -25,6 +25,7 @@ READS: Final[dict[str, Callable[[Datastore], object]]] = {
     "get_stored_cells_for_shard": lambda store: store.get_stored_cells_for_shard(0),
     "iter_shard": lambda store: list(store.iter_shard(0)),
     "end_of_shard": lambda store: store.end_of_shard(0),
+    "get_erased_for_shard": lambda store: store.get_erased_for_shard(0),
     "scan_shard": lambda store: list(store.scan_shard(0)),
     "scan": lambda store: list(internals_of(store).scan(0)),
     "id_span": lambda store: internals_of(store).id_span(0),
@@ -46,6 +47,7 @@ WITHOUT_A_SERVER: Final = {
     "codec_for",  # asks the catalog once a minute, and does without where it is silent
     "databases_by_node",
     "decode",
+    "erase",  # takes an account with more privileges: tests/erase
     "index",  # asks the catalog alone, and there is none here: tests/index
     "name",
     "shard_count",

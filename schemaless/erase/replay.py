@@ -1,0 +1,152 @@
+"""Repeats erasures after a backup was restored, and carries the ledger from one catalog to another.
+
+A restored shard has the documents back that were erased since the backup, and a restored catalog lacks the entries of
+the ledger since then. ``ledger_lines`` writes the ledger to a file that is kept apart from the backups.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Unpack
+
+from schemaless.datastore import Datastore
+from schemaless.erase.job import EraseSpec
+from schemaless.erase.job import run as run_erasure
+from schemaless.erase.verify import older_cells
+from schemaless.erasures.ledger import ErasedShard, Erasure, Target
+from schemaless.errors import InvalidInput
+from schemaless.events import Advanced, Listener, ignore_events
+from schemaless.internals import internals_of
+from schemaless.jobs.kind import RunOptions
+from schemaless.jobs.throttle import Thresholds
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """An erasure that a restore has undone, at least in part.
+
+    Attributes:
+        entry: its entry in the ledger.
+        cells: number of cells that are back.
+    """
+
+    entry: Erasure
+    cells: int
+
+
+def undone(store: Datastore, *, listener: Listener = ignore_events) -> list[Replayed]:
+    """Return the erasures of keys that have cells older than themselves which are not erased.
+
+    Args:
+        store: the datastore.
+        listener: receives one event per erasure.
+
+    Raises:
+        ServerError: a server cannot be reached.
+    """
+    internals = internals_of(store)
+    ledger = internals.erasures.ledger
+    found = []
+    for summary in ledger.entries():
+        if summary.kind == "keys":
+            entry = ledger.entry(summary.number)
+            cells = sum(older_cells(internals, entry, shard.shard) for shard in entry.shards)
+            unlogged = any(
+                shard.cells > internals.erasures.eraser(shard.shard, entry.number).executed()[0]
+                for shard in entry.shards
+            )
+            if cells or unlogged or entry.executed_at is None:
+                found.append(Replayed(entry, cells))
+        listener(Advanced())
+    return found
+
+
+def replay(
+    store: Datastore, undone_erasures: Iterable[Replayed], thresholds: Thresholds, **how: Unpack[RunOptions]
+) -> list[Erasure]:
+    """Execute erasures again, each as a job; cells that were written after an erasure stay.
+
+    Args:
+        store: the datastore.
+        undone_erasures: result of ``undone``.
+        thresholds: thresholds for throttling.
+        how: see ``RunOptions``.
+
+    Returns:
+        The entries of the ledger afterwards.
+
+    Raises:
+        SchemalessError: as ``JobKind.run``; the same call continues.
+    """
+    return [
+        run_erasure(store, EraseSpec(each.entry.number, replay=True, thresholds=thresholds), **how)
+        for each in undone_erasures
+    ]
+
+
+def ledger_lines(store: Datastore) -> Iterator[bytes]:
+    """Yield the ledger as lines of JSON that ``load_ledger`` reads; they hold keys, and no documents."""
+    ledger = internals_of(store).erasures.ledger
+    for summary in ledger.entries():
+        entry = ledger.entry(summary.number)
+        keys = [[str(uuid.UUID(bytes=row_key)), column, ref] for row_key, column, ref in ledger.targets(entry.number)]
+        fields = {
+            "erasure": entry.number,
+            "kind": entry.kind,
+            "scope": dict(entry.scope),
+            "reason": entry.reason,
+            "requested_by": entry.requested_by,
+            "intended_at": entry.intended_at.isoformat(),
+            "executed_at": entry.executed_at and entry.executed_at.isoformat(),
+            "shards": [
+                [shard.shard, shard.cells, shard.body_bytes, shard.executed_at and shard.executed_at.isoformat()]
+                for shard in entry.shards
+            ],
+            "keys": keys,
+        }
+        yield json.dumps(fields).encode()
+
+
+def load_ledger(store: Datastore, lines: Iterable[bytes]) -> int:
+    """Add the erasures that the catalog lacks, under their numbers; return how many.
+
+    Raises:
+        InvalidInput: a line is not one of ``ledger_lines``; the lines before it were added.
+    """
+    ledger = internals_of(store).erasures.ledger
+    existing = {entry.number for entry in ledger.entries()}
+    added = 0
+    for position, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            fields: dict[str, Any] = json.loads(line)
+            keys = ((uuid.UUID(row), str(column), int(ref)) for row, column, ref in fields["keys"])
+            targets = [Target(row.bytes, column, ref) for row, column, ref in keys]
+            shards = [
+                ErasedShard(int(shard), int(cells), int(size), 0, at and datetime.fromisoformat(at))
+                for shard, cells, size, at in fields["shards"]
+            ]
+            intended_at, executed_at = (
+                fields[name] and datetime.fromisoformat(fields[name]) for name in ("intended_at", "executed_at")
+            )
+            number = int(fields["erasure"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidInput(f"line {position} is not one of 'schemaless erase ledger': {error}") from error
+        if number not in existing:
+            ledger.intend(
+                fields["reason"],
+                targets,
+                kind=fields["kind"],
+                scope=fields["scope"],
+                shards=[each.shard for each in shards],
+                requested_by=fields["requested_by"],
+                number=number,
+            )
+            ledger.record_history(number, intended_at, executed_at, shards)
+            added += 1
+    return added

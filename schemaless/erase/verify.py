@@ -1,0 +1,179 @@
+"""Searches all places that this process can reach for what an erasure should have removed. Changes nothing but times.
+
+It records in the ledger which followers have acknowledged the erasure, and that it was verified if nothing was found.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from schemaless.datastore import Datastore
+from schemaless.erase.archives import erase_from_archives
+from schemaless.erase.copies import copy_tables, live_copies
+from schemaless.erase.job import bounds_of
+from schemaless.erase.places import archives, places
+from schemaless.erase.status import ErasureStatus, record_acknowledgements
+from schemaless.erasures import sql
+from schemaless.erasures.ledger import Erasure
+from schemaless.errors import InvalidInput, ServerError
+from schemaless.events import Advanced, Listener, ignore_events
+from schemaless.indexes.entries import Entries
+from schemaless.internals import Internals, internals_of
+from schemaless.purge.files import folders_of, search_files
+from schemaless.wire.node import Node
+
+_CELLS_AT_ONCE: Final = 500
+
+
+@dataclass(slots=True)
+class Verification:
+    """Result of verifying an erasure.
+
+    Attributes:
+        status: status of the erasure afterwards.
+        cells: number of erased cells that were looked up on the primaries.
+        faults: what was found, by place.
+        outstanding: what only a person can settle, such as archives on other machines.
+        matches: files that contain one of the strings that were searched for, with the kind of file.
+    """
+
+    status: ErasureStatus
+    cells: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    outstanding: list[str] = field(default_factory=list)
+    matches: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def clean(self) -> bool:
+        """True if nothing was found."""
+        return not self.faults and not self.matches
+
+
+def verify(
+    store: Datastore,
+    number: int,
+    *,
+    archive_folders: Iterable[Path] = (),
+    search: Collection[str] = (),
+    listener: Listener = ignore_events,
+) -> Verification:
+    """Look for what an erasure should have removed: in tables, indexes, archives, dictionaries, replicas and files.
+
+    Args:
+        store: the datastore.
+        number: number of the erasure.
+        archive_folders: folders of archives; those that migrations have recorded are searched if they are here.
+        search: strings to search for, byte by byte, in dictionaries and in the files of servers on this machine.
+        listener: receives one event per shard.
+
+    Raises:
+        InvalidInput: there is no such erasure, or it was not executed.
+        ServerError: a primary cannot be reached.
+    """
+    internals = internals_of(store)
+    entry = internals.erasures.ledger.entry(number)
+    if entry.executed_at is None:
+        raise InvalidInput(
+            f"erasure {number} was not executed in all shards; 'schemaless erase run --execute --erasure {number}' "
+            "continues it"
+        )
+    found = Verification(record_acknowledgements(store, number))
+    for shard in entry.shards:
+        _verify_shard(internals, shard.shard, number, found)
+        if entry.kind == "keys":
+            live = older_cells(internals, entry, shard.shard)
+            found.faults += Counter({f"cells of shard {shard.shard} older than the erasure": live})
+        listener(Advanced())
+    _verify_archives(store, archive_folders, found)
+    _verify_dictionaries(internals, entry.notes.get("dictionaries", ()), search, found)
+    _search_files(internals, search, found)
+    where = places(store, [shard.shard for shard in entry.shards])
+    found.outstanding += [f"former primary {server}: not settled" for server in where.lost_primaries]
+    found.outstanding += [f"replica {replica}" for replica in entry.notes.get("replicas_behind", ())]
+    if found.clean and not found.status.waiting:
+        internals.erasures.ledger.mark(number, "verified")
+        found.status = record_acknowledgements(store, number)
+    return found
+
+
+def older_cells(internals: Internals, entry: Erasure, shard: int) -> int:
+    """Count cells of an erasure's keys in a shard that are older than its execution there and were not erased."""
+    database, before = internals.shards.database(shard), bounds_of(entry)[shard]
+    statements = (
+        sql.count_older(database, *target, before) for target in internals.erasures.ledger.targets(entry.number, shard)
+    )
+    return sum(int(internals.shards.rows(shard, statement)[0][0]) for statement in statements)
+
+
+def _verify_shard(internals: Internals, shard: int, number: int, found: Verification) -> None:
+    eraser = internals.erasures.eraser(shard, number)
+    database = internals.shards.database(shard)
+    cluster = internals.topology.cluster_of(shard)
+    after = 0
+    while events := eraser.erased_ids(after, _CELLS_AT_ONCE):
+        after = events[-1][0]
+        ids = [added_id for _, added_id in events]
+        found.cells += len(ids)
+        live, parked = internals.shards.rows(shard, sql.count_left(database, ids))[0]
+        found.faults += Counter({"cells on the primary": int(live), "parked cells": int(parked)})
+        found.faults.update(live_copies(internals, shard, ids, copy_tables(internals, shard)))
+        for node in cluster.replicas:
+            statement = sql.count_live(database, ids)
+            try:
+                rows = internals.shards.run_on(node, shard, lambda connection, sql=statement: connection.rows(sql))  # type: ignore[misc]
+            except ServerError as error:
+                note = f"replica {error}"
+                found.outstanding += [] if note in found.outstanding else [note]
+                continue
+            found.faults += Counter({f"cells on replica {node}": int(rows[0][0])})
+        rows_of = internals.shards.rows(shard, sql.select_rows_of(database, ids))
+        _verify_entries(internals, shard, [bytes(row_key) for (row_key,) in rows_of], found)
+
+
+def _verify_entries(internals: Internals, shard: int, rows: Sequence[bytes], found: Verification) -> None:
+    for entry in internals.registry.read():
+        entries = Entries(internals.shards, internals.reader, internals.registry, entry)
+        expected = entries.homes(shard, rows)
+        left = sum(expected[row] != place for row, place in entries.places_of(rows))
+        found.faults += Counter({f"entries of index {entry.name}": left})
+
+
+def _verify_archives(store: Datastore, folders: Iterable[Path], found: Verification) -> None:
+    named = {Path(folder) for folder in archives(store)}
+    here = sorted({*folders, *(folder for folder in named if folder.is_dir())})
+    if here:
+        for file in erase_from_archives(store, here, execute=False):
+            found.faults[f"originals in {file.path}"] += file.originals
+    found.outstanding += [f"archive {folder} is not on this machine" for folder in sorted(named - set(here))]
+
+
+def _verify_dictionaries(
+    internals: Internals, suspects: Sequence[int], search: Collection[str], found: Verification
+) -> None:
+    for row in internals.dictionary_replicas.catalog.rows().values():
+        if row.content is None:
+            continue
+        if row.id in suspects or any(text.encode() in row.content for text in search):
+            found.faults[f"dictionary {row.id} has values of an erased document"] += 1
+
+
+def _search_files(internals: Internals, search: Collection[str], found: Verification) -> None:
+    if not search:
+        return
+    needles = [text.encode() for text in search]
+    for node in _servers(internals):
+        folders = folders_of(internals.shards.pool_for(node))
+        if folders is None:
+            found.outstanding.append(f"the files of {node}: the server is not on this machine")
+            continue
+        found.matches += [(os.fspath(match.path), match.kind) for match in search_files(folders, needles)]
+
+
+def _servers(internals: Internals) -> Iterator[Node]:
+    for cluster in internals.topology.clusters:
+        yield from cluster.nodes

@@ -1,0 +1,254 @@
+"""A marker in documents that were stored in every way: after an erasure nothing that can be read has it.
+
+Each path has a control: the marker is found there before the step that removes it.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+import schemaless
+from schemaless.admin.ndjson import dump_lines, iter_dump
+from schemaless.cells.dictionaries import keep
+from schemaless.codec.dictionaries import Dictionary
+from schemaless.erase.archives import erase_from_archives
+from schemaless.erase.copies import copy_tables
+from schemaless.erase.job import EraseSpec
+from schemaless.erase.job import run as run_erasure
+from schemaless.erase.plan import plan
+from schemaless.erase.receipt import receipt, signature_holds, signed
+from schemaless.erase.replay import ledger_lines, load_ledger, replay, undone
+from schemaless.erase.verify import verify
+from schemaless.erasures.ledger import target
+from schemaless.internals import internals_of
+from schemaless.jobs.throttle import Thresholds
+from schemaless.migrate import reencode, restore
+from schemaless.migrate import run as migrate
+from schemaless.migrate.archive_files import archive_files, read_archive
+from schemaless.migrate.restore import RestoreSpec
+from schemaless.migrate.spec import MigrateSpec
+from schemaless.move import run as moves
+from schemaless.move.compare import compare
+from schemaless.move.spec import MoveSpec
+from tests.movers import query
+
+MARKER = "sesame-7f3a-anna@example.org"
+REASON = "gdpr-art-17"
+
+
+@pytest.fixture
+def url(accounts: Any, fresh_url: str) -> str:
+    """The new datastore as root, which has access on every server."""
+    return str(accounts.root(fresh_url))
+
+
+@pytest.fixture
+def root(url: str) -> Any:
+    with schemaless.connect(url) as opened:
+        yield opened
+
+
+def document(number: int) -> dict[str, Any]:
+    return {"who": MARKER, "n": number, "legs": [f"{MARKER} {number}" for _ in range(9)]}
+
+
+def found_by_reading(store: schemaless.Datastore) -> int:
+    """Count the cells whose dump has the marker."""
+    shards = range(store.shard_count)
+    return sum(MARKER.encode() in line for _, line in dump_lines(store, iter_dump(store, shards, None), stored=False))
+
+
+def erase(store: schemaless.Datastore, rows: list[uuid.UUID]) -> int:
+    number = internals_of(store).erasures.ledger.intend(REASON, [target(row) for row in rows])
+    run_erasure(store, EraseSpec(number))
+    return number
+
+
+def found_in_archive(folder: Path) -> int:
+    return sum(MARKER.encode() in cell.body for file in archive_files(folder) for cell in read_archive(file))
+
+
+def test_every_way_of_writing_ends_in_a_tombstone(root, new_row):
+    """put, batch, append, legacy, every codec, load of a dump: the dump has the marker, and then it has not."""
+    rows = [new_row() for _ in range(10)]
+    root.put_cell(rows[0], "BASE", 1, document(0))
+    root.put_cells([schemaless.NewCell(rows[1], "BASE", number, document(number)) for number in (1, 2)])
+    root.append_cell(rows[2], "BASE", document(2))
+    legacy = schemaless.NewStoredCell(rows[3], "BASE", 1, json.dumps(document(3)).encode())
+    root.put_stored_cells([legacy])
+    for row, codec in zip(
+        rows[4:9], ("json+none", "msgpack+zlib", "msgpack+zstd", "packed+zstd", "packed+none"), strict=True
+    ):
+        root.put_cell(row, "BASE", 1, document(4), codec=codec)
+    root.put_cell(rows[9], "BASE", 1, {"kept": True})
+    planned = plan(root, [target(row) for row in rows[:9]])
+    assert (planned.cells, found_by_reading(root)) == (10, 10)
+    number = erase(root, rows[:9])
+
+    assert found_by_reading(root) == 0
+    assert root.get_cell(rows[9], "BASE", 1).body == {"kept": True}
+    found = verify(root, number)
+    assert (found.cells, dict(found.faults), found.status.state) == (10, {}, "verified")
+
+
+def test_dictionary_that_holds_a_value_is_reported(root, row, admin_url):
+    """It was searched before the document was gone, and is a fault until it is removed."""
+    samples = [json.dumps({"who": MARKER, "n": number}).encode() for number in range(300)]
+    trained = zstandard.train_dictionary(512, samples, dict_id=40_000)
+    assert MARKER.encode() in trained.as_bytes()
+    kept = keep(internals_of(root).dictionary_replicas, Dictionary(trained.as_bytes()), {})
+    root.put_cell(row, "BASE", 1, document(1))
+    number = erase(root, [row])
+
+    assert internals_of(root).erasures.ledger.entry(number).notes == {"dictionaries": [kept.id]}
+    found = verify(root, number)
+    assert dict(found.faults) == {f"dictionary {kept.id} has values of an erased document": 1}
+    assert found.status.entry.verified_at is None
+
+
+def test_originals_in_archives_are_erased_and_never_restored(root, new_row, tmp_path):
+    """The control: before, verification finds the original. A restore reports the cell as erased."""
+    rows = [new_row() for _ in range(4)]
+    for row in rows:
+        root.put_stored_cells([schemaless.NewStoredCell(row, "BASE", 1, json.dumps(document(1)).encode())])
+    migrate.run(root, MigrateSpec(archive=str(tmp_path)))
+    number = erase(root, rows[:3])
+    assert found_in_archive(tmp_path) == 4
+    faults = verify(root, number).faults
+    assert sum(faults.values()) == 3
+    assert all("originals in" in what for what in faults)
+
+    assert sum(file.originals for file in erase_from_archives(root, [tmp_path], execute=True)) == 3
+    assert found_in_archive(tmp_path) == 1
+    assert erase_from_archives(root, [tmp_path], execute=False) == []
+    assert verify(root, number).status.state == "verified"
+    outcome = restore.run(root, RestoreSpec((str(tmp_path),)))
+    assert (outcome.total.restored, outcome.total.left, outcome.missing) == (1, {}, [])
+    assert found_by_reading(root) == 1
+
+
+def test_a_migration_never_brings_a_document_back(root, new_row, monkeypatch):
+    """A cell is erased between the read and the UPDATE that would replace its body."""
+    rows = [new_row() for _ in range(6)]
+    for row in rows:
+        root.put_stored_cells([schemaless.NewStoredCell(row, "BASE", 1, json.dumps(document(1)).encode())])
+    recode = reencode.recode
+
+    def erase_and_recode(body: bytes, *arguments: Any, **named: Any) -> Any:
+        for each in rows[:3]:
+            root.erase(each, reason=REASON)
+        return recode(body, *arguments, **named)
+
+    monkeypatch.setattr(reencode, "recode", erase_and_recode)
+    outcome = migrate.run(root, MigrateSpec())
+
+    assert outcome.failures == []
+    assert found_by_reading(root) == 3
+    assert all(root.get_row(row) == {} for row in rows[:3])
+
+
+def test_tables_that_a_move_leaves_behind_are_erased(root, new_row, movers_of):
+    """The moved shard, and its old table; the control is a cell that was not erased."""
+    rows = [row for row in (new_row() for _ in range(60)) if root.shard_of(row) == 1][:6]
+    for row in rows:
+        root.put_cell(row, "BASE", 1, document(1), codec="json+none")
+    first = erase(root, rows[:1])
+    to = movers_of(root)
+    moves.run(root, MoveSpec(to, accounts=False), [1])
+    number = erase(root, rows[:4])
+    internals = internals_of(root)
+    tables = copy_tables(internals, 1)
+    statement = (
+        f"SELECT SUM(INSTR(body,'{MARKER}')>0) FROM `{internals.shards.database(1)}`.`{tables[0].name}`".encode()
+    )
+
+    assert internals.shards.pool_for(tables[0].node).run(lambda connection: connection.rows(statement)) == ((2,),)
+    assert found_by_reading(root) == 2
+    assert verify(root, number).status.state == "verified"
+    assert [event.erasure for event in root.get_erased_for_shard(1)] == [first, number, number, number]
+    (left,) = moves.left_behind(root, [1])
+    compared = compare(root, left)
+    assert (compared.same, compared.erased) == (True, 0)
+    moves.drop(root, left)
+
+
+@pytest.fixture
+def movers_of(accounts: Any) -> Any:
+    """Returns the cluster that shard 1 is not on, and drops it there afterwards."""
+    used: list[schemaless.Datastore] = []
+
+    def other(store: schemaless.Datastore) -> str:
+        used.append(store)
+        topology = internals_of(store).topology
+        return next(each.name for each in topology.clusters if each != topology.cluster_of(1))
+
+    yield other
+    for store in used:
+        internals = internals_of(store)
+        for cluster in internals.topology.clusters:
+            if cluster != internals.topology.cluster_of(1):
+                query(cluster.primary, f"DROP DATABASE IF EXISTS `{internals.shards.database(1)}`")
+
+
+def test_erasures_are_repeated_after_a_restore(root, new_row, by_hand):
+    """Shards and catalog are restored from before the erasure; a file has the ledger. Later cells stay."""
+    subject, other = new_row(), new_row()
+    for row in (subject, other):
+        root.put_cell(row, "BASE", 1, document(1))
+    internals, shard = internals_of(root), root.shard_of(subject)
+    database = internals.shards.database(shard)
+    body = next(root.get_stored_versions(subject, "BASE")).body
+    number = erase(root, [subject])
+    lines = list(ledger_lines(root))
+    root.put_cell(subject, "BASE", 2, {"later": True})
+    assert undone(root) == []
+    # The restore: the document is back, and neither log nor ledger knows of the erasure.
+    internals.shards.execute(
+        shard,
+        f"UPDATE `{database}`.cell SET body=x'{body.hex()}' WHERE ref_key=1 AND row_key=x'{subject.hex}'".encode(),
+    )
+    internals.shards.execute(shard, f"DELETE FROM `{database}`.erased_cell".encode())
+    for table in ("erasure", "erasure_key", "erasure_shard"):
+        internals.catalog.run(
+            lambda connection, table=table: connection.execute(f"DELETE FROM `{root.name}`.{table}".encode())
+        )
+    assert found_by_reading(root) == 2
+
+    assert load_ledger(root, lines) == 1
+    assert load_ledger(root, lines) == 0
+    (found,) = undone(root)
+    replay(root, [found], Thresholds())
+    assert found_by_reading(root) == 1
+    assert root.get_cell_latest(subject, "BASE").body == {"later": True}
+    assert (undone(root), verify(root, number).clean) == ([], True)
+
+
+def test_a_receipt_says_what_remains_and_is_signed(root, row, tmp_path):
+    """No document is in it; a change breaks the signature."""
+    root.put_cell(row, "BASE", 1, document(1))
+    number = erase(root, [row])
+    issued = receipt(root, number)
+    assert (issued["gone"]["cells"], issued["state"]) == (1, "acknowledged")
+    assert any("binary log" in each["until"] for each in issued["remains"])
+    assert {"where": "backups", "what": "documents as of the backup", "until": "their owner expires them"} in issued[
+        "remains"
+    ]
+    assert MARKER not in json.dumps(issued)
+    key = Ed25519PrivateKey.generate()
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (tmp_path / "key.pem").write_bytes(pem)
+    sealed = signed(issued, tmp_path / "key.pem")
+    public = key.public_key().public_bytes_raw().hex()
+
+    assert signature_holds(json.loads(json.dumps(sealed)), public)
+    assert not signature_holds({**sealed, "requested_by": "nobody"}, public)
+    with pytest.raises(schemaless.InvalidInput, match="private key"):
+        signed(issued, tmp_path)
