@@ -10,6 +10,7 @@ pytestmark = pytest.mark.mysql
 
 CALLS = {
     "append_cell",
+    "arrow",
     "close",
     "codec_for",
     "column_names",
