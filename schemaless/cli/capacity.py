@@ -378,7 +378,7 @@ def report(
 
     The report combines the measurements saved by 'capacity measure', a forecast of the growth, and a trial of every
     codec on sampled cells. It starts with the answer, followed by notes, the dates at which disks fill up, and what-if
-    scenarios: other codecs, rebuilt tables, more growth, a lost host. --all adds the tables behind them. The command
+    scenarios: other codecs, rebuilt tables, more growth, a lost host. --all adds their tables. The command
     does not change the datastore. It needs the extra [report].
 
     Every date comes with an 80 % interval: in 8 of 10 cases the disk is full within it, in 1 of 10 earlier. A forecast

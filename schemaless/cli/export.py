@@ -157,7 +157,7 @@ def parquet(
 def status(name: str | None, url: str, as_json: bool) -> int:
     """Show how far exports are, and what they hold.
 
-    The status counts files, rows and bytes by the manifest, says how far each shard is behind the change feed, and
+    The status counts files, rows and bytes by the manifest, shows the lag of each shard, and
     counts the nulls of each typed column by reason: missing, null, wrong type, out of range, inexact, invalid, too
     long, not unicode.
 

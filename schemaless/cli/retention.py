@@ -47,9 +47,9 @@ _job = job_option("The job.  [default: the unfinished retention run]")
 def retention() -> None:
     """Erase old cells by policy, and hold rows.
 
-    A policy says what is kept of a column: the cells of the last days, the last versions of each row, or both; a cell
-    that either keeps is kept. A run erases the rest, except in rows under a legal hold. An erased cell keeps its key,
-    so that it cannot be written again.
+    A policy limits the cells kept of a column: the cells of the last days, the last versions of each row, or both; a
+    cell that either keeps is kept. A run erases the rest, except in rows under a legal hold. An erased cell keeps its
+    key, so that it cannot be written again.
 
     \b
     Typical order:
@@ -72,7 +72,7 @@ def retention() -> None:
 )
 @click.option("--forever", is_flag=True, help="Keep everything: remove the policy.")
 def set_(column: str, url: str, days: int | None, versions: int | None, forever: bool) -> None:
-    """Set what is kept of a column, in place of its present policy.
+    """Set the retention policy of a column.
 
     Nothing is erased by this command. The account needs the role erase.
 

@@ -24,7 +24,7 @@ from schemaless.cells.dictionary_replicas import copy_dictionaries
 from schemaless.datastore import Datastore
 from schemaless.errors import MoveRefused, ServerTimeout, ShardIdentityMismatch
 from schemaless.feed.reader import Changes
-from schemaless.internals import internals_of
+from schemaless.internals import Internals, internals_of
 from schemaless.jobs.runner import ShardRun
 from schemaless.jobs.server_load import discount_read
 from schemaless.move import sql
@@ -116,7 +116,7 @@ class _ShardMove:
                 record = self._move(record)
             if record.phase in ("moved", "dropped"):
                 # Copy dictionaries again: some may have been created during the move.
-                self._copy_dictionaries()
+                _copy_dictionaries(self._internals, self._spec.target)
                 self._indexes.rewind_followers(self._topology.cluster(record.target).primary)
             if record.phase == "moved":
                 verify_shard(self._store, self._run, record, self._servers.rest_ungated)
@@ -144,7 +144,7 @@ class _ShardMove:
             self._note({"token": self._token, "phase": "aborting" if aborting else "copying"}, token=None)
             if not aborting:
                 # Copy dictionaries before the first cell that may need one.
-                self._copy_dictionaries()
+                _copy_dictionaries(self._internals, self._spec.target)
             at_source, at_target = fence.take_over(self._token)
             if not aborting:
                 at_source, at_target = self._detect_failovers(record, source, target, at_source, at_target)
@@ -223,13 +223,6 @@ class _ShardMove:
                     f"other one (to cell_moved_{self._token} on the first, or to cell_incoming_{self._token} on the "
                     "second), and run the same command again"
                 )
-
-    def _copy_dictionaries(self) -> None:
-        dictionary_replicas = self._internals.dictionary_replicas
-        copy_dictionaries(
-            dictionary_replicas,
-            next(replica for replica in dictionary_replicas.copies if replica.cluster == self._spec.target),
-        )
 
     # Before the cut
 
@@ -488,6 +481,11 @@ def _fingerprint(cluster: Cluster, connection: Connection) -> str:
     """Return a fingerprint of a cluster's primary, which changes with every failover."""
     server = connection.rows(sql.SELECT_SERVER)[0][0]
     return hashlib.sha256(f"{cluster.epoch} {server}".encode()).hexdigest()[:_FINGERPRINT_DIGITS]
+
+
+def _copy_dictionaries(internals: Internals, cluster: str) -> None:
+    replicas = internals.dictionary_replicas
+    copy_dictionaries(replicas, next(replica for replica in replicas.copies if replica.cluster == cluster))
 
 
 def _identity(topology: Topology, shard: int) -> Identity:

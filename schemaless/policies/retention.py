@@ -20,7 +20,7 @@ MOST_VERSIONS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What is kept of a column; the rest expires. A cell that either limit keeps is kept.
+    """Limits on the cells kept of a column; all others expire. A cell that either limit keeps is kept.
 
     Attributes:
         column_name: name of the column.
