@@ -113,7 +113,9 @@ def of_extra(wheel: Path, extra: str, folder: Path) -> str | None:
 
 def of_types(wheel: Path, folder: Path) -> str | None:
     """Return where mypy or pyright sees anything else in the installed wheel than the program says."""
-    python = installed(wheel, [], ["mypy", "pyright"], folder / "types")
+    # Public classes derive from those of these extras, whose types are unknown where they are missing.
+    extras = ["async", "cli", "export", "metrics", "report", "status", "telemetry"]
+    python = installed(wheel, extras, ["mypy", "pyright"], folder / "types")
     public = run(f"{python} -c 'import schemaless; print(*schemaless.__all__, sep=\", \")'", folder).stdout.strip()
     text = PROGRAM.format(names=public)
     (folder / "application.py").write_text(text)
