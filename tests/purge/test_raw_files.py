@@ -13,23 +13,25 @@ from schemaless.admin.create import create
 from schemaless.cell import NewStoredCell
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
+from schemaless.failover.nodes import add_replica
 from schemaless.local.description import LocalServer
 from schemaless.opening import connect
+from schemaless.purge.datastore import purge_datastore
 from schemaless.purge.files import folders_of, kind_of, search_files
-from schemaless.purge.overwrite import Table, purge_files
 from schemaless.testing.servers import private_servers
 from schemaless.wire.connection import Connection
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.urls import parse_url
 
 MARKER = b"Quackenbosch-7f3a9c"
-CELL = Table("raw_0000", "cell")
 
 
 @pytest.fixture
 def server(flavour: str) -> Iterator[LocalServer]:
     """A server with a replica, for the test alone: its binary logs are deleted."""
-    with private_servers(flavour, 1, replicas=1) as (primary,):
+    # Small redo logs: to resize one takes its whole length.
+    options = {"loose-innodb-redo-log-capacity": "32M"} if flavour == "mysql" else {"innodb-log-file-size": "32M"}
+    with private_servers(flavour, 1, options, replicas=1) as (primary,):
         yield primary
 
 
@@ -70,9 +72,12 @@ def flush(connection: Connection) -> None:
 @pytest.mark.long
 def test_nothing_is_left_of_a_replaced_body_after_a_purge(server: LocalServer) -> None:
     """Tables, undo and redo logs, binary and relay logs held it before; other cells are as they were."""
-    primary, replica = pools = [root_of(each) for each in (server, *server.replicas)]
+    primary, *_ = pools = [root_of(each) for each in (server, *server.replicas)]
     folders = [folder for pool in pools for folder in folders_of(pool) or ()]
-    with connect(create("raw", 1, [server.url])) as store:
+    url = create("raw", 1, [server.url])
+    for each in server.replicas:
+        add_replica(url, "cluster-1", each.url)
+    with connect(url) as store:
         fill(store)
         before = bodies(store)
         with primary.connection() as reader, reader.whole():
@@ -83,7 +88,7 @@ def test_nothing_is_left_of_a_replaced_body_after_a_purge(server: LocalServer) -
             primary.run(flush)
             held = {match.kind for match in search_files(folders, [MARKER])}
             reader.execute(b"ROLLBACK")
-        purge_files(primary, [CELL], [replica])
+        assert purge_datastore(store) == sorted(folders)
 
         assert {"redo log", "binary log", "relay log"} < held
         assert held & {"data file", "undo tablespace", "system tablespace", "doublewrite file"}
@@ -137,3 +142,12 @@ def test_a_search_counts_each_match_once_whatever_the_chunks(tmp_path: Path) -> 
 def test_files_are_told_apart_by_name(name: str, kind: str) -> None:
     """The receipt says in which kind of file something was found."""
     assert kind_of(Path(name)) == kind
+
+
+def test_a_server_on_another_machine_is_refused(fresh_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files cannot be read here, so nothing is purged at all."""
+    url = parse_url("mysql://root@db-1:3306/trips")
+    assert folders_of(NodePool(url.node, url.credentials, PoolOptions())) is None
+    monkeypatch.setattr("schemaless.purge.datastore.folders_of", lambda pool: None)
+    with connect(fresh_url) as store, pytest.raises(InvalidInput, match="Nothing was purged"):
+        purge_datastore(store)
