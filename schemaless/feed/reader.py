@@ -67,7 +67,6 @@ class Changes:
     """The change feeds of a datastore's shards.
 
     Attributes:
-        shards: the datastore's shards.
         settled: the settled ids of each shard.
     """
 

@@ -65,7 +65,6 @@ class Discovery:
         ownership: reconciles them with the rows.
         rows: the follower rows.
         schedule: when to poll.
-        shards: the datastore's shards.
         followers: names of the worker's followers.
     """
 

@@ -32,11 +32,7 @@ class Move(NamedTuple):
 
 
 class ParkedCells:
-    """The parked cells of all followers.
-
-    Args:
-        shards: the datastore's shards.
-    """
+    """The parked cells of all followers."""
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards

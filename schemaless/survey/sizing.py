@@ -38,7 +38,6 @@ class PredictedSize:
     """Predicted size of a shard's table after a rebuild.
 
     Attributes:
-        cells: number of cells.
         body_bytes: size of their bodies.
         file_bytes: size of the file.
     """
@@ -61,8 +60,6 @@ def predict(
     """Predict a shard's size after a rebuild from the body lengths of a bounded number of rows.
 
     Args:
-        store: the datastore.
-        shard: number of the shard.
         layout: page layout of its server.
         seed: seed of the sample.
         codec: codec that its cells are migrated to before the rebuild; bodies are then read, and re-encoded here.

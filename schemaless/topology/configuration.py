@@ -40,7 +40,6 @@ class Configured:
 
     Attributes:
         name: the name in the file.
-        url: the datastore's URL.
         settings: the settings given, out of ``SETTINGS``.
         lines: line numbers of ``url`` and of each setting; 0 if not found.
     """

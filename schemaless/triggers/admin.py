@@ -27,7 +27,6 @@ class TriggerStatus:
     """Status of a trigger.
 
     Attributes:
-        name: name of the trigger.
         setting: its entry in the catalog.
         shards: its status in each shard.
         workers: its live workers.
@@ -71,11 +70,7 @@ class ParkedCell:
 
 
 class Triggers:
-    """The triggers of a datastore, for its operators.
-
-    Args:
-        store: the datastore.
-    """
+    """The triggers of a datastore, for its operators."""
 
     def __init__(self, store: Datastore) -> None:
         self._store = store
@@ -153,7 +148,6 @@ class Triggers:
         """Set the locations of a trigger. Cells parked after them are called for again and no longer parked.
 
         Args:
-            name: name of the trigger.
             locations: the new location of each shard to reset.
         """
         follower = follower_name(name)

@@ -46,7 +46,6 @@ class CallTrigger:
     Attributes:
         opening: opens the datastore.
         target: ``MODULE:NAME``, imported by each process.
-        name: name of the trigger.
     """
 
     opening: Opening
@@ -71,9 +70,7 @@ def trigger_supervisor(
     """Return the supervisor of worker processes that call a trigger's function.
 
     Args:
-        store: the datastore.
         target: ``MODULE:NAME``, imported by each process.
-        name: name of the trigger.
         workers: number of worker processes.
         timing: intervals and timeouts of the workers.
     """

@@ -157,7 +157,6 @@ class NodePool:
     """Connection pool of one server.
 
     Attributes:
-        node: the server.
         breaker: the server's circuit breaker.
         options: timeouts and limits.
         credentials: the account.
