@@ -148,6 +148,7 @@ class ServerGrants:
     """Statements to run on one server.
 
     Attributes:
+        node: the server.
         holds: description of the server's part of the datastore.
         statements: SQL statements without semicolons.
     """

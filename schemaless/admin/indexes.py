@@ -58,6 +58,7 @@ def index_supervisor(store: Datastore, names: tuple[str, ...], workers: int) -> 
     """Return the supervisor of worker processes that maintain indexes.
 
     Args:
+        store: the datastore.
         names: names of the indexes; empty for every index that exists when a worker starts.
         workers: number of worker processes.
     """

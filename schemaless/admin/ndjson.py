@@ -172,6 +172,7 @@ def load(
     repeated. Cells that were erased stay erased; their lines are counted and skipped.
 
     Args:
+        store: the datastore.
         lines: lines with or without their line ends; empty lines are ignored, and a truncated one is refused.
         to_cell: returns the cell for a line and its number, or None if the line has none; raises for a bad line.
         source: name of the file, for error messages.

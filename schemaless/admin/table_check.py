@@ -165,6 +165,7 @@ class TableCheck:
         """Check the follower and index tables of some shards against the catalog.
 
         Args:
+            shards: numbers of the shards.
             listener: receives the total, each ``TableFault`` and each advance, in shards.
 
         Raises:

@@ -33,6 +33,7 @@ class DatabaseState:
     """Schema revision of one database.
 
     Attributes:
+        database: name of the database.
         server: address of its server.
         branch: "catalog" or "shard".
         revision: its revision; None if it has none, does not exist, or could not be read.
@@ -81,6 +82,7 @@ def schema_status(url: ServerURL, *, listener: Listener = ignore_events) -> list
     A server that cannot be reached is reported in the result, and the others are still read.
 
     Args:
+        url: the datastore's URL.
         listener: receives the total and each advance, in databases.
 
     Raises:
@@ -118,6 +120,7 @@ def upgrade_schema(url: ServerURL, *, at_once: int = AT_ONCE, listener: Listener
     After an interruption, even by kill -9 of this process or a server, the same call continues.
 
     Args:
+        url: the datastore's URL.
         at_once: number of databases to upgrade at a time on each server.
         listener: receives the total and each advance, in databases.
 

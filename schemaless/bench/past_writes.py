@@ -42,6 +42,7 @@ class Column:
         text_bytes: median size of the documents as JSON text.
         spread: standard deviation of the logarithm of the size.
         weekend_share: cells on Saturdays and Sundays, relative to a weekday.
+        codec: name of the codec.
         legacy_days: number of initial days whose bodies are legacy JSON text.
     """
 

@@ -48,6 +48,8 @@ class Part:
     """Unit of sampling: one shard, or all shards of a cluster.
 
     Attributes:
+        cluster: Name of the cluster.
+        shards: Numbers of the shards.
         shard: Number of the shard if it is sampled on its own, else None.
         layout: Page layout of the server.
         read_from: Role of the server that is read.

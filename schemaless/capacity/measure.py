@@ -81,6 +81,7 @@ def measure(
     """Measure a datastore.
 
     Args:
+        store: The datastore.
         disks: Disks by cluster that override what the servers report; a note says where they differ.
         seed: Seed of the sample, to draw the same one again; taken from the clock by default.
         bounds: How much to read.

@@ -34,8 +34,11 @@ class Group:
     """The cells of a column in a codec, in one shard or, for a datastore with many shards, in one cluster.
 
     Attributes:
+        cluster: Name of the cluster.
         shard: Number of the shard, or None if the shards of the cluster were measured together.
+        column_name: Name of the column.
         codec: Codec as stored: ``msgpack+zlib``, ``legacy``, ``unreadable``, ...
+        cells: Number of cells.
         body_bytes: Length of the stored bodies.
         allocated_bytes: Bytes of a freshly rebuilt file, by the page model: records, overflow pages, and a share of
             the indexes and of the space that InnoDB keeps free. All groups add up to the length of such files.
@@ -58,6 +61,9 @@ class DayIntake:
 
     Attributes:
         day: The day, UTC.
+        cluster: Name of the cluster.
+        column_name: Name of the column.
+        cells: Number of cells.
         body_bytes: Length of their bodies as stored now.
         method: How they were determined, see ``Method``.
         complete: False for the day of the measurement, which is not over, and for the very first day, which may have
@@ -78,6 +84,7 @@ class ClusterFiles:
     """Files and disk of one server of a cluster, the one that was read.
 
     Attributes:
+        cluster: Name of the cluster.
         node: The server that was read, or the primary if none could be read.
         read_from: Role of that server, ``primary`` or ``replica``.
         copies: Number of servers that hold the cells, including the primary.
@@ -120,6 +127,7 @@ class Measurement:
 
     Attributes:
         taken_at: Start of the measurement, UTC, by the clock of the catalog's server.
+        datastore: Name of the datastore.
         shard_count: Number of shards.
         groups: Ordered by cluster, shard, column_name, codec.
         growth: Ordered by cluster, column_name, day; days without cells between the first and the last are 0.

@@ -140,6 +140,7 @@ class Cost:
     """Disk space and price of the growth of a period, all copies counted.
 
     Attributes:
+        name: Name of the scenario.
         days: Length of the period.
         size_bytes: Growth in the period.
         price: Price of that disk space, in the currency of ``price_per_tb``, or None if no price is known.
@@ -225,6 +226,7 @@ def cost(name: str, growth: Forecast, times: Interval, price_per_tb: float | Non
     """Return the cost of a year's growth, or of the horizon if that is shorter.
 
     Args:
+        name: Name of the scenario.
         growth: Growth of all disks together as it is now, all copies counted.
         times: Growth in the scenario as a multiple of that.
         price_per_tb: Price of a TB of disk.

@@ -159,6 +159,7 @@ class DatastoreTotal(NamedTuple):
 
     Attributes:
         name: Name of the datastore, or None for all.
+        cells: Number of cells.
         body_bytes: Length of their bodies.
         file_bytes: Length of the files of one copy, or None if unknown.
         copies_bytes: Length of the files of all copies, or None if unknown.

@@ -95,6 +95,7 @@ def make(
     """Build a report of a datastore. Writes nothing.
 
     Args:
+        store: The datastore.
         options: Options of the report.
         fresh: Take a new measurement; without a saved one this happens anyway.
         listener: Receives each step.

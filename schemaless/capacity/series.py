@@ -33,6 +33,7 @@ class Day:
 
     Attributes:
         day: The day, UTC.
+        cells: Number of cells.
         body_bytes: Length of their bodies as stored now.
         error_bytes: Half the width of the interval of ``body_bytes``.
         erased: True if these cells were erased since; the figures are from an earlier measurement.

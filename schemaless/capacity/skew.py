@@ -44,6 +44,7 @@ class Fill:
     """Bytes of a cluster's shards.
 
     Attributes:
+        cluster: Name of the cluster.
         now_bytes: Bytes now.
         even_bytes: Fair share of the total.
         after_bytes: Bytes after the moves.

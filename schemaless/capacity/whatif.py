@@ -54,6 +54,8 @@ class CodecEffect:
     """Effect of a codec on a column, from a trial on sampled cells.
 
     Attributes:
+        column_name: Name of the column.
+        codec: Name of the codec.
         sampled: Number of cells tried.
         left_cells: Number of them that cannot be stored in the codec.
         body_share: Body bytes in the codec relative to now.

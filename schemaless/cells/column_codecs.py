@@ -36,6 +36,8 @@ class ColumnSetting:
     """The codec setting of a column.
 
     Attributes:
+        column_name: the column.
+        codec: name of the codec.
         level: level of the compressor; None for its default.
         dictionary_id: the zstd dictionary; None for no dictionary.
         set_at: time of the setting, UTC; None if it has not been stored yet.

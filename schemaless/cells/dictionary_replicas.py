@@ -82,6 +82,7 @@ class DictionaryReplica:
 
     Attributes:
         pool: connections to its server.
+        datastore: name of the datastore.
         cluster: name of the cluster; None for the catalog.
         in_use: whether the cluster has shards, whose cells may need the dictionaries.
     """

@@ -59,6 +59,7 @@ def read_page(
     Args:
         read: sends a query to the shard and returns its validated rows.
         size: the shard's page size, which is adapted.
+        database: the shard's database.
         after: return only cells with a higher added_id.
         up_to: return only cells up to this added_id.
         limit: maximum number of cells.

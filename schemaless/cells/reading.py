@@ -99,6 +99,7 @@ class Reader:
         """Send a query for complete cells to a shard.
 
         Args:
+            shard: number of the shard.
             sql: the query.
             read_from: the kind of server to read from.
             wanted: the requested keys.

@@ -37,6 +37,7 @@ def insert_cells(
     """Insert rows of ``(row_key, column_name, ref_key, body)``.
 
     Args:
+        database: the shard's database.
         cells: the rows.
         created_at: the time of each row in UTC, or None for the server's clock. None if that applies to every row.
     """

@@ -53,6 +53,7 @@ class EncodedCell:
     """A validated cell, ready to write.
 
     Attributes:
+        key: the cell's key.
         place: the key as the table stores it. Every writer inserts in this order, so that two batches rarely deadlock;
             it is also cheaper to hash than ``key``.
         body: the encoded body.

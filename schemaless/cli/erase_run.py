@@ -118,9 +118,12 @@ def run(
 
     \b
     Examples:
-      schemaless erase run 71f0c4d2-2918-44cc-a2df-000000000001 --reason gdpr-art-17
-      schemaless erase run 71f0c4d2-2918-44cc-a2df-000000000001 --reason gdpr-art-17 --execute
-      schemaless erase run --keys subject.txt --reason ticket-4711 --execute --workers 4
+      schemaless erase run 71f0c4d2-2918-44cc-a2df-000000000001 \\
+          --reason gdpr-art-17
+      schemaless erase run 71f0c4d2-2918-44cc-a2df-000000000001 \\
+          --reason gdpr-art-17 --execute
+      schemaless erase run --keys subject.txt --reason ticket-4711 --execute \\
+          --workers 4
       schemaless erase run --erasure 12 --execute
 
     Exit status: 0 done, 3 stopped; 'erase run --erasure N --execute' continues.

@@ -27,6 +27,8 @@ def verify_workers(
 
     Args:
         what: activity to show, such as "verifying".
+        store: the datastore.
+        shards: shard numbers.
         count: number of workers.
         dask: address of a Dask scheduler, or None.
         faults: receives the faults.

@@ -180,6 +180,7 @@ def steer(url: str, job_id: int | None, before: Sequence[JobState], after: JobSt
     """Change the state of a job, and report the change.
 
     Args:
+        url: of the datastore.
         job_id: which one; the unfinished one of the kind where none is named.
         before: the states that it may be in.
         after: the state that it gets.

@@ -45,6 +45,7 @@ def add_cluster(
     that already exists is checked again, without a change to the catalog.
 
     Args:
+        url: the datastore's URL.
         primary: URL of the cluster's primary, such as ``mysql://db-3:3306/``. The datastore's account is used.
         name: name of the cluster; by default the next ``cluster-N``.
         engine: storage engine of the cells, "innodb", or "rocksdb" for MyRocks on MariaDB.

@@ -33,6 +33,7 @@ def lost_cells(store: Datastore, old: str, *, listener: Listener = ignore_events
     """Yield the old primary's cells that the datastore lacks, or has with another document.
 
     Args:
+        store: the datastore.
         old: the old primary's URL. The datastore's account is used.
         listener: receives the total number of ids and each advance, in ids.
 

@@ -56,6 +56,7 @@ def add_replica(url: str, cluster: str, replica: str, *, timeout_s: float = ARRI
     nothing is written.
 
     Args:
+        url: the datastore's URL.
         cluster: name of the replica's cluster, such as "cluster-1".
         replica: URL of the replica, such as ``mysql://db-1b:3306/``. The datastore's account is used.
         timeout_s: timeout for the transaction, in seconds.
@@ -95,6 +96,7 @@ def remove_replica(url: str, cluster: str, replica: str) -> NodeChange:
     """Remove a replica from the catalog; the server need not answer.
 
     Args:
+        url: the datastore's URL.
         cluster: name of the replica's cluster.
         replica: URL of the replica.
 

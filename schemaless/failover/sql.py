@@ -50,6 +50,7 @@ def use_up_id(database: str, name: str, added_id: int) -> bytes:
     """Insert a row with an invalid key to consume an added_id; after a rollback, new ids are higher.
 
     Args:
+        database: the shard's database.
         name: name of its cell table.
         added_id: the id to consume.
     """

@@ -22,6 +22,7 @@ class NodeState:
 
     Attributes:
         cluster: name of its cluster.
+        node: the node.
         version: version of the server, such as "9.7.4"; None if it does not answer.
         read_only: whether it is read-only; None if it does not answer.
         error: why it does not answer, or None.
@@ -98,7 +99,9 @@ def node_state(pool: NodePool, datastore: str, cluster: Cluster, node: Node) -> 
 
     Args:
         pool: connections to the node.
+        datastore: name of the datastore.
         cluster: the node's cluster, according to the catalog.
+        node: the node.
     """
     is_primary = node.role == "primary"
     try:

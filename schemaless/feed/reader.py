@@ -67,6 +67,7 @@ class Changes:
     """The change feeds of a datastore's shards.
 
     Attributes:
+        shards: the datastore's shards.
         settled: the settled ids of each shard.
     """
 

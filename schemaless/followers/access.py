@@ -45,6 +45,7 @@ class DatastoreAccess:
     """What followers use of an open datastore.
 
     Attributes:
+        shards: the datastore's shards.
         catalog: returns the connections to the catalog's server, which a failover may change.
         feed: the change feeds of the shards.
     """

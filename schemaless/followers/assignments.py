@@ -19,6 +19,7 @@ class Assignments:
     """Computes a worker's assignments, and remembers them until members or followers change.
 
     Args:
+        worker: name of the worker.
         role: which shards it serves.
         followers: names of its followers.
         shard_count: number of shards of the datastore.

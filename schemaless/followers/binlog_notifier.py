@@ -44,6 +44,7 @@ class BinlogNotifier:
     """Listens to the binary logs of a datastore's primaries.
 
     Args:
+        shards: the datastore's shards.
         timing: pauses between reconnects.
     """
 

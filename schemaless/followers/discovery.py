@@ -65,6 +65,7 @@ class Discovery:
         ownership: reconciles them with the rows.
         rows: the follower rows.
         schedule: when to poll.
+        shards: the datastore's shards.
         followers: names of the worker's followers.
     """
 

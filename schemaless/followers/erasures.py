@@ -33,7 +33,11 @@ class ErasureEvent:
 
 
 class ErasureLog:
-    """The logs of erased cells of a datastore."""
+    """The logs of erased cells of a datastore.
+
+    Args:
+        shards: the datastore's shards.
+    """
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
@@ -63,6 +67,8 @@ class ErasureLog:
         """Record that a follower has handled all events of a shard up to ``event_id``.
 
         Args:
+            name: the follower's name.
+            shard: number of the shard.
             event_id: the last event that it has handled.
             epoch: epoch of the follower's lease; None for a follower without leases.
 

@@ -82,6 +82,7 @@ class HandlerContext:
             lease: the shard's lease.
             added_id: of the last one.
             at_once: record the location now instead of at the next checkpoint.
+            cells: number of cells.
 
         Raises:
             LeaseLost: another worker has claimed the shard.

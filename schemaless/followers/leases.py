@@ -39,6 +39,7 @@ class Leases:
         polled: number of times that polling found new cells in a shard.
 
     Args:
+        worker: name of the worker.
         rows: the follower rows.
         box: records that the worker has claimed a shard.
     """

@@ -77,6 +77,7 @@ class Member:
     """A live worker.
 
     Attributes:
+        worker: its name.
         followers: names of the followers that it serves.
         busy_with: the shard of a call that has exceeded ``Timing.busy_s``; None if there is none.
         role: which shards it serves.

@@ -26,6 +26,7 @@ class Ownership:
     """Decides which shards a worker claims, keeps and releases.
 
     Args:
+        worker: name of the worker.
         role: which shards it serves.
         leases: its leases.
         rows: the follower rows.

@@ -32,7 +32,11 @@ class Move(NamedTuple):
 
 
 class ParkedCells:
-    """The parked cells of all followers."""
+    """The parked cells of all followers.
+
+    Args:
+        shards: the datastore's shards.
+    """
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards

@@ -88,6 +88,9 @@ class Looked:
 class FollowerRows:
     """The rows of all followers, on the current servers of their shards.
 
+    Args:
+        shards: the datastore's shards.
+
     Attributes:
         parked: the parked cells of the followers.
     """

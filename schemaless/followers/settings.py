@@ -75,6 +75,7 @@ class Settings:
         """Create a follower with a row in each shard, or complete an interrupted creation.
 
         Args:
+            name: its name.
             spec: its parameters, which replace existing ones.
             start_of: returns the location at which a new row starts in a shard.
 

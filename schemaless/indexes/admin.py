@@ -114,6 +114,7 @@ class Indexes:
     """The indexes of a datastore, for operators and worker processes.
 
     Args:
+        shards: the datastore's shards.
         reader: reads cells by their keys.
         registry: the catalog's list of indexes.
         catalog: returns the connections to the catalog's server, which a failover may change.

@@ -39,6 +39,7 @@ class Found:
     """The result of checking one shard.
 
     Attributes:
+        shard: the shard's number.
         rows: rows of the shard that have cells in source columns.
         entries: entries in the shard, whichever shard their rows are in.
         without_entry: rows without an entry because the shard field is missing or does not fit.
@@ -113,6 +114,7 @@ class IndexCheck:
     Args:
         entry: the index.
         entries: reads its rows and writes its entries. Repairs need an account that may write entries.
+        shards: the datastore's shards.
         registry: remembers which of the index's tables were checked.
         catalog: returns the connections to the catalog's server.
         repair: whether faults are repaired.
@@ -154,6 +156,7 @@ class IndexCheck:
         """Check shards one after the other, and yield the result of each.
 
         Args:
+            shards: the numbers of the shards.
             listener: receives the progress, in shards.
 
         Raises:

@@ -46,6 +46,7 @@ class Entries:
     """The entries of one index.
 
     Args:
+        shards: the datastore's shards.
         reader: reads cells by their keys.
         registry: remembers which of the index's tables were checked.
         entry: the index.

@@ -20,6 +20,7 @@ class Indexing:
     """Handles cells by updating the entries of an index.
 
     Attributes:
+        name: the follower's name.
         column: the only source column; None if the index has several.
         timeout_s: None: writing entries has no timeout of its own.
     """

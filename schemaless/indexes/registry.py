@@ -76,6 +76,7 @@ class Registry:
 
         Args:
             catalog: returns the connections to the catalog's server, which a failover may change.
+            datastore: the datastore's name.
         """
         self._catalog = catalog
         self._datastore = datastore

@@ -40,6 +40,8 @@ class Driver:
     """Dispatches the shards of a job to workers until none is left.
 
     Args:
+        store: the datastore.
+        job: the job.
         work: does the work on a shard.
         make_watch: creates the watch over a cluster's servers; None to run without throttling.
         give_up_s: time after which the run ends if a server stays unreachable, in seconds.

@@ -154,6 +154,7 @@ class ShardState:
     """State of a job on one shard.
 
     Attributes:
+        shard: shard number.
         state: "waiting" (unfinished, whether or not a runner works on it), "done" or "failed".
         pass_number: number of the current pass over the shard, from 1.
         first_id: lowest added_id at the start of the pass.
@@ -220,6 +221,7 @@ class ClusterState:
     """State of a job on a cluster, as stored by the runner that watches the cluster.
 
     Attributes:
+        cluster: name of the cluster.
         runner: the runner that watches.
         lease_left_s: seconds left of the watch's lease; as in ``ShardState``.
         looked_ago_s: age of the last poll in seconds; None if there was none.
@@ -262,6 +264,7 @@ class Signal:
     """What a runner receives when it renews its lease.
 
     Attributes:
+        state: state of the job.
         stop: whether the runner has to stop.
         reason: why work on the cluster waits, or None.
         looked_ago_s: age of the last poll of the cluster in seconds; None if there was none.

@@ -123,6 +123,7 @@ class JobKind(Generic[S]):
         """Join an unfinished job with the same parameters and shards, or create a job.
 
         Args:
+            store: the datastore.
             spec: parameters. Thresholds are not compared.
             shards: shard numbers, all by default.
 

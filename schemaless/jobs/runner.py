@@ -74,6 +74,7 @@ class ShardRun:
 
     Args:
         job_store: jobs of the datastore.
+        job: the job.
         state: state of the shard when it was claimed; the work updates it.
         cluster: cluster of the shard.
         watch: returns the watch over the cluster's servers for some thresholds; called when this runner takes over the
@@ -326,6 +327,7 @@ class FollowingWatch:
 
     Args:
         shards: access to the shards of the datastore.
+        cluster: name of the cluster.
         make: creates a watch over the servers of a cluster.
     """
 

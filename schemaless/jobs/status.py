@@ -31,6 +31,7 @@ class JobStatus:
     """Status of a job.
 
     Attributes:
+        job: the job.
         shards: state of each shard.
         clusters: state of each cluster.
         bytes_total: size of the tables, as InnoDB estimated it when the job was created.

@@ -49,6 +49,7 @@ def archive_of(store: Datastore, job: Job, folders: Iterable[Path] = ()) -> Orig
     """Return the originals of a job.
 
     Args:
+        store: the datastore.
         job: a migration.
         folders: folders of the archive or of parts of it; by default the folder that the job wrote to.
 
@@ -103,6 +104,7 @@ def finalise(
     recorded it and ``accept_left`` is set), or if the archive holds fewer originals than the job recorded.
 
     Args:
+        store: the datastore.
         job: a migration that is done.
         folders: as in ``archive_of``.
         accept_left: accept cells that the job left unchanged and recorded, and archived cells that were erased since.

@@ -147,6 +147,7 @@ class MigrationPlan:
     """What a run would find, change and cost.
 
     Attributes:
+        codec: target codec.
         shards: number of shards sampled.
         sample: the sample behind the figures.
         stored: all cells, by column and codec.
@@ -194,6 +195,7 @@ def plan_migration(
     """Predict a run by re-encoding a sample of the cells in memory, without changing anything.
 
     Args:
+        store: the datastore.
         codec: target codec; ``LEGACY`` to predict the way back to JSON text.
         sources: consider only bodies stored in these codecs; by default every body that is not in ``codec``.
         columns: consider only cells of these columns, all by default.

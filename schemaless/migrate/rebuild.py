@@ -95,6 +95,8 @@ class RebuildPlan:
     """Predicted cost and gain of rebuilding a shard.
 
     Attributes:
+        shard: shard number.
+        cluster: name of the cluster.
         replicas: number of the cluster's replicas.
         size: current file size.
         prediction: predicted file size.
@@ -126,6 +128,7 @@ def plan_rebuild(
     """Predict the cost and the gain of rebuilding each shard, without changing anything.
 
     Args:
+        store: the datastore.
         spec: parameters of the rebuild.
         shards: shard numbers, all by default.
         seed: seed of the samples; taken from the clock by default.
@@ -200,6 +203,8 @@ class ShardRebuilt:
     """Result of the rebuild of a shard.
 
     Attributes:
+        shard: shard number.
+        cluster: name of the cluster.
         state: "done", "failed" (the table is unchanged) or "waiting".
         before_bytes: file size before.
         after_bytes: file size after; None unless done.

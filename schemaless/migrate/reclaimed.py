@@ -35,6 +35,7 @@ def record_sizes(store: Datastore, job: Job, when: str) -> None:
     """Record the file size of each shard in the job, and after the run the bytes written to the binary logs.
 
     Args:
+        store: the datastore.
         job: a migration.
         when: "before" or "after" the run.
 
@@ -65,6 +66,7 @@ def record_plan(store: Datastore, job: Job) -> None:
     """Record the predicted effect of a new migration in the job, from a small sample of each cluster.
 
     Args:
+        store: the datastore.
         job: a migration that has not started.
 
     Raises:
@@ -168,6 +170,7 @@ class ReclaimedReport:
     """Effect of a migration on space.
 
     Attributes:
+        datastore: name of the datastore.
         job: the migration.
         to: target codec.
         made_at: time of the report, UTC.
@@ -203,6 +206,7 @@ def reclaimed_report(store: Datastore, job: Job, made_at: datetime) -> Reclaimed
     """Build the report from the records of a migration and of later rebuilds. Queries only the catalog.
 
     Args:
+        store: the datastore.
         job: a migration.
         made_at: time of the report, UTC.
 

@@ -172,6 +172,7 @@ def count(store: Datastore, spec: RestoreSpec, *, listener: Listener = ignore_ev
     """Count what a restore would do, without changing anything.
 
     Args:
+        store: the datastore.
         spec: parameters of the restore.
         listener: receives the total, if known, then the progress, both in archived cells.
 

@@ -109,6 +109,8 @@ def restore_shard(
     """Restore the originals of a shard. Every file is read and checked before the first cell is changed.
 
     Args:
+        store: the datastore.
+        shard: shard number.
         originals: archive files of the shard.
         tally: counters to update.
         send: sends an UPDATE; None for a dry run, which only counts.

@@ -142,6 +142,7 @@ class MigrateOutcome:
     """Result of a migration.
 
     Attributes:
+        codec: target codec.
         tallies: counters by shard and column_name.
         failures: cells left unchanged, at most 1,000; ``Tally.left`` counts all of them.
         interruptions: see ``ShardTally``.

@@ -179,6 +179,7 @@ def verify(
     added_id and created_at, and its stored body must be the one that the migration wrote or the same document.
 
     Args:
+        store: the datastore.
         shards: shard numbers, all by default.
         options: what to check; cells and replicas by default.
         workers: workers that verify a shard at a time; they need the archive files under the same paths as this
@@ -252,6 +253,8 @@ class _ShardVerification:
     """Verification of one shard.
 
     Args:
+        store: the datastore.
+        shard: shard number.
         options: options of this shard.
         listener: receives each fault, and the progress in added_ids.
         unreachable: replicas that did not answer and are not asked again; shared between shards.

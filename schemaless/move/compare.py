@@ -55,6 +55,7 @@ def compare(store: Datastore, left: Leftovers, *, listener: Listener = ignore_ev
     """Compare a shard with the leftovers of its move, from the first cell, without changing anything.
 
     Args:
+        store: the datastore.
         left: the leftovers, with the cell table last.
         listener: receives one event per compared shard.
 

@@ -37,6 +37,7 @@ class CopyRate:
     """Adjusts the pauses while one shard is copied.
 
     Args:
+        shard: number of the shard.
         give_up_s: seconds of copying after which a backlog that has not shrunk ends the move.
 
     Attributes:

@@ -173,6 +173,7 @@ def carry_over(source: Connection, target: Connection, database: str, token: str
     Args:
         source: a session that can read them now.
         target: the session that writes.
+        database: the shard's database.
         token: token in the names of the move's tables.
         fenced: whether the source's tables were already renamed to their ``_moved_`` names.
     """
@@ -202,6 +203,7 @@ def copy_erasures(source: Connection, target: Connection, database: str, token: 
     Args:
         source: a session that can read the log now.
         target: the session that writes.
+        database: the shard's database.
         token: token in the names of the move's tables.
         fenced: whether the source's tables were already renamed to their ``_moved_`` names.
     """

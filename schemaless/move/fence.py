@@ -174,6 +174,8 @@ class Fence:
     """A mover's sessions on the source and the target, with their locks; a context manager.
 
     Args:
+        shards: the datastore's shards.
+        shard: number of the shard.
         source: the server that has the shard.
         target: the server that it moves to.
         needs_target: whether an unreachable target is an error.

@@ -24,6 +24,7 @@ class MoveRecord:
 
     Attributes:
         job_id: the move job.
+        shard: number of the shard.
         source: the cluster that had the shard.
         target: the cluster that it moves to.
         phase: progress of the move.

@@ -96,6 +96,7 @@ class ShardPlan:
     """Prediction of one shard's move.
 
     Attributes:
+        shard: number of the shard.
         source: the cluster that has the shard.
         target: the cluster that it would move to.
         size: size of its table file on the source.
@@ -121,7 +122,9 @@ def plan(
     """Predict the move of each shard, without changing anything.
 
     Args:
+        store: the datastore.
         spec: options of the move.
+        shards: numbers of the shards.
         listener: receives one event per shard.
 
     Raises:
@@ -236,6 +239,7 @@ def run(store: Datastore, spec: MoveSpec, shards: Iterable[int], **how: Unpack[R
     Args:
         store: the datastore; its account needs the role ``move``.
         spec: target and options of the move.
+        shards: numbers of the shards.
         how: see ``RunOptions``.
 
     Returns:

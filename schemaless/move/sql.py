@@ -85,6 +85,7 @@ def rename(database: str, names: Sequence[tuple[str, str]], *, locked_mariadb: b
     """Rename tables.
 
     Args:
+        database: name of the database.
         names: pairs of old and new name.
         locked_mariadb: True on MariaDB if the session holds LOCK TABLES on the tables: it refuses RENAME TABLE then,
             and they are altered one by one.
@@ -306,6 +307,7 @@ def update_move(
     Args:
         catalog: name of the catalog's database.
         job_id: the move job.
+        shard: number of the shard.
         changes: new values by column.
         runner: name of the runner.
         epoch: epoch of the runner's lease on the shard.

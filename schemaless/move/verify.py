@@ -32,6 +32,7 @@ def verify_shard(store: Datastore, run: ShardRun, record: MoveRecord, rest: Call
     """Compare a shard with its leftovers from the last checkpoint on, and record it as verified.
 
     Args:
+        store: the datastore.
         run: the job's run on the shard.
         record: record of its move.
         rest: pauses after a step; takes the step's duration in seconds.

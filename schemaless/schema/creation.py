@@ -49,6 +49,7 @@ def create_tables(pool: NodePool, database: str, branch: Branch, engine: Storage
 
     Args:
         pool: pool of the database's primary.
+        database: the database.
         branch: the branch of its revisions.
         engine: storage engine of the table of cells.
     """
@@ -87,6 +88,7 @@ def create_incoming(
 
     Args:
         connection: connection to the target cluster's primary.
+        database: the shard's database.
         names: temporary names of the tables of cells and followers.
         identity: the shard's identity.
         engine: storage engine of the table of cells.
@@ -123,6 +125,7 @@ def upgrade(pool: NodePool, database: str, branch: Branch, expected: Identity | 
 
     Args:
         pool: pool of the database's primary.
+        database: the database.
         branch: the branch of its revisions.
         expected: identity that a shard must have; not checked if it has no tables yet.
 

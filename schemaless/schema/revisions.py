@@ -81,6 +81,7 @@ def run(
 
     Args:
         pool: pool of the database's primary.
+        database: the database.
         branch: the branch of its revisions.
         turn_s: how long to wait for another upgrade of the same database, in seconds.
         lock_s: how long a DDL statement waits for the table's metadata lock, in seconds.

@@ -26,7 +26,9 @@ _JOBS_S: Final = 2.0
 _FOLLOWERS_S: Final = 3.0
 _CAPACITY_S: Final = 60.0
 _REST: Final = 100.0
-"""Rest after reading all shards, as a multiple of the time it took: one percent of a server's core at most."""
+"""Rest after reading all shards, as a multiple of the time it took."""
+_MOST_REST_S: Final = 60.0
+"""Longest such rest, in seconds; the figures are as old as that."""
 _STOP_WAIT_S: Final = 5.0
 
 
@@ -53,7 +55,7 @@ class Part(Generic[T]):
     @property
     def rest_s(self) -> float:
         """Rest before the next reading, in seconds."""
-        return max(self._every_s, self._rest * self._took_s)
+        return max(self._every_s, min(_MOST_REST_S, self._rest * self._took_s))
 
     def refresh(self) -> None:
         """Read the part again."""

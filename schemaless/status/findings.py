@@ -96,7 +96,8 @@ def _url(node: NodeView) -> str:
 
 def _job(job: JobView, clusters_down: Container[str]) -> Iterator[Finding]:
     where = f"{job.name} {job.job_id}"
-    status = f"schemaless {'shards' if job.kind == 'move' else 'migrate'} status --job {job.job_id}"
+    # Erasures have numbers of their own.
+    status = "schemaless erase status" if job.kind == "erase" else steer_command("status", job.kind, job.job_id)
     if job.state == "paused":
         yield Finding("notice", where, "is paused", steer_command("resume", job.kind, job.job_id))
     elif not job.runners:

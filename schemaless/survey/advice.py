@@ -82,6 +82,7 @@ class ColumnAdvice:
     """Codec advice for a column.
 
     Attributes:
+        column_name: name of the column.
         cells: number of its cells.
         stored: number of sampled cells by codec.
         body_bytes: present size of its bodies.
@@ -130,6 +131,8 @@ def train_column(
     """Train a dictionary on sampled cells of a column; return it with the source description for the catalog.
 
     Args:
+        store: the datastore.
+        column_name: name of the column.
         codec: the codec to train for.
         seed: seed of the sample; by default derived from the clock.
         values: which values of the documents the dictionary may hold.
@@ -180,6 +183,7 @@ def advise(
     """Recommend a codec for each column, without changing anything.
 
     Args:
+        store: the datastore.
         columns: names of the columns; by default all columns in the sample.
         shards: numbers of the shards; by default all.
         engine: storage engine to predict sizes for, "innodb" or "rocksdb"; by default, the one that the cells are in.

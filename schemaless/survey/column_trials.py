@@ -112,6 +112,8 @@ class ColumnTrial:
     """Result of trying a codec on the sampled cells of a column.
 
     Attributes:
+        column_name: name of the column.
+        codec: the codec.
         cells: number of cells in the column.
         sampled: number of tried cells.
         now: present size of the column.
@@ -172,6 +174,7 @@ def sample_cells(
     """Read a sample of cells with their bodies.
 
     Args:
+        store: the datastore.
         columns: names of the columns to keep; by default all.
         shards: numbers of the shards; by default all.
         seed: seed of the sample; by default derived from the clock.
@@ -217,6 +220,7 @@ def layouts_in(store: Datastore, windows: Sequence[Window], engine: str | None =
     """Return the layout of cells in each window's cluster.
 
     Args:
+        store: the datastore.
         windows: the windows.
         engine: storage engine, which the servers need not have; by default, the one that each cluster has.
     """
@@ -234,6 +238,7 @@ def try_codec(cells: CellSample, column_name: str, codec: Codec) -> ColumnTrial:
 
     Args:
         cells: result of ``sample_cells`` with cells of this column.
+        column_name: name of the column.
         codec: the codec; its compression level is used.
     """
     members = [[cell for cell in window if cell.column_name == column_name] for window in cells.windows]
@@ -292,6 +297,7 @@ def column_size(
 
     Args:
         cells: the sample.
+        column_name: the column.
         lengths: lengths of the bodies, by window.
         members: cells with these bodies, by window; required if the cells are in MyRocks.
     """

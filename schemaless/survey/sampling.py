@@ -278,6 +278,7 @@ def sample(
     """Read a sample of windows of some shards.
 
     Args:
+        shards: the datastore's shards.
         numbers: numbers of the shards to sample.
         look: measures a window; ``window_rows`` reads its rows.
         seed: seed of the random choice.

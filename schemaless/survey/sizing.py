@@ -38,6 +38,7 @@ class PredictedSize:
     """Predicted size of a shard's table after a rebuild.
 
     Attributes:
+        cells: number of cells.
         body_bytes: size of their bodies.
         file_bytes: size of the file.
     """
@@ -60,6 +61,8 @@ def predict(
     """Predict a shard's size after a rebuild from the body lengths of a bounded number of rows.
 
     Args:
+        store: the datastore.
+        shard: number of the shard.
         layout: page layout of its server.
         seed: seed of the sample.
         codec: codec that its cells are migrated to before the rebuild; bodies are then read, and re-encoded here.

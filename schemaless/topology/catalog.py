@@ -293,6 +293,7 @@ def write_shard_location(
         pool: dedicated pool of the catalog's primary. Its sessions get a short idle timeout, so that a frozen program
             does not hold the locks for long.
         before: the topology that the change is based on, with the shard on its source cluster.
+        shard: the shard's number.
         target: the shard's new cluster.
         with_it: further writes in the same transaction; may be called more than once.
 

@@ -40,6 +40,7 @@ class Configured:
 
     Attributes:
         name: the name in the file.
+        url: the datastore's URL.
         settings: the settings given, out of ``SETTINGS``.
         lines: line numbers of ``url`` and of each setting; 0 if not found.
     """

@@ -29,6 +29,8 @@ def write_token(connection: Connection, datastore: str, cluster: str, writer: st
 
     Args:
         connection: connection to the cluster's primary.
+        datastore: the datastore's name.
+        cluster: the cluster's name.
         writer: unique name of the writer, 1 to 255 characters.
         token: 16 bytes.
 

@@ -31,6 +31,7 @@ def query_shards(
     Shards that cannot be read together with the others, such as one that has just moved, are read one by one.
 
     Args:
+        shards: the datastore's shards.
         numbers: the shards to query.
         select: returns the query for a shard; the columns are the same for every shard. Each query is one snapshot.
         on_rows: receives the rows of one server at a time, while the other servers work; the rows of a shard are never

@@ -205,6 +205,7 @@ class Shards:
         """Call ``work`` with the spot that serves a shard, again with the new spot whenever the shard has moved.
 
         Args:
+            shard: the shard's number.
             read_from: node type to use; the primary is used while a replica does not have the shard yet.
             work: receives the spot, and the error of an earlier attempt whose outcome is open, if any; it calls
                 ``run_at``.

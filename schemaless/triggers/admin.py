@@ -27,6 +27,7 @@ class TriggerStatus:
     """Status of a trigger.
 
     Attributes:
+        name: name of the trigger.
         setting: its entry in the catalog.
         shards: its status in each shard.
         workers: its live workers.
@@ -70,7 +71,11 @@ class ParkedCell:
 
 
 class Triggers:
-    """The triggers of a datastore, for its operators."""
+    """The triggers of a datastore, for its operators.
+
+    Args:
+        store: the datastore.
+    """
 
     def __init__(self, store: Datastore) -> None:
         self._store = store
@@ -148,6 +153,7 @@ class Triggers:
         """Set the locations of a trigger. Cells parked after them are called for again and no longer parked.
 
         Args:
+            name: name of the trigger.
             locations: the new location of each shard to reset.
         """
         follower = follower_name(name)

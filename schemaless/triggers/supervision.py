@@ -46,6 +46,7 @@ class CallTrigger:
     Attributes:
         opening: opens the datastore.
         target: ``MODULE:NAME``, imported by each process.
+        name: name of the trigger.
     """
 
     opening: Opening
@@ -70,7 +71,9 @@ def trigger_supervisor(
     """Return the supervisor of worker processes that call a trigger's function.
 
     Args:
+        store: the datastore.
         target: ``MODULE:NAME``, imported by each process.
+        name: name of the trigger.
         workers: number of worker processes.
         timing: intervals and timeouts of the workers.
     """

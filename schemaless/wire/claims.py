@@ -27,6 +27,7 @@ class Claim:
 
     Attributes:
         database: database that holds the cluster's claims.
+        cluster: the cluster's name.
         epoch: number of the claim.
     """
 

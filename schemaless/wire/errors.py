@@ -221,6 +221,7 @@ def translated(error: BaseException, node: str, shard: int | None, *, connecting
 
     Args:
         error: exception of the driver or of SQLAlchemy.
+        node: the server's address.
         shard: the shard concerned, or None.
         connecting: True if no statement of the caller can have been sent yet.
     """

@@ -157,6 +157,7 @@ class NodePool:
     """Connection pool of one server.
 
     Attributes:
+        node: the server.
         breaker: the server's circuit breaker.
         options: timeouts and limits.
         credentials: the account.

@@ -75,6 +75,7 @@ class Pools:
         """Create a separate pool for a node; the caller closes it.
 
         Args:
+            node: the server's address.
             options: timeouts and limits; timeouts in the URL are ignored.
             unclaimed: use the server whatever claim it holds.
         """

@@ -17,6 +17,8 @@ class Route(Protocol):
 
         Args:
             error: the error of the server or of the connection to it.
+            node: the server's address.
+            shard: the shard's number.
             lost: the lost connection that leaves the outcome of a write open, if any.
         """
 

@@ -116,6 +116,7 @@ def open_connection(
     """Open a driver connection, and set up and verify its session.
 
     Args:
+        node: the server.
         credentials: the account.
         timeouts: connect, read and write timeout, in seconds; timeouts in the URL take precedence.
         register: called with the connection before anything is sent on it.

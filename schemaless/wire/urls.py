@@ -55,6 +55,7 @@ class ServerURL:
     """A parsed URL.
 
     Attributes:
+        node: the server.
         credentials: the account.
         database: the database or datastore that the URL names, if any.
         others: further servers that may hold the catalog, in the order in which they are tried.

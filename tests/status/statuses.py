@@ -69,6 +69,9 @@ def everything() -> Status:
         replace(JOB, job_id=4, kind="move", name="move", runners_silent=1),
         replace(JOB, job_id=5, kind="rebuild", name="rebuild", runners=0),
         replace(JOB, job_id=6, kind="restore", name="restore", state="paused"),
+        replace(JOB, job_id=7, kind="erase", name="erasure", waits=waits, shards_failed=1),
+        replace(JOB, job_id=8, kind="erase", name="erasure", state="paused"),
+        replace(JOB, job_id=9, kind="retain", name="retention run", runners=0, shards_failed=1),
         replace(JOB, job_id=2, state="done", unfinished=False, fraction=1.0, ended_at=NOW),
     ]
     odd = {"running": 1, "stopped": 1, "missing": 1, "quarantined": 1}
