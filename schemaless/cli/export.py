@@ -22,9 +22,11 @@ from schemaless.export.admin import (
     prepare,
 )
 from schemaless.export.admin import remove as remove_export
+from schemaless.export.compact import compact as compact_files
 from schemaless.export.exporter import Pace
 from schemaless.export.manifest import Definition, read_definition
-from schemaless.export.target import open_target
+from schemaless.export.target import Target, open_target
+from schemaless.numbers import shards_text
 from schemaless.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
@@ -56,6 +58,7 @@ def export() -> None:
     Workflow:
       schemaless export parquet --to /data/mezzanine --field BASE.fare.total:float
       schemaless export status
+      schemaless export compact --to /data/mezzanine
 
     \b
     In DuckDB:
@@ -194,16 +197,48 @@ def files(uri: str, latest: bool, as_json: bool) -> None:
     Examples:
       schemaless export files --to s3://lake/mezzanine --json
     """
-    target = open_target(uri)
-    definition = read_definition(target)
-    if definition is None:
-        raise InvalidInput(f"{uri} has no export; 'schemaless export parquet --to {uri}' makes one")
+    target, definition = _existing(uri)
     names = [f"{target.uri}/{each}" for each in file_names(target, definition, latest=latest)]
     if as_json:
         print_json(names)
     else:
         for each in names:
             out().print(each, markup=False, soft_wrap=True)
+
+
+@export.command()
+@click.option("--to", "uri", required=True, metavar="DIR|URI", help="The target of the export.")
+@click.option(
+    "--file-mib",
+    type=FiniteRange(min=0, min_open=True),
+    default=256,
+    metavar="N",
+    help="Merge files up to about N MiB of JSON text.",
+)
+@json_option
+def compact(uri: str, file_mib: float, as_json: bool) -> int:
+    """Merge the small files of an export.
+
+    Files that follow one another become one file. In a local folder they are exchanged in one step; a query that is
+    reading them may have to be repeated. An exporter may run meanwhile: a shard that it keeps writing is left as it is.
+    Kill the command at any moment; the same command continues.
+
+    \b
+    Examples:
+      schemaless export compact --to /data/mezzanine
+
+    Exit status: 0, or 1 if a shard was left because an exporter kept writing it.
+    """
+    target, definition = _existing(uri)
+    with progress("merging files", definition.shard_count, "shards") as listener:
+        done = compact_files(target, definition, int(file_mib * 2**20), range(definition.shard_count), listener)
+    if as_json:
+        print_json(asdict(done))
+    else:
+        out().print(f"{done.files_before:,} files are now {done.files_after:,}", markup=False)
+        if done.busy:
+            note(f"shards {shards_text(done.busy)} were busy; run the command again")
+    return EXIT_FAILED if done.busy else 0
 
 
 @export.command()
@@ -226,6 +261,14 @@ def remove(name: str, execute: bool, url: str) -> None:
     out().print(f"the progress of export {name} {'is' if execute else 'would be'} deleted", markup=False)
     if not execute:
         note_dry()
+
+
+def _existing(uri: str) -> tuple[Target, Definition]:
+    target = open_target(uri)
+    definition = read_definition(target)
+    if definition is None:
+        raise InvalidInput(f"{uri} has no export; 'schemaless export parquet --to {uri}' makes one")
+    return target, definition
 
 
 def _show(status: ExportStatus, *, as_json: bool) -> None:

@@ -13,7 +13,15 @@ from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
 from schemaless.events import Listener, ignore_events
 from schemaless.export.exporter import Exporter, Pace, follower_name, is_export
-from schemaless.export.manifest import ROOT, Definition, ShardEntry, cells_folder, read_definition, read_shard
+from schemaless.export.manifest import (
+    ROOT,
+    Definition,
+    ShardEntry,
+    cells_folder,
+    present_files,
+    read_definition,
+    read_shard,
+)
 from schemaless.export.target import Target, open_target
 from schemaless.followers import sql
 from schemaless.followers.caught_up import CaughtUp
@@ -216,7 +224,7 @@ def export_supervisor(
 
 def caught_up(store: Datastore, definition: Definition, listener: Listener = ignore_events) -> CaughtUp:
     """Return a predicate that is true once an export has all cells that exist now."""
-    return CaughtUp(internals_of(store).follower_access, follower_name(definition.name), listener)
+    return CaughtUp(internals_of(store).follower_access, follower_name(definition.name), listener, erasures=True)
 
 
 def exports(store: Datastore) -> dict[str, str]:
@@ -266,9 +274,8 @@ def file_names(target: Target, definition: Definition, *, latest: bool = False) 
     """Return the names of the files that the manifest lists, in the order of shards and cells."""
     names = []
     for shard in range(definition.shard_count):
-        entry = read_shard(target, shard)
-        if latest and entry.latest is not None:
-            names.append(f"latest/{shard:04d}/{entry.latest.name}")
-        elif not latest:
-            names += [f"{cells_folder(shard)}/{file.name}" for file in entry.files]
+        if not latest:
+            names += [f"{cells_folder(shard)}/{file.name}" for file in present_files(target, shard)]
+        elif (file := read_shard(target, shard).latest) is not None:
+            names.append(f"latest/{shard:04d}/{file.name}")
     return names

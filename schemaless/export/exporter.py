@@ -6,7 +6,8 @@ The manifest says how far a shard is, not the follower's row: the row assigns th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
@@ -15,11 +16,12 @@ from schemaless.arrow.batches import Batches
 from schemaless.arrow.fields import typed_columns
 from schemaless.cell import StoredCell
 from schemaless.cells.paging import Row
+from schemaless.codec.envelope import is_erased
 from schemaless.codec.exact_text import exact_text
 from schemaless.errors import CorruptBody, ExportFailed, LocationLost, SchemalessError
 from schemaless.export.latest import latest_file
 from schemaless.export.manifest import DataFile, Definition, ShardWriter, cells_folder
-from schemaless.export.parquet import CellFile
+from schemaless.export.parquet import CellFile, without_cells
 from schemaless.export.target import Target
 from schemaless.followers.erasures import ErasureEvent
 from schemaless.followers.handler_context import HandlerContext, Interrupted
@@ -156,6 +158,30 @@ class ShardExport:
         self.writer.put(f"latest/{self._shard:04d}/{file.name}", content)
         self.writer.update(latest=file)
 
+    def erase(self, added_ids: Collection[int]) -> None:
+        """Rewrite the files that have any of these cells without them.
+
+        Raises:
+            ExportFailed: a file cannot be read or written.
+        """
+        erased = sorted(added_ids)
+        for file in self.writer.entry.files:
+            place = bisect_right(erased, file.after)
+            if place < len(erased) and erased[place] <= file.up_to:
+                name = f"{cells_folder(self._shard)}/{file.name}"
+                rewritten, content = without_cells(self._target, name, file, erased)
+                if rewritten.rows < file.rows:
+                    self.writer.announce(rewritten, [file.name])
+                    self.writer.put(name, content)
+                    self.writer.complete()
+        latest = self.writer.entry.latest
+        if latest is not None:
+            name = f"latest/{self._shard:04d}/{latest.name}"
+            rewritten, content = without_cells(self._target, name, latest, erased)
+            if rewritten.rows < latest.rows:
+                self.writer.put(name, content)
+                self.writer.update(latest=rewritten)
+
     def _build(self, after: int, up_to: int | None, check: Callable[[], None]) -> tuple[CellFile, _End]:
         """Read the cells after a location, up to an added_id or until the file is full."""
         built = CellFile(self._columns, self._batches)
@@ -167,8 +193,7 @@ class ShardExport:
             limit = min(_PAGE_CELLS, room // self.mean_bytes + 1)
             page = changes.page(self._shard, after, limit, only, "primary")
             rows: Sequence[Row] = page.rows
-            if columns is not None and only is None:
-                rows = [row for row in rows if row[2] in columns]
+            rows = [row for row in rows if not is_erased(row[4]) and (columns is None or row[2] in columns)]
             if up_to is not None:
                 rows = [row for row in rows if row[0] <= up_to]
             built.add(rows, self._shard)
@@ -215,9 +240,22 @@ class Exporter:
         return False
 
     def handle_erased(self, context: HandlerContext, lease: LeaseState, events: Sequence[ErasureEvent]) -> bool:
-        """Leave erasures unacknowledged: published files are not rewritten."""
-        lease.retry_erasures(f"files of the export may hold {len(events)} erased cells; write the export anew")
-        return False
+        """Rewrite the files that have erased cells without them; return True if that was done."""
+
+        def check() -> None:
+            context.check_active(lease)
+
+        check()
+        try:
+            self._export(lease, check).erase({event.erased.added_id for event in events})
+        except ExportFailed as error:
+            self._open.pop(lease.pair[1], None)
+            lease.retry_erasures(str(error))
+            return False
+        except SchemalessError:
+            self._open.pop(lease.pair[1], None)
+            raise
+        return True
 
     def replay(self, context: HandlerContext, lease: LeaseState) -> None:
         """Do nothing: cells of an export are never parked."""

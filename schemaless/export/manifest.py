@@ -195,6 +195,16 @@ def read_shard(target: Target, shard: int) -> ShardEntry:
     raise ExportFailed(f"{target.uri}: the manifest of shard {shard} changes faster than it can be read; try again")
 
 
+def present_files(target: Target, shard: int) -> tuple[DataFile, ...]:
+    """Return the files of a shard that are in place, also while files are being merged or after that was killed."""
+    entry = read_shard(target, shard)
+    if entry.pending is not None and entry.pending.replaced:
+        names = set(target.names(cells_folder(shard)))
+        if entry.pending.file.name in names and not names.issuperset(entry.pending.replaced):
+            return entry.completed().files
+    return entry.files
+
+
 class _Place(NamedTuple):
     """The name of an entry; the order of places is the order of entries."""
 
@@ -299,17 +309,17 @@ class ShardWriter:
 
     def _write(self, entry: ShardEntry) -> None:
         self._generation += 1
-        try:
-            self._put(entry)
-        except (Vanished, FileNotFoundError) as error:
-            raise self._lost() from error
+        self._put(entry)
         self.entry = entry
         self._prune()
 
     def _put(self, entry: ShardEntry | None) -> None:
         place = _Place(self._fence, self.token, self._generation, entry is not None)
         content = b"" if entry is None else entry.written()
-        self._target.put(f"{_folder(self._shard)}/{place.name}", content, self.token)
+        try:
+            self._target.put(f"{_folder(self._shard)}/{place.name}", content, self.token)
+        except (Vanished, FileNotFoundError) as error:
+            raise self._lost() from error
 
     def _prune(self) -> None:
         """Delete entries that no reader needs. The highest fence stays, so fences only rise."""

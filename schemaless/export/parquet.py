@@ -11,7 +11,9 @@ from typing import Any, Final
 from schemaless.arrow.batches import Batch, Batches, load
 from schemaless.arrow.fields import TypedColumn
 from schemaless.cells.paging import Row
+from schemaless.errors import ExportFailed
 from schemaless.export.manifest import DataFile, file_name
+from schemaless.export.target import Target
 
 _ROWS_PER_GROUP: Final = 32_768
 """Rows of a row group. A fixed number, so that the sizes of pages do not change the file."""
@@ -124,3 +126,63 @@ def described(file: DataFile, content: Any) -> DataFile:
 def read_table(source: Any, columns: Sequence[str] | None = None) -> Any:
     """Return the table of a Parquet file."""
     return load("pyarrow.parquet").read_table(source, columns=columns, partitioning=None)
+
+
+def without_cells(target: Target, name: str, file: DataFile, added_ids: Sequence[int]) -> tuple[DataFile, Any]:
+    """Return the description and the content of a file without some of its cells.
+
+    Args:
+        target: where the file is.
+        name: its name.
+        file: its description.
+        added_ids: the cells.
+
+    Raises:
+        ExportFailed: the file cannot be read.
+    """
+    pa = load()
+    try:
+        table = read_table(target.open_input(name))
+    except (OSError, pa.ArrowException) as error:
+        raise ExportFailed(f"{target.uri}: cannot read {name}: {error}") from error
+    compute = load("pyarrow.compute")
+    kept = table.filter(compute.invert(compute.is_in(table["added_id"], pa.array(added_ids, pa.int64()))))
+    writer = GroupWriter(table.schema)
+    writer.add(kept)
+    content = writer.close()
+    gone = {str(added_id) for added_id in added_ids}
+    lengths = compute.sum(compute.binary_length(kept["body"])).as_py() or 0
+    skipped = {added_id: error for added_id, error in file.skipped.items() if added_id not in gone}
+    changed = replace(file, rows=kept.num_rows, body_bytes=lengths, skipped=skipped)
+    return described(changed, content), content
+
+
+def merged(tables: Sequence[Any], files: Sequence[DataFile]) -> tuple[DataFile, Any]:
+    """Return the description and the content of a file with the cells of several, in their order.
+
+    Args:
+        tables: the files' tables; a column that only some of them have is null in the others.
+        files: their descriptions, which follow one another.
+    """
+    table = load().concat_tables(tables, promote_options="default")
+    writer = GroupWriter(table.schema)
+    writer.add(table)
+    nulls: dict[str, Counter[str]] = {}
+    for file in files:
+        for name, counts in file.nulls.items():
+            nulls.setdefault(name, Counter()).update(counts)
+    after, up_to = files[0].after, files[-1].up_to
+    file = DataFile(
+        file_name(after, up_to),
+        after,
+        up_to,
+        table.num_rows,
+        0,
+        sum(file.body_bytes for file in files),
+        "",
+        tuple(dict.fromkeys(declared for file in files for declared in file.fields)),
+        {name: dict(counts) for name, counts in nulls.items()},
+        {added_id: error for file in files for added_id, error in file.skipped.items()},
+    )
+    content = writer.close()
+    return described(file, content), content

@@ -161,17 +161,18 @@ class LocalTarget(Target):
         """Exchange the folder for one that has the new file in place of the others, in one step where possible."""
         with _naming(self.uri, f"{folder}/{name}"):
             here = self._root / folder
-            beside = self._root / TEMPORARY / f"{self._prefix(folder)}-{writer}-folder"
+            prefix = self._prefix(f"{folder}/{name}")
+            beside = self._root / TEMPORARY / f"{prefix}-{writer}-folder"
             shutil.rmtree(beside, ignore_errors=True)
             self._make(beside)
             for each in self.names(folder):
                 if each not in replaced and each != name:
                     os.link(here / each, beside / each)
-            self._write(f"{folder}/{name}", content, writer).replace(beside / name)
+            self._move(self._write(f"{folder}/{name}", content, writer), beside / name)
             self._sync(beside)
             try:
                 check()
-                if _exchange(here, beside):
+                if self._exchange(here, beside):
                     self._sync(here.parent)
                 else:
                     # Readers that list the folder between the two steps see some rows twice.
@@ -195,25 +196,29 @@ class LocalTarget(Target):
         folder = self._root / TEMPORARY
         with _naming(self.uri, TEMPORARY), contextlib.suppress(FileNotFoundError):
             for entry in os.scandir(folder):
-                if entry.name.startswith(prefix) and f"-{but}-" not in entry.name:
-                    if entry.is_dir():
-                        shutil.rmtree(entry.path, ignore_errors=True)
-                    else:
-                        Path(entry.path).unlink(missing_ok=True)
+                if not entry.name.startswith(prefix) or f"-{but}-" in entry.name:
+                    continue
+                if not entry.is_dir():
+                    Path(entry.path).unlink(missing_ok=True)
+                    continue
+                # Renamed first: its writer may be about to put the folder in its place, whole or not at all.
+                away = folder / f"{prefix}{but}-{entry.name}"
+                with contextlib.suppress(FileNotFoundError):
+                    self._move(Path(entry.path), away)
+                    shutil.rmtree(away, ignore_errors=True)
 
     def _write(self, name: str, content: Any, writer: str) -> Path:
+        """Write a temporary file and make its content durable."""
         folder = self._root / TEMPORARY
         self._make(folder)
         temporary = folder / f"{self._prefix(name)}-{writer}-{name.rpartition('/')[2]}"
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        self._create(temporary, content)
+        self._sync(temporary)
         return temporary
 
     def _rename(self, temporary: Path, path: Path) -> None:
         try:
-            temporary.replace(path)
+            self._move(temporary, path)
         except FileNotFoundError as error:
             raise Vanished(str(temporary)) from error
         self._sync(path.parent)
@@ -226,7 +231,7 @@ class LocalTarget(Target):
         folder.mkdir(parents=True, exist_ok=True)
         for each in missing:
             self._sync(each.parent)
-        if folder.name != TEMPORARY and TEMPORARY not in folder.parts[len(self._root.parts) :]:
+        if TEMPORARY not in folder.parts[len(self._root.parts) :]:
             self._folders.add(folder)
 
     @staticmethod
@@ -234,16 +239,28 @@ class LocalTarget(Target):
         """Return the folder of a name as one word: the shard, for files of a shard."""
         return name.rpartition("/")[0].rpartition("/")[2] or "root"
 
-    @staticmethod
-    def _sync(folder: Path) -> None:
-        descriptor = os.open(folder, os.O_RDONLY)
+    # The steps of a write, which tests interrupt.
+
+    def _create(self, path: Path, content: Any) -> None:
+        with path.open("wb") as file:
+            file.write(content)
+
+    def _move(self, path: Path, to: Path) -> None:
+        path.replace(to)
+
+    def _exchange(self, one: Path, other: Path) -> bool:
+        return exchange(one, other)
+
+    def _sync(self, path: Path) -> None:
+        """Make a file's content, or the names in a folder, durable."""
+        descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def exchange(one: Path, other: Path) -> bool:
     """Exchange two folders in one step; return False if the file system or the system cannot."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:

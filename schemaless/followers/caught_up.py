@@ -7,7 +7,7 @@ import logging
 from schemaless.events import Advanced, Listener, Total, ignore_events
 from schemaless.followers.access import DatastoreAccess
 from schemaless.followers.membership import Pair
-from schemaless.followers.rows import FollowerRows
+from schemaless.followers.rows import FollowerRow, FollowerRows
 from schemaless.followers.states import STOPPED
 
 _log = logging.getLogger("schemaless")
@@ -21,10 +21,19 @@ class CaughtUp:
     Args:
         access: the datastore.
         follower: name of the follower.
+        erasures: whether it has to have handled the erased cells, too.
         listener: gets ``Total`` once and ``Advanced`` at each call, in added_ids.
     """
 
-    def __init__(self, access: DatastoreAccess, follower: str, listener: Listener = ignore_events) -> None:
+    def __init__(
+        self,
+        access: DatastoreAccess,
+        follower: str,
+        listener: Listener = ignore_events,
+        *,
+        erasures: bool = False,
+    ) -> None:
+        self._erasures = erasures
         self._follower = follower
         self._listener = listener
         self._rows = FollowerRows(access.shards)
@@ -54,9 +63,12 @@ class CaughtUp:
         return all(
             pair in now
             and not now[pair].replays
-            and (now[pair].location >= self._ends[pair] or now[pair].state == STOPPED)
+            and (self._is_done(now[pair], self._ends[pair]) or now[pair].state == STOPPED)
             for pair in self._pairs
         )
+
+    def _is_done(self, row: FollowerRow, end: int) -> bool:
+        return row.location >= end and (not self._erasures or row.erased_event >= row.last_event)
 
     def _report(self, left: int) -> None:
         if self._left is None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 
+import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 
@@ -13,13 +15,15 @@ from schemaless.codec.documents import identical
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.export.admin import export_status, file_names, prepare, remove
-from schemaless.export.exporter import Pace
-from schemaless.export.manifest import Definition, read_shard
-from schemaless.export.target import open_target
+from schemaless.export.compact import compact
+from schemaless.export.exporter import Pace, ShardExport
+from schemaless.export.manifest import Definition, read_definition, read_shard
+from schemaless.export.target import ObjectTarget, open_target
+from schemaless.followers.rows import FollowerRows
 from schemaless.internals import internals_of
 from tests.admin.ndjson import LINES
 from tests.arrow.random_documents import random_document
-from tests.export.conftest import rows_of
+from tests.export.conftest import ONCE, rows_of
 
 pytestmark = pytest.mark.mysql
 
@@ -159,3 +163,75 @@ def test_latest_has_the_highest_version_of_each_row_and_column(fresh_store, new_
     }
     assert found == expected
     assert len(rows_of(tmp_path / "lake" / "latest")) == 40
+
+
+def test_erased_cells_leave_the_files(fresh_store, new_row, export, follow_store, erase_store, tmp_path):
+    """Files are rewritten under their names, by the next run too if no exporter ran; the erasure is acknowledged."""
+    rows = [new_row() for _ in range(40)]
+    fresh_store.put_cells([NewCell(row, "BASE", 1, {"secret": str(row)}) for row in rows])
+    export(latest=True)
+    before = {path.name for path in (tmp_path / "lake").glob("cells/*/*")}
+    erase_store.erase(rows[0], reason="ticket-1")
+    erase_store.erase(rows[1], "BASE", reason="ticket-1")
+    fresh_store.put_cell(rows[2], "BASE", 2, {"v": 2})
+    export("w2", latest=True)
+
+    for folder, count in (("cells", 39), ("latest", 38)):
+        found = rows_of(tmp_path / "lake" / folder)
+        assert len(found) == count
+        assert {str(rows[0]), str(rows[1])}.isdisjoint(row["row_key"] for row in found)
+    assert not any(
+        str(row).encode() in path.read_bytes() for row in rows[:2] for path in (tmp_path / "lake").rglob("*.parquet")
+    )
+    assert before <= {path.name for path in (tmp_path / "lake").glob("cells/*/*")}
+    looked = FollowerRows(internals_of(follow_store).shards).look(("export:parquet", shard) for shard in range(4))
+    assert all(row.erased_event == row.last_event for row in looked.rows.values())
+    assert sum(row.last_event for row in looked.rows.values()) == 2
+    target = open_target(str(tmp_path / "lake"))
+    assert sum(file.rows for shard in range(4) for file in read_shard(target, shard).files) == 39
+
+
+def test_compact_merges_files_and_loses_no_row(put, export, follow_store, tmp_path):
+    """Also of exports with a field that was added, and while an exporter continues afterwards."""
+    cells = put(40, body={"a": 1})
+    export(columns=("BASE",))
+    cells |= put(40, body={"a": 2})
+    export("w2", fields=("a:int",))
+    target = open_target(str(tmp_path / "lake"))
+    definition = read_definition(target)
+    assert definition is not None
+
+    done = compact(target, definition, 1 << 20, range(4))
+    again = compact(target, definition, 1 << 20, range(4))
+    cells |= put(40, body={"a": 3})
+    export("w3")
+
+    assert (done.files_before, done.files_after, again.files_after, done.busy) == (8, 4, 4, [])
+    found = rows_of(tmp_path / "lake" / "cells", "shard, added_id, a")
+    assert sorted((row["shard"], row["added_id"]) for row in found) == sorted(cells)
+    assert Counter(row["a"] for row in found) == {None: 40, 2: 40, 3: 40}
+
+
+def test_an_object_store_has_the_same_rows(put, export, follow_store, tmp_path):
+    """Without renames: the manifest says which objects count, also after compact."""
+    cells = put(40)
+    filesystem = pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
+    bucket = ObjectTarget(filesystem, "bucket", "s3://bucket")
+    definition = Definition("parquet", follow_store.name, follow_store.shard_count, None, ())
+    internals = internals_of(follow_store)
+    for pace in (Pace(file_bytes=20, once=True), ONCE):
+        for shard in range(4):
+            part = ShardExport(internals, bucket, definition, pace, shard)
+            part.recover(lambda: None)
+            while not part.write_next(lambda: None)[1]:
+                pass
+        cells |= put(8)
+    for shard in range(4):
+        part = ShardExport(internals, bucket, definition, ONCE, shard)
+        part.write_next(lambda: None)
+    compact(bucket, definition, 1 << 20, range(4))
+
+    tables = [pq.read_table(bucket.open_input(name)) for name in file_names(bucket, definition)]
+    found = [(row["shard"], row["added_id"]) for table in tables for row in table.to_pylist()]
+    assert sorted(found) == sorted(cells)
+    assert len(tables) == 4

@@ -1,0 +1,95 @@
+"""Merges small files of an export."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from schemaless.arrow.batches import load
+from schemaless.errors import ExportFailed, LeaseLost
+from schemaless.events import Advanced, Listener, Total, ignore_events
+from schemaless.export.manifest import DataFile, Definition, ShardEntry, ShardWriter, cells_folder, read_shard
+from schemaless.export.parquet import merged, read_table
+from schemaless.export.target import Target
+
+_ATTEMPTS: Final = 3
+"""Number of attempts at a shard that an exporter takes over meanwhile."""
+
+
+@dataclass(slots=True)
+class Compacted:
+    """What a compaction did.
+
+    Attributes:
+        files_before: number of files before it.
+        files_after: number of files after it.
+        busy: shards that were left as they are, because an exporter kept writing them.
+    """
+
+    files_before: int = 0
+    files_after: int = 0
+    busy: list[int] = field(default_factory=list)
+
+
+def groups(entry: ShardEntry, file_bytes: int) -> Iterator[list[DataFile]]:
+    """Yield runs of files to merge: together, their bodies have ``file_bytes`` at most."""
+    group: list[DataFile] = []
+    for file in entry.files:
+        if group and sum(each.body_bytes for each in group) + file.body_bytes > file_bytes:
+            if len(group) > 1:
+                yield group
+            group = []
+        group.append(file)
+    if len(group) > 1:
+        yield group
+
+
+def compact_shard(target: Target, shard: int, file_bytes: int) -> ShardEntry:
+    """Merge the small files of a shard, and return its entry.
+
+    Raises:
+        LeaseLost: another process has begun to write the shard.
+        ExportFailed: a file cannot be read or written.
+    """
+    entry = read_shard(target, shard)
+    if entry.pending is not None or not any(groups(entry, file_bytes)):
+        # A change that is under way is its writer's, or the next exporter's.
+        return entry
+    writer = ShardWriter(target, shard)
+    if writer.entry.pending is not None:
+        raise LeaseLost(f"another process is writing shard {shard} of the export in {target.uri}")
+    folder = cells_folder(shard)
+    for group in list(groups(writer.entry, file_bytes)):
+        try:
+            tables = [read_table(target.open_input(f"{folder}/{file.name}")) for file in group]
+        except (OSError, load().ArrowException) as error:
+            raise ExportFailed(f"{target.uri}: cannot read files of shard {shard}: {error}") from error
+        file, content = merged(tables, group)
+        replaced = [each.name for each in group]
+        writer.announce(file, replaced)
+        writer.replace(folder, file, content, replaced)
+        writer.complete()
+    return writer.entry
+
+
+def compact(
+    target: Target, definition: Definition, file_bytes: int, shards: Iterable[int], listener: Listener = ignore_events
+) -> Compacted:
+    """Merge the small files of shards; raises what ``compact_shard`` does, except ``LeaseLost``."""
+    chosen = list(shards)
+    result = Compacted()
+    listener(Total(len(chosen)))
+    for shard in chosen:
+        result.files_before += len(read_shard(target, shard).files)
+        for attempt in range(_ATTEMPTS):
+            try:
+                entry = compact_shard(target, shard, file_bytes)
+                break
+            except LeaseLost:
+                if attempt + 1 == _ATTEMPTS:
+                    entry = read_shard(target, shard)
+                    result.busy.append(shard)
+        result.files_after += len(entry.files)
+        listener(Advanced(1))
+    return result
