@@ -8,6 +8,7 @@ with ``--replica``, two the replica: a plain one (``WHERE added_id > last ORDER 
     python benchmarks/tail.py                                       a quick one: 20,000 rows on MySQL
     python benchmarks/tail.py --rows 200000 --replica               the one in docs/change-feed.md
     python benchmarks/tail.py --rows 50000 --replica --flavour mariadb
+    python benchmarks/tail.py --rows 100000 --replica --flavour mariadb --engine rocksdb
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import pymysql
 
 import schemaless
 from schemaless.failover.nodes import add_replica
-from schemaless.feed import reader as changes
+from schemaless.feed import settled_ids as changes
 from schemaless.feed.settlement import observe
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
@@ -221,21 +222,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=20_000, help="rows to write, at least (default: %(default)s)")
     parser.add_argument("--flavour", choices=("mysql", "mariadb"), default="mysql")
+    parser.add_argument("--engine", choices=("innodb", "rocksdb"), default="innodb", help="of the cells")
     parser.add_argument("--replica", action="store_true", help="tail a replica as well")
     chosen = parser.parse_args()
     # Writers that kill themselves are replaced by the dozen.
     multiprocessing.set_start_method("fork")
     folder = Path(tempfile.mkdtemp(prefix="schemaless-tail-"))
     try:
-        return run(folder, chosen.rows, chosen.flavour, chosen.replica)
+        return run(folder, chosen.rows, chosen.flavour, chosen.engine, chosen.replica)
     finally:
         down(folder, delete=True)
 
 
-def run(folder: Path, target: int, flavour: str, replica: bool) -> int:
+def run(folder: Path, target: int, flavour: str, engine: str, replica: bool) -> int:
     """Run one round on servers of its own."""
-    (server,) = up(folder, 1, flavour, tied=True, remove=True, options=RELAXED, replicas=1 if replica else 0)
-    url = schemaless.create("tailed", 1, [server.url])
+    replicas = 1 if replica else 0
+    (server,) = up(folder, 1, flavour, engine=engine, tied=True, remove=True, options=RELAXED, replicas=replicas)
+    url = schemaless.create("tailed", 1, [server.url], engine=engine)
     database = "tailed_0000"
     places = {"primary": server.url}
     if replica:
@@ -265,7 +268,7 @@ def run(folder: Path, target: int, flavour: str, replica: bool) -> int:
         cursor.execute(f"SELECT added_id FROM `{database}`.cell ORDER BY added_id")
         there = [added_id for (added_id,) in cursor.fetchall()]
     print(
-        f"{flavour} {server.version}, {os.cpu_count()} cores ({platform.machine()}), CPython "
+        f"{flavour} {server.version} with {engine}, {os.cpu_count()} cores ({platform.machine()}), CPython "
         f"{platform.python_version()}; {sum(count for _, count in KINDS)} writers: "
         + ", ".join(f"{count} {kind}" for kind, count in KINDS)
     )

@@ -24,7 +24,7 @@ from schemaless.migrate.verify import check
 from schemaless.topology.shards import Shards
 from tests.dictionaries import kept
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.myrocks]
 
 ROWS = [uuid.uuid5(uuid.NAMESPACE_OID, f"state {number}") for number in range(3)]
 rows = st.sampled_from(ROWS)
