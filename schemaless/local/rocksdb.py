@@ -19,10 +19,14 @@ PACKAGES: Final = ("mariadb-plugin-rocksdb", "libsnappy1v5")
 CF_OPTIONS: Final = (
     "block_based_table_factory={block_size=16384;cache_index_and_filter_blocks=1;filter_policy=bloomfilter:10:false;"
     "whole_key_filtering=1};level_compaction_dynamic_level_bytes=true;optimize_filters_for_hits=true;"
-    "compression=kLZ4Compression;bottommost_compression=kZSTD;"
-    "bottommost_compression_opts=-14:3:0:16384:0:true"
+    "compression=kZSTD;compression_opts=-14:3:0:16384;"
+    "bottommost_compression=kZSTD;bottommost_compression_opts=-14:3:0:16384:0:true"
 )
-"""Column family options: blocks of 16 KB, and zstd with a dictionary of 16 KB per file on the lowest level."""
+"""Column family options: blocks of 16 KB, and zstd with a dictionary of 16 KB per file.
+
+The upper levels need zstd too: the rows of append-only tables do not overlap, so compaction moves their files down
+without compressing them again, and they would stay in LZ4.
+"""
 
 ARGUMENTS: Final = (
     f"--plugin-load-add={PLUGIN}",

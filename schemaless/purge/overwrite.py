@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from schemaless.errors import ServerTimeout
+from schemaless.errors import InvalidInput, ServerTimeout
 from schemaless.events import Listener, Step, ignore_events
 from schemaless.purge import sql
+from schemaless.schema.engines import ROCKSDB, engine_of_cells
 from schemaless.survey.page_model import PAGE_BYTES
 from schemaless.topology.replica_position import gtid_position, wait_for_gtid
 from schemaless.wire.connection import Connection
@@ -72,10 +73,18 @@ def purge_files(
         listener: receives a ``Step`` for each step.
 
     Raises:
+        InvalidInput: a table is in MyRocks, whose logs and files this does not know; nothing was changed.
         ServerTimeout: a step did not end within ``WAIT_S``: an open transaction keeps undo logs, or a replica lags.
         ServerError: a server is unreachable, or rejects the account, which is not an administrator's.
     """
     servers = [primary, *replicas]
+    for table in tables:
+        if primary.run(partial(engine_of_cells, database=table.database)) is ROCKSDB:
+            raise InvalidInput(
+                f"the cells of {table.database} on {primary.node} are in MyRocks, whose files cannot be purged of "
+                "replaced rows in place; move the shard to another server and destroy the files of this one. Nothing "
+                "was changed"
+            )
 
     def on_each(words: str, operation: Callable[[Connection], None]) -> None:
         for server in servers:
