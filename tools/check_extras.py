@@ -155,7 +155,9 @@ def of_native(folder: Path, *, demo: bool) -> str | None:
         steps = [download, f"{offline} 'schemaless-store[fast,cli,native]'", f"{with_pip}/bin/schemaless --version"]
         steps.append(f"{with_pip}/bin/python -c {shlex.quote(NATIVE)}")
         if demo:
-            steps.append(f"cd {with_pip} && HOME={with_pip} bin/schemaless demo")
+            # The demo leaves its servers running, also where it fails.
+            down = "bin/schemaless local down --folder .schemaless/demo --delete"
+            steps.append(f"cd {with_pip} && export HOME={with_pip}; bin/schemaless demo; code=$?; {down}; exit $code")
         else:
             steps += [
                 f"{with_pip}/bin/schemaless {MODEL}",
