@@ -42,7 +42,7 @@ def test_load_file_then_again(invoke, store, datastore_url, trips):
 
     assert (first.code, second.code) == (0, 0)
     assert first.out.startswith("6 cells created, 0 existed already, 0 lines skipped; ")
-    assert second.json == {"created": 0, "there_already": 6, "body_bytes": 0, "passed_over": []}
+    assert second.json == {"created": 0, "there_already": 6, "erased": 0, "body_bytes": 0, "passed_over": []}
     for document in documents:
         cell = store.get_cell(uuid.UUID(document["trip"]["id"]), "BASE", document["version"])
         assert cell.body == document

@@ -409,7 +409,7 @@ def test_a_shard_that_a_move_set_back_is_had_by_whom_it_is_dealt_to(settings, pu
     turn(worker)
     pair = NAME, 1
     shards = worker._access.shards
-    shards.execute(1, rewind_follower(shards.database(1), NAME, 0))
+    shards.execute(1, rewind_follower(shards.database(1), NAME, 0, 0))
     if dealt_to == "another":
         monkeypatch.setattr(
             worker.assignments, "of", lambda view: Assigned(frozenset(worker.leases.held) - {pair}, frozenset())

@@ -42,7 +42,7 @@ IDS = [4, 700, 1_300, 2_499]
 HOT: dict[str, Callable[[str], bytes]] = {
     "select_cells": lambda name: select_cells(name, KEYS),
     "select_latest": lambda name: select_latest(name, [(ROW.bytes, "A"), (ROW.bytes, "B")]),
-    "select_versions": lambda name: select_versions(name, ROW.bytes, "A", 100, 2_000, True, 10),
+    "select_versions": lambda name: select_versions(name, ROW.bytes, "A", 100, 2_000, True, 10, live_only=True),
     "select_latest_ref_key": lambda name: select_latest_ref_key(name, ROW.bytes, "A"),
     "select_added_id": lambda name: select_added_id(name, ROW.bytes, "A", 77),
     "select_row of few": lambda name: select_row(name, uuid.UUID(int=7).bytes),
