@@ -274,7 +274,7 @@ class Threads:
         else:
             with ThreadPoolExecutor(tasks) as pool:
                 calls = sum(pool.map(work, range(tasks)))
-        return Measured(calls / (time.perf_counter() - began_s), (time.process_time() - cpu_s) / calls * 1e6)
+        return Measured(calls / (time.perf_counter() - began_s), (time.process_time() - cpu_s) / max(1, calls) * 1e6)
 
 
 async def _in_tasks(make: Callable[[str], Awaitable[None]], call: str, tasks: int, seconds: float) -> Measured:
@@ -299,7 +299,7 @@ async def _in_tasks(make: Callable[[str], Awaitable[None]], call: str, tasks: in
     calls = sum(await asyncio.gather(*(work() for _ in range(tasks))))
     took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - cpu_s
     watching.cancel()
-    return Measured(calls / took_s, cpu_s / calls * 1e6, lags)
+    return Measured(calls / took_s, cpu_s / max(1, calls) * 1e6, lags)
 
 
 def _document(body: bytes) -> Any:
@@ -440,7 +440,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command.add_argument(
                 "--tasks", type=int, nargs="+", default=[1, 16, 100, 500] if name == "speed" else [100]
             )
-            command.add_argument("--pool", type=int, default=100, help="connections of a contender (default: 100)")
+            command.add_argument("--pool", type=int, default=16, help="connections of a contender (default: 16)")
             command.add_argument("--seconds", type=float, default=1.0 if name == "speed" else 5.0)
         if name == "speed":
             command.add_argument("--rounds", type=int, default=3)

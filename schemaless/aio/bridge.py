@@ -72,7 +72,7 @@ class Bridge:
     def __init__(self) -> None:
         self._idle: list[_Worker] = []
         self._spent_s = 0.0
-        self._slices = 0
+        self._mean_s = _TURN_S
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def run(self, call: Callable[[], T]) -> T:
@@ -108,8 +108,9 @@ class Bridge:
     def _switch(self, worker: _Worker, value: Any) -> Any:
         began_s = monotonic()
         awaited = worker.switch(value)
-        self._spent_s += monotonic() - began_s
-        self._slices += 1
+        took_s = monotonic() - began_s
+        self._spent_s += took_s
+        self._mean_s += (took_s - self._mean_s) / 16
         return awaited
 
     @property
@@ -128,10 +129,10 @@ class Bridge:
 
     def turned(self) -> None:
         """Called when the loop has turned."""
-        self._spent_s, self._slices = 0.0, 0
+        self._spent_s = 0.0
 
     def _next_turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        count = max(1, int(_TURN_S * self._slices / self._spent_s)) if self._spent_s else 1
+        count = int(_TURN_S / self._mean_s) + 1
         for _ in range(min(count, len(self._waiting))):
             waiting = self._waiting.popleft()
             if not waiting.done():
