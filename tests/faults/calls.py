@@ -32,7 +32,6 @@ READS: Final[dict[str, Callable[[Datastore], object]]] = {
     "location_since": lambda store: internals_of(store).location_since(0, datetime.now(UTC)),
     "id_span": lambda store: internals_of(store).id_span(0),
     "id_blocks": lambda store: list(internals_of(store).id_blocks(0, 10)),
-    "location_since": lambda store: internals_of(store).location_since(0, datetime.now(UTC)),
     "arrow": lambda store: store.arrow().read_all(),
     "read_stored": lambda store: list(internals_of(store).read_stored(0, [1])),
 }
