@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from schemaless.arrow.infer import Proposal
 from schemaless.cli.jobs import workers_option
 from schemaless.cli.options import execute_option, note_dry, open_store, url_option
 from schemaless.cli.quantities import FiniteRange
@@ -19,6 +20,7 @@ from schemaless.export.admin import (
     export_supervisor,
     exports,
     file_names,
+    infer,
     prepare,
 )
 from schemaless.export.admin import remove as remove_export
@@ -73,6 +75,7 @@ def export() -> None:
     "--column", "columns", metavar="NAME", multiple=True, help="Only cells of this column; repeat it.  [default: all]"
 )
 @click.option("--field", "fields", metavar="FIELD", multiple=True, help="A typed column; repeat it for more.")
+@click.option("--infer", "proposes", is_flag=True, help="Propose fields from the newest cells, and end.")
 @click.option("--latest", is_flag=True, help="Also keep files of the latest version of each row and column.")
 @click.option("--once/--follow", default=True, help="End once all cells that are stored now are exported, or go on.")
 @workers_option
@@ -106,6 +109,7 @@ def parquet(
     name: str,
     columns: tuple[str, ...],
     fields: tuple[str, ...],
+    proposes: bool,
     latest: bool,
     once: bool,
     workers: int,
@@ -131,6 +135,7 @@ def parquet(
     \b
     Examples:
       schemaless export parquet --to /data/mezzanine
+      schemaless export parquet --to /data/base --column BASE --infer
       schemaless export parquet --to /data/base --name base --column BASE \\
           --field fare.total:float --latest
       schemaless export parquet --to s3://lake/mezzanine --follow --workers 4
@@ -139,6 +144,9 @@ def parquet(
     """
     pace = Pace(int(file_mib * 2**20), int(min_mib * 2**20), max_age_s, once, skip_corrupt)
     with open_store(url) as store:
+        if proposes:
+            _propose(infer(store, columns or None), as_json=as_json)
+            return 0
         wanted = Definition(name, store.name, store.shard_count, columns or None, fields, latest)
         definition = prepare(store, uri, wanted)
         supervisor = export_supervisor(store, uri, definition, pace, workers)
@@ -261,6 +269,15 @@ def remove(name: str, execute: bool, url: str) -> None:
     out().print(f"the progress of export {name} {'is' if execute else 'would be'} deleted", markup=False)
     if not execute:
         note_dry()
+
+
+def _propose(proposals: list[Proposal], *, as_json: bool) -> None:
+    if as_json:
+        print_json([{"field": each.column.declared, "present": each.present} for each in proposals])
+        return
+    for each in proposals:
+        out().print(f"--field '{each.column.declared}'", markup=False, soft_wrap=True)
+    note("these hold every sampled value; give those that you want to 'schemaless export parquet'")
 
 
 def _existing(uri: str) -> tuple[Target, Definition]:

@@ -6,9 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from schemaless.arrow.batches import load
 from schemaless.arrow.fields import TypedColumn, typed_columns
+from schemaless.arrow.infer import Proposal, propose
+from schemaless.codec.envelope import is_erased
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
 from schemaless.events import Listener, ignore_events
@@ -37,6 +40,10 @@ from schemaless.opening import Opening, opening_of
 
 DEFAULT_NAME = "parquet"
 """Name of an export that is given none."""
+
+
+_SAMPLED_SHARDS: Final = 8
+_SAMPLED_IDS: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +217,27 @@ def _align(store: Datastore, target: Target, definition: Definition) -> None:
             shards.execute(shard, sql.reset(database, follower, location))
         elif row.state == STOPPED:
             shards.execute(shard, sql.restart(database, follower, DIED))
+
+
+def infer(store: Datastore, columns: Sequence[str] | None) -> list[Proposal]:
+    """Propose typed columns from the newest cells of a few shards.
+
+    Raises:
+        CorruptBody: a body does not decode; the error names the cell.
+    """
+    internals = internals_of(store)
+    shards = range(min(store.shard_count, _SAMPLED_SHARDS))
+    tops, failed = FollowerRows(internals.shards).tops(shards)
+    for error in failed.values():
+        raise error
+
+    def sample() -> Iterator[tuple[str, Any]]:
+        for shard in shards:
+            for cell in store.scan_shard(shard, after=max(0, tops[shard] - _SAMPLED_IDS)):
+                if (columns is None or cell.column_name in columns) and not is_erased(cell.body):
+                    yield cell.column_name, cell.decode().body
+
+    return propose(sample())
 
 
 def export_supervisor(

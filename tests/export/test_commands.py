@@ -18,6 +18,7 @@ def test_export_once_status_files_and_remove(put, invoke, follow_url, tmp_path):
     lake = tmp_path / "lake"
     arguments = ("export", "parquet", "--to", lake, "--column", "BASE", "--field", "total=fare.total:float")
 
+    proposed = invoke(*arguments, "--infer", "--json", url=follow_url)
     first = invoke(*arguments, "--workers", 2, "--json", url=follow_url)
     second = invoke(*arguments, url=follow_url)
     status = invoke("export", "status", "--json", url=follow_url)
@@ -26,6 +27,7 @@ def test_export_once_status_files_and_remove(put, invoke, follow_url, tmp_path):
     nothing = invoke("export", "status", url=follow_url)
 
     assert (first.code, second.code, status.code, removed.code, nothing.code) == (0, 0, 0, 0, 0)
+    assert proposed.json == [{"field": "total=BASE.fare.total:float", "present": 1.0}]
     assert (first.json["rows"], first.json["files"], first.json["ids_behind"]) == (400, 4, 0)
     assert status.json[0]["rows"] == 400
     assert "4 files, 400 cells" in second.out
