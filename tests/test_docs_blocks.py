@@ -183,6 +183,8 @@ def test_commands_on_a_page_are_ones_that_there_are(page, monkeypatch):
             except click.exceptions.Exit:
                 pass  # --help and --version
             except click.ClickException as error:
+                if "does not exist" in error.format_message() or "No such file" in error.format_message():
+                    continue  # a file of the reader's
                 wrong.append(f"{block}: schemaless {' '.join(words)}: {error.format_message()}")
 
     assert wrong == []
