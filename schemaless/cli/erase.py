@@ -27,10 +27,12 @@ from schemaless.erase.replay import ledger_lines, load_ledger, undone
 from schemaless.erase.replay import replay as replay_erasures
 from schemaless.erase.status import status as status_of
 from schemaless.erase.verify import verify as verify_erasure
+from schemaless.events import Step, only
 from schemaless.internals import internals_of
 from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.throttle import Thresholds
 from schemaless.pages.erasure_page import erasure_page
+from schemaless.purge.datastore import purge_datastore
 from schemaless.terminal.files import OutputFile, write_whole
 from schemaless.terminal.output import (
     EXIT_FAILED,
@@ -227,6 +229,34 @@ def verify(number: int, url: str, folders: tuple[Path, ...], search: tuple[str, 
         for what in found.outstanding:
             note(f"outstanding: {what}")
     return 0 if found.clean and not found.status.waiting else EXIT_FAILED
+
+
+@erase.command()
+@url_option
+@execute_option
+def purge(url: str, execute: bool) -> None:
+    """Overwrite what the files of local servers still hold of erased documents.
+
+    Free pages, undo and redo logs, doublewrite buffers and binary logs hold them until the servers reuse the space. The
+    command rebuilds all tables, overwrites or truncates the logs, and deletes all binary logs but the current one, on
+    primaries and replicas. It needs root of servers on this machine, such as those of 'schemaless local', and takes
+    half a minute and the time to rebuild the tables. 'erase verify --search' searches the files afterwards.
+
+    \b
+    Examples:
+      schemaless erase purge
+      schemaless erase purge --execute
+    """
+    with open_store(url) as store:
+        nodes = [node for cluster in internals_of(store).topology.clusters for node in cluster.nodes]
+        if not execute:
+            out().print(f"would rebuild {store.shard_count:,} shards, and purge the files of:")
+            for node in nodes:
+                out().print(f"  {node}", markup=False)
+            note_dry()
+            return
+        purge_datastore(store, listener=only(Step, lambda step: note(step.what)))
+    out().print(f"the files of {len(nodes):,} servers are purged; 'schemaless erase verify --search' searches them")
 
 
 @erase.command()
