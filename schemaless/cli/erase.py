@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 
@@ -70,7 +70,7 @@ def erase() -> None:
 @url_option
 @json_option
 def plan(
-    row_key: str | None, column: str | None, ref_key: int | None, keys: IO[str] | None, url: str, as_json: bool
+    row_key: str | None, column: str | None, ref_key: int | None, keys: str | None, url: str, as_json: bool
 ) -> int:
     """Show what an erasure would erase, and where else documents may be.
 
@@ -180,7 +180,7 @@ def throttle(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
 @click.option(
     "--archive",
     "folders",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     multiple=True,
     help="Also search this folder of originals; may be repeated.  [default: those of migrations, if they are here]",
 )
@@ -260,7 +260,7 @@ def purge(url: str, execute: bool) -> None:
 
 
 @erase.command()
-@click.argument("folders", type=click.Path(exists=True, file_okay=False, path_type=Path), nargs=-1, required=True)
+@click.argument("folders", type=click.Path(path_type=Path), nargs=-1, required=True)
 @url_option
 @execute_option
 @json_option
@@ -296,7 +296,7 @@ def archive(folders: tuple[Path, ...], url: str, execute: bool, as_json: bool) -
 @click.option(
     "--from",
     "ledger_file",
-    type=click.File("rb"),
+    type=click.Path(allow_dash=True),
     metavar="FILE",
     help="First add the erasures of this file, which 'erase ledger' wrote, to the ledger.",
 )
@@ -306,7 +306,7 @@ def archive(folders: tuple[Path, ...], url: str, execute: bool, as_json: bool) -
 @json_option
 def replay(
     url: str,
-    ledger_file: IO[bytes] | None,
+    ledger_file: str | None,
     execute: bool,
     workers: int,
     dask: str | None,
@@ -330,7 +330,8 @@ def replay(
     with open_store(url) as store:
         added = 0
         if ledger_file is not None and execute:
-            added = load_ledger(store, ledger_file)
+            with click.open_file(ledger_file, "rb") as lines:
+                added = load_ledger(store, lines)
         ledger = internals_of(store).erasures.ledger
         with progress("comparing", len(ledger.entries()), "erasures") as listener:
             found = undone(store, listener=listener)
@@ -375,7 +376,7 @@ def ledger(url: str) -> None:
 @click.option(
     "--sign",
     "key_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     metavar="KEY",
     help="Sign with this Ed25519 key, a PEM file that 'openssl genpkey -algorithm ed25519' writes.",
 )

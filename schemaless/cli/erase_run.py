@@ -33,7 +33,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--keys",
             "keys",
-            type=click.File("r", encoding="utf-8"),
+            type=click.Path(allow_dash=True),
             metavar="FILE",
             help="Erase what each line of this file names: ROW_KEY [COLUMN [REF_KEY]], or a JSON object with row_key, "
             "and perhaps column_name and ref_key; - is standard input.",
@@ -41,7 +41,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-def targets_of(row_key: str | None, column: str | None, ref_key: int | None, keys: IO[str] | None) -> list[Target]:
+def targets_of(row_key: str | None, column: str | None, ref_key: int | None, keys: str | None) -> list[Target]:
     """Return what the arguments and the file name.
 
     Raises:
@@ -49,7 +49,8 @@ def targets_of(row_key: str | None, column: str | None, ref_key: int | None, key
     """
     targets = [] if row_key is None else [target(row_key_of(row_key), column, ref_key)]
     if keys is not None:
-        targets += _read(keys)
+        with click.open_file(keys, encoding="utf-8") as lines:
+            targets += _read(lines)
     if not targets:
         raise InvalidInput("name a row to erase, or a file of keys with --keys")
     return list(dict.fromkeys(targets))
@@ -94,7 +95,7 @@ def run(
     row_key: str | None,
     column: str | None,
     ref_key: int | None,
-    keys: IO[str] | None,
+    keys: str | None,
     url: str,
     reason: str | None,
     requested_by: str | None,

@@ -23,7 +23,7 @@ from schemaless.jobs.job import Job
 from schemaless.jobs.kind import JobKind, JobSpec, RunOptions
 from schemaless.jobs.runner import ShardRun
 
-_YIELDING_CELLS: Final = 20
+_YIELDING_CELLS: Final = 100
 """Maximum number of cells per transaction while applications use the server."""
 
 _COPIES_AT_ONCE: Final = 1_000
@@ -59,7 +59,7 @@ def work(store: Datastore, run: ShardRun) -> None:
     before = bounds_of(ledger.entry(spec.erasure))[shard] if spec.replay else None
     search = DictionarySearch(internals)
     eraser = internals.erasures.eraser(shard, spec.erasure, search.see if search.needed else None)
-    batches = (batch for target in targets for batch in eraser.erase_target(target, before))
+    batches = eraser.erase_targets(targets, before)
     _execute(store, run, eraser, batches, spec.replica_patience_s)
     if search.found:
         ledger.note(spec.erasure, {"dictionaries": sorted(search.found)})

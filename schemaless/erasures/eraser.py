@@ -6,8 +6,9 @@ gaps, and a cell is logged once. Everything is safe to repeat: a cell that was e
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -26,6 +27,9 @@ from schemaless.wire.connection import Connection
 
 MAX_CELLS: Final = 500
 """Maximum number of cells per transaction."""
+
+_MAX_TARGETS: Final = 100
+"""Maximum number of targets per statement."""
 
 _MAX_BYTES: Final = 4 << 20
 """Maximum size of the bodies per transaction, unless a single one is larger, in bytes."""
@@ -94,20 +98,22 @@ class ShardEraser:
             statement = sql.select_sizes_by_id(self._database, part)
             yield from self._erase(lambda: statement, {(each,) for each in part}, ADDED_ID)  # noqa: B023
 
-    def erase_target(self, target: Target, before: datetime | None = None) -> Iterator[Batch]:
-        """Erase all cells of a target that are committed by now; yield after each transaction.
+    def erase_targets(self, targets: Iterable[Target], before: datetime | None = None) -> Iterator[Batch]:
+        """Erase all cells of targets that are committed by now; yield after each transaction.
 
         A reader never sees an older version as the latest one: the key of the latest version stays.
 
         Args:
-            target: what to erase.
+            targets: what to erase.
             before: erase only cells that were created before this time.
         """
-        yield from self._erase(
-            lambda: sql.select_sizes_by_key(self._database, *target, self.max_cells, before),
-            {(target.row_key,)},
-            ROW_KEY,
-        )
+        remaining = iter(targets)
+        while part := list(itertools.islice(remaining, min(self.max_cells, _MAX_TARGETS))):
+            yield from self._erase(
+                lambda: sql.select_sizes_by_key(self._database, part, self.max_cells, before),
+                {(target.row_key,) for target in part},
+                ROW_KEY,
+            )
 
     def executed(self) -> tuple[int, int, int]:
         """Return what the erasure has done in the shard: number of cells, size of their bodies, last event."""

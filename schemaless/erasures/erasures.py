@@ -49,8 +49,7 @@ class Erasures:
             by_shard.setdefault(shard_for(each.row_key, self._shards.topology.shard_count), []).append(each)
         for shard, of_shard in sorted(by_shard.items()):
             eraser = self.eraser(shard, number)
-            for each in of_shard:
-                for _ in eraser.erase_target(each):
-                    pass
+            for _ in eraser.erase_targets(of_shard):
+                pass
             self.ledger.record_shard(number, shard, *eraser.executed())
         return self.ledger.entry(number)

@@ -57,23 +57,22 @@ def select_sizes_by_id(database: str, ids: Iterable[int]) -> bytes:
 
 
 def select_sizes_by_key(
-    database: str, row_key: bytes, column_name: str, ref_key: int, limit: int, before: datetime | None = None
+    database: str, targets: Iterable[tuple[bytes, str, int]], limit: int, before: datetime | None = None
 ) -> bytes:
-    """Select added_id, key and body size of the next cells of a target that were not erased.
+    """Select added_id, key and body size of the next cells of some targets that were not erased.
 
     Args:
         database: the shard's database.
-        row_key: the row.
-        column_name: the column, or ``ANY_COLUMN``.
-        ref_key: the version, or ``ANY_VERSION``.
+        targets: row_key, column or ``ANY_COLUMN``, version or ``ANY_VERSION`` of each.
         limit: maximum number of cells.
         before: select only cells that were created before this time.
     """
+    wanted = b" OR ".join(b"(%b)" % _of_target(*target) for target in targets)
     condition = LIVE if before is None else LIVE + b" AND created_at<" + moment(before)
-    return b"SELECT %b FROM %b WHERE %b AND %b ORDER BY row_key, column_name, ref_key LIMIT %d" % (
+    return b"SELECT %b FROM %b WHERE (%b) AND %b ORDER BY row_key, column_name, ref_key LIMIT %d" % (
         _SIZES,
         by_key(database),
-        _of_target(row_key, column_name, ref_key),
+        wanted,
         condition,
         limit,
     )

@@ -11,8 +11,8 @@ pytestmark = pytest.mark.mysql
 
 
 def test_the_asyncio_client_agrees_with_a_plain_dict(
-    fresh_store, tail_store, fresh_url, migrate_store, admin_url, by_hand
+    fresh_store, tail_store, fresh_url, migrate_store, erase_store, admin_url, by_hand
 ):
-    """Puts, batches, conflicts, legacy text, dictionaries, migrations and all reads, in random order."""
+    """Puts, batches, conflicts, erasures, legacy text, dictionaries, migrations and all reads, in random order."""
     with schemaless.connect(fresh_url) as plain:
-        agree(fresh_store, plain, migrate_store, tail_store, admin_url, by_hand(plain))
+        agree(fresh_store, plain, migrate_store, tail_store, erase_store, admin_url, by_hand(plain))

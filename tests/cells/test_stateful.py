@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from schemaless import BatchError, CellConflict, Datastore, InvalidCell, NewCell, NewStoredCell, connect
+from schemaless import BatchError, CellConflict, CellErased, Datastore, InvalidCell, NewCell, NewStoredCell, connect
 from schemaless.cells.column_codecs import REFRESH_S, ColumnSetting, set_column
 from schemaless.codec.envelope import describe_body, dictionary_of, same_put
 from schemaless.codec.registry import codec_names
@@ -48,6 +48,9 @@ dictionaries = st.sampled_from([None, 32_768, 32_769])
 keys = st.tuples(rows, columns, ref_keys)
 
 
+ERASED = object()
+"""Body of an erased cell in the model."""
+
 LATE = itertools.count(1)
 """Number of times that an advanced clock has made the process read the catalog again."""
 
@@ -60,6 +63,7 @@ class Store(RuleBasedStateMachine):
     migrating: Datastore
     tailing: Datastore
     admin: Datastore
+    erasing: Datastore
     shards: Shards
 
     @initialize()
@@ -74,6 +78,8 @@ class Store(RuleBasedStateMachine):
     def expect(self, key: tuple[uuid.UUID, str, int], body: object) -> str:
         if key not in self.model:
             return "created"
+        if self.model[key] is ERASED:
+            return "erased"
         return "there" if same_put(self.model[key], body) else "conflict"
 
     @rule(key=keys, body=bodies, codec=codecs)
@@ -83,6 +89,10 @@ class Store(RuleBasedStateMachine):
             with pytest.raises(CellConflict) as caught:
                 self.store.put_cell(*key, body, codec=codec)
             assert same_put(caught.value.stored.body, self.model[key])
+        elif verdict == "erased":
+            with pytest.raises(CellErased) as refused:
+                self.store.put_cell(*key, body, codec=codec)
+            assert tuple(refused.value.key) == key
         else:
             put = self.store.put_cell(*key, body, codec=codec)
             assert put.created == (verdict == "created")
@@ -93,7 +103,9 @@ class Store(RuleBasedStateMachine):
     @rule(batch=st.dictionaries(keys, bodies, max_size=8), codec=codecs, look_first=st.booleans())
     def put_cells(self, batch, codec, look_first) -> None:
         verdicts = {key: self.expect(key, body) for key, body in batch.items()}
-        refused = {self.store.shard_of(key[0]) for key, verdict in verdicts.items() if verdict == "conflict"}
+        refused = {
+            self.store.shard_of(key[0]) for key, verdict in verdicts.items() if verdict in ("conflict", "erased")
+        }
         cells = [NewCell(*key, body) for key, body in batch.items()]
         if refused:
             with pytest.raises(BatchError) as caught:
@@ -130,7 +142,9 @@ class Store(RuleBasedStateMachine):
             assert len(page.cells) <= limit
             assert page.held is None
             self.tailed += [(shard, cell.added_id, tuple(cell.key)) for cell in page.cells]
-            assert all(same_put(cell.body, self.model[tuple(cell.key)]) for cell in page.cells)
+            for cell in page.cells:
+                body = self.model[tuple(cell.key)]
+                assert cell.erased if body is ERASED else same_put(cell.body, body)
             self.locations[shard] = page.next_location
 
     @rule(key=keys, body=bodies, indent=st.sampled_from([None, 0, 3]))
@@ -146,6 +160,15 @@ class Store(RuleBasedStateMachine):
         else:
             with pytest.raises(BatchError):
                 self.store.put_stored_cells([NewStoredCell(*key, text)])
+
+    @rule(key=keys, part=st.integers(1, 3))
+    def erase(self, key, part) -> None:
+        wanted = key[:part]
+        hit = {each for each, body in self.model.items() if each[:part] == wanted and body is not ERASED}
+        entry = self.erasing.erase(*wanted, reason="model")
+        assert entry.cells == len(hit)
+        assert entry.executed_at is not None
+        self.model.update(dict.fromkeys(hit, ERASED))
 
     @rule(codec=st.sampled_from([name for name in codec_names() if name != "legacy"]), dictionary=dictionaries)
     def migrate(self, codec, dictionary) -> None:
@@ -176,7 +199,12 @@ class Store(RuleBasedStateMachine):
     def get_versions(self, row, column, low, high, descending, limit) -> None:
         found = list(self.store.get_versions(row, column, after=low, before=high, descending=descending, limit=limit))
         expected = sorted(
-            (key[2] for key in self.model if key[:2] == (row, column) and low < key[2] < high), reverse=descending
+            (
+                key[2]
+                for key, body in self.model.items()
+                if key[:2] == (row, column) and low < key[2] < high and body is not ERASED
+            ),
+            reverse=descending,
         )
         assert [cell.ref_key for cell in found] == expected[:limit]
 
@@ -185,11 +213,15 @@ class Store(RuleBasedStateMachine):
         latest = {}
         for key, body in self.model.items():
             cell = self.store.get_cell(*key)
-            assert cell is not None
-            assert same_put(cell.body, body)
-            assert cell.added_id == self.added[key][0]
+            if body is ERASED:
+                assert cell is None
+            else:
+                assert cell is not None
+                assert same_put(cell.body, body)
+                assert cell.added_id == self.added[key][0]
             if key[2] >= latest.get(key[:2], key)[2]:
                 latest[key[:2]] = key
+        latest = {pair: key for pair, key in latest.items() if self.model[key] is not ERASED}
         found = self.store.get_cells_latest([(row, column) for row in ROWS for column in COLUMNS])
         assert {pair: tuple(cell.key) for pair, cell in found.items()} == latest
         for row in ROWS:
@@ -215,13 +247,21 @@ class Store(RuleBasedStateMachine):
 
 
 def test_datastore_agrees_with_a_plain_dict_whatever_is_called(
-    fresh_store, migrate_store, tail_store, admin_url, by_hand
+    fresh_store, migrate_store, tail_store, erase_store, admin_url, by_hand
 ):
-    """Puts, batches, conflicts, legacy text, dictionaries, migrations and all reads, in random order."""
-    agree(fresh_store, fresh_store, migrate_store, tail_store, admin_url, by_hand(fresh_store))
+    """Puts, batches, conflicts, erasures, legacy text, dictionaries, migrations and all reads, in random order."""
+    agree(fresh_store, fresh_store, migrate_store, tail_store, erase_store, admin_url, by_hand(fresh_store))
 
 
-def agree(tested: Datastore, app: Datastore, migrate: Datastore, tail: Datastore, admin_url: str, root: Shards) -> None:
+def agree(
+    tested: Datastore,
+    app: Datastore,
+    migrate: Datastore,
+    tail: Datastore,
+    erase: Datastore,
+    admin_url: str,
+    root: Shards,
+) -> None:
     """Run the state machine: ``tested`` and ``tail`` are compared with the model, the others do the rest."""
     opened = connect(admin_url)
     assert [kept(opened, seed).id for seed in (0, 900)] == [32_768, 32_769]
@@ -231,6 +271,7 @@ def agree(tested: Datastore, app: Datastore, migrate: Datastore, tail: Datastore
         checking = app
         migrating = migrate
         tailing = tail
+        erasing = erase
         admin = opened
         shards = root
 

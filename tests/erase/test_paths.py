@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ from schemaless.migrate.archive_files import archive_files, read_archive
 from schemaless.migrate.restore import RestoreSpec
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.move import run as moves
+from schemaless.move import steps
 from schemaless.move.compare import compare
+from schemaless.move.copying import Copier
 from schemaless.move.spec import MoveSpec
 from tests.movers import query
 
@@ -252,3 +255,30 @@ def test_a_receipt_says_what_remains_and_is_signed(root, row, tmp_path):
     assert not signature_holds({**sealed, "requested_by": "nobody"}, public)
     with pytest.raises(schemaless.InvalidInput, match="private key"):
         signed(issued, tmp_path)
+
+
+@pytest.mark.parametrize("control", [False, True], ids=["moved", "control"])
+def test_a_cell_that_is_erased_after_a_mover_has_copied_it(root, new_row, movers_of, monkeypatch, control):
+    """The mover erases its copy before the cut. Control: if it did not, the moved shard would have the document."""
+    rows = [row for row in (new_row() for _ in range(40)) if root.shard_of(row) == 1][:4]
+    for row in rows:
+        root.put_cell(row, "BASE", 1, document(1))
+    copy_tail, erased = Copier.copy_tail, list[int]()
+
+    def erase_then_copy(*arguments: Any, **named: Any) -> Any:
+        if not erased:
+            erased.append(root.erase(rows[0], reason=REASON).number)
+        return copy_tail(*arguments, **named)
+
+    monkeypatch.setattr(Copier, "copy_tail", erase_then_copy)
+    if control:
+        monkeypatch.setattr(steps, "copy_erasures", lambda *_, **__: None)
+    spec = MoveSpec(movers_of(root), accounts=False)
+    with pytest.raises(schemaless.MoveRefused, match="another document") if control else nullcontext():
+        moves.run(root, spec, [1])
+
+    assert found_by_reading(root) == (4 if control else 3)
+    if not control:
+        assert verify(root, erased[0]).clean
+        for left in moves.left_behind(root, [1]):
+            moves.drop(root, left)
