@@ -44,8 +44,8 @@ pytestmark = pytest.mark.mysql
 @pytest.fixture(scope="module")
 def server(flavour: str) -> Iterator[LocalServer]:
     """A server whose system tablespace does not grow."""
-    # MariaDB keeps its undo logs there, and aborts where a rollback finds no space for them: at some sizes.
-    files = "ibdata1:12M" if flavour == "mysql" else "ibdata1:12M;ibdata2:16M"
+    # MariaDB keeps its undo logs there.
+    files = "ibdata1:12M" if flavour == "mysql" else "ibdata1:12M;ibdata2:12M"
     with private_servers(flavour, 1, {"innodb-data-file-path": files}) as (running,):
         yield running
 
@@ -409,7 +409,8 @@ def test_a_full_disk_is_told_and_reads_go_on(admin, server):
     """A tablespace that cannot grow stands for a disk; what was written before can be read."""
     rows(admin, "SET GLOBAL innodb_file_per_table = OFF")
     url = schemaless.create("full", 1, [server.url])
-    noise = [random.Random(seed).randbytes(400_000).hex() for seed in range(60)]
+    # MariaDB 10.11 aborts if the rollback of a large row finds no space for its undo log.
+    noise = [random.Random(seed).randbytes(20_000).hex() for seed in range(1200)]
     with schemaless.connect(url) as store:
         ways: list[Callable[[int], object]] = [
             lambda number: store.put_cell(uuid.UUID(int=number), "BASE", 1, noise[number]),
