@@ -408,7 +408,7 @@ def cancel(options: argparse.Namespace) -> int:
                 await run.run(options.tasks)
                 await asyncio.sleep(1)
                 leaked = proxy.connections - connections_of(store)
-                run.outcomes["wrong: connections that nobody has"] += leaked
+                run.outcomes["wrong: leaked connections"] += leaked
             return run
 
         began_s = time.perf_counter()

@@ -71,12 +71,12 @@ SEED = 20
 
 @dataclass(frozen=True)
 class Form:
-    """What the column holds of a document.
+    """Representation of documents in a column.
 
     Attributes:
-        name: as it is shown.
-        bodies: of each distinct document.
-        decode: back.
+        name: label in the output.
+        bodies: stored value of each distinct document.
+        decode: returns the document of a stored value.
     """
 
     name: str

@@ -60,10 +60,10 @@ def measure(url: str, cells: int, tombstones: int, seconds: float) -> dict[str, 
         doomed = fill(store, "doomed", cells)
         ratios: dict[str, float] = {}
         ends = threading.Event()
-        quiet = clients(url, live, lambda: ends.wait(seconds))
+        quiet = clients(url, live, lambda: ends.wait(seconds), seed=1_000)
         number = internals_of(store).erasures.ledger.intend("benchmark", [target(row) for row in doomed])
         began_s = time.perf_counter()
-        beside = clients(url, live, lambda: run_erasure(store, EraseSpec(number)))
+        beside = clients(url, live, lambda: run_erasure(store, EraseSpec(number)), seed=2_000)
         took_s = time.perf_counter() - began_s
         print(f"{cells:,} cells erased in {took_s:.1f} s, {cells / took_s:,.0f} a second")
         for name in ("put", "get"):
@@ -101,8 +101,8 @@ def fill(store: schemaless.Datastore, name: str, count: int) -> list[uuid.UUID]:
     return rows
 
 
-def clients(url: str, rows: list[uuid.UUID], meanwhile: Callable[[], object]) -> dict[str, list[float]]:
-    """Run clients while something else happens; return the seconds of each call."""
+def clients(url: str, rows: list[uuid.UUID], load: Callable[[], object], seed: int) -> dict[str, list[float]]:
+    """Run clients while ``load`` runs; return the duration of each call, in seconds."""
     taken: dict[str, list[float]] = {"put": [], "get": []}
     stop = threading.Event()
 
@@ -118,11 +118,11 @@ def clients(url: str, rows: list[uuid.UUID], meanwhile: Callable[[], object]) ->
                 assert store.get_cell_latest(chance.choice(rows), "BASE") is not None
                 taken["get"].append(time.perf_counter() - began_s)
 
-    threads = [threading.Thread(target=client, args=(time.time_ns() + number,)) for number in range(CLIENTS)]
+    threads = [threading.Thread(target=client, args=(seed + number,)) for number in range(CLIENTS)]
     for thread in threads:
         thread.start()
     try:
-        meanwhile()
+        load()
     finally:
         stop.set()
         for thread in threads:

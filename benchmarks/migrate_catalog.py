@@ -45,7 +45,7 @@ def measure(store: schemaless.Datastore, shards: int) -> None:
         "migrate", MigrateSpec().as_json(), dict.fromkeys(range(shards), 1 << 30), ["cluster-1"], versions(store)
     )
     print(f"{'to create it':46}{(time.perf_counter() - began_s) * 1000:9.1f} ms")
-    state = job_store.leases.claim(job.job_id, 0, "somebody")
+    state = job_store.leases.claim(job.job_id, 0, "another runner")
     assert state is not None
     job_store.leases.renew(job.job_id, state, "cluster-1")
     for what, how_often, call in (
@@ -55,7 +55,7 @@ def measure(store: schemaless.Datastore, shards: int) -> None:
         (
             "a look at a cluster, noted",
             "2 s",
-            lambda: job_store.leases.record_poll(job.job_id, "cluster-1", "somebody", None, {"lag_s": {}}, {}),
+            lambda: job_store.leases.record_poll(job.job_id, "cluster-1", "another runner", None, {"lag_s": {}}, {}),
         ),
         ("a driver's list of shards", "shard", lambda: job_store.shards(job.job_id, counters=False)),
         ("a status, or the progress of a run", "1 s", lambda: status_of(job_store, job.job_id)),

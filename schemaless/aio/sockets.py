@@ -22,7 +22,7 @@ from schemaless.wire.sockets import TLSWire, Wire
 
 _BLOCKED: Final = (BlockingIOError, ssl.SSLWantReadError)
 _MAX_UNREAD: Final = 1
-"""Consecutive events of a socket that nobody reads, before it is taken off the loop."""
+"""Number of consecutive unread events after which a socket is removed from the event loop."""
 _BACKLOG_POLL_S: Final = 0.01
 
 

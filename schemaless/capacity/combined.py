@@ -23,7 +23,7 @@ __all__ = ["Collected", "combine", "predicted"]
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a report is made from.
+    """Input of a report.
 
     Attributes:
         measurements: Oldest first, at least one; sizes come from the last.

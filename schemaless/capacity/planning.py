@@ -227,7 +227,7 @@ def cost(name: str, growth: Forecast, times: Interval, price_per_tb: float | Non
 
     Args:
         name: Name of the scenario.
-        growth: Growth of all disks together as it is now, all copies counted.
+        growth: Current growth of all disks together, counting every copy.
         times: Growth in the scenario as a multiple of that.
         price_per_tb: Price of a TB of disk.
     """

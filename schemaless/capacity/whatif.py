@@ -95,7 +95,7 @@ class WhatIf:
 
     Attributes:
         name: Name of the scenario, unique in a report.
-        text: Description for people; by default one is made from the other fields.
+        text: Description; by default, it is derived from the other fields.
         codec: Codec to re-encode all cells to, and to write new cells in.
         rebuilt: True if tables are rebuilt where that shortens their files; by default, if cells are re-encoded.
         growth: Multiple of the forecast growth, for all datastores, or by name of the datastore.

@@ -227,9 +227,9 @@ def files(uri: str, latest: bool, as_json: bool) -> None:
 def compact(uri: str, file_mib: float, as_json: bool) -> int:
     """Merge the small files of an export.
 
-    Files that follow one another become one file. In a local folder they are exchanged in one step; a query that is
-    reading them may have to be repeated. An exporter may run meanwhile: a shard that it keeps writing is left as it is.
-    Kill the command at any moment; the same command continues.
+    Consecutive files are merged into one. In a local folder, all files of a shard are exchanged in one step; repeat a
+    query that was reading the old ones. Exporters can keep running: a shard that is written all the time is skipped.
+    The command can be killed at any moment; run it again to continue.
 
     \b
     Examples:

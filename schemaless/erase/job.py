@@ -143,7 +143,7 @@ def _erase_copies(store: Datastore, run: ShardRun, eraser: ShardEraser) -> None:
     after, erased = 0, 0
     while events := eraser.erased_ids(after, _COPIES_AT_ONCE):
         run.gate()
-        # Read again for each part: a move may begin or end meanwhile.
+        # Read again for each part: a move may begin or end in between.
         tables = copy_tables(internals, run.state.shard)
         if not tables:
             break

@@ -14,7 +14,7 @@ from schemaless.export.parquet import merged, read_table
 from schemaless.export.target import Target
 
 _ATTEMPTS: Final = 3
-"""Number of attempts at a shard that an exporter takes over meanwhile."""
+"""Maximum number of attempts to compact a shard while an exporter writes it."""
 
 
 @dataclass(slots=True)

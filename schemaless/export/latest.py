@@ -17,7 +17,7 @@ _KEY: Final = ["row_key", "column_name"]
 def latest_file(target: Target, shard: int, entry: ShardEntry) -> tuple[DataFile, Any]:
     """Return the description and the content of a shard's file of the latest versions.
 
-    It is made of the previous one and of the files since then.
+    The content is the previous file's, updated with the files written since.
 
     Raises:
         ExportFailed: a file cannot be read.

@@ -277,7 +277,7 @@ class ShardWriter:
             raise LeaseLost(f"another process has taken over shard {self._shard} of the export in {self._target.uri}")
 
     def announce(self, file: DataFile, replaced: Sequence[str] = ()) -> None:
-        """Announce a change, before it is made."""
+        """Record a file that is about to be renamed into place."""
         self._write(replace(self.entry, pending=Pending(file, tuple(replaced))))
 
     def complete(self, *, latest: DataFile | None = None) -> None:

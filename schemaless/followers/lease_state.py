@@ -104,7 +104,7 @@ class LeaseState:
         return self.erased_event < self.last_event and self.erasures_at_s <= time.monotonic()
 
     def retry_erasures(self, reason: str) -> None:
-        """Back off after a failure to handle erased cells; new cells are handled meanwhile."""
+        """Back off after a failure to handle erased cells, without delaying new cells."""
         self.erasure_failures += 1
         wait_s = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** min(self.erasure_failures - 1, 20))
         _log.warning("%s has not handled the erased cells of shard %d: %s", *self.pair, reason)

@@ -83,7 +83,7 @@ def _search(path: Path, needles: Collection[bytes], chunk_bytes: int) -> Iterabl
     overlap = max(map(len, needles), default=1) - 1
     try:
         with path.open("rb") as file:
-            # Not mapped into memory: a file that the server truncates meanwhile would end the process.
+            # Not mapped into memory: SIGBUS would kill this process if the server truncated the file.
             position, tail = 0, b""
             while chunk := file.read(chunk_bytes):
                 data = tail + chunk

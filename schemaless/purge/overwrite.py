@@ -1,8 +1,8 @@
 """Makes servers overwrite or delete what their files still hold of rows that were replaced.
 
 An UPDATE leaves the old row in free space of its page, in the undo log, the redo log, the doublewrite buffer and the
-binary log. Servers reuse that space in time. Here each is made to do so now: tables are rebuilt, undo tablespaces
-truncated, redo logs replaced by smaller ones and filled, doublewrite buffers filled, and binary logs deleted.
+binary log. Servers reuse that space eventually. This module forces it: tables are rebuilt, undo tablespaces truncated,
+redo logs replaced by smaller ones and filled, doublewrite buffers filled, and binary logs deleted.
 """
 
 from __future__ import annotations

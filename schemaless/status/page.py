@@ -57,7 +57,7 @@ function replace(part) {
   const shown = document.getElementById(part.id);
   const selection = getSelection();
   if (!shown || shown.innerHTML === part.innerHTML) return;
-  // Do not disturb somebody who copies a command.
+  // Keep the selection of a command that is being copied.
   if (selection && !selection.isCollapsed && shown.contains(selection.anchorNode)) return;
   const scrolled = [...shown.querySelectorAll(".wide")];
   const lefts = scrolled.map((each) => each.scrollLeft);

@@ -1,8 +1,8 @@
 """Compresses sampled cells like MyRocks does, to predict their size there: blocks of neighbouring rows, zstd.
 
 RocksDB (storage/rocksdb of MariaDB 10.11, table/block_based) writes rows in the order of added_id into blocks of
-``block_size`` bytes, compresses each with the dictionary of its file, which consists of sampled rows, and keeps a block
-as it is if compression saves less than an eighth.
+``block_size`` bytes, compresses each with the dictionary of its file, which consists of sampled rows, and stores a
+block uncompressed if compression saves less than an eighth.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def test_many_tasks_share_few_connections(fresh_url: str, new_row: Callable[[], 
 @pytest.mark.mysql
 @LOOPS
 def test_another_event_loop_is_refused(fresh_url: str, run: Any) -> None:
-    """In this thread and in another one; nothing is sent, and the first loop goes on."""
+    """Both in this thread and in another one: nothing is sent, and the first loop still works."""
 
     async def main() -> None:
         async with await schemaless.aio.connect(fresh_url) as store:
@@ -121,7 +121,7 @@ loop.close()
 
 @pytest.mark.mysql
 def test_a_forked_child_uses_a_loop_and_connections_of_its_own(fresh_url: str) -> None:
-    """The parent's connections stay the parent's, which goes on in its own loop."""
+    """The child opens its own connections, and the parent keeps using its loop and connections."""
     command = [sys.executable, "-W", "error", "-c", _FORKING, fresh_url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
@@ -182,7 +182,7 @@ def test_a_reply_that_does_not_come_in_time_is_an_error(fresh_url: str, by_hand:
 
 @pytest.mark.mysql
 def test_a_slot_that_does_not_become_free_in_time_is_an_error(fresh_url: str, by_hand: Any, row: uuid.UUID) -> None:
-    """pool_timeout_s, by a timer of the loop; the call that has the slot goes on."""
+    """A timer of the loop ends the wait after pool_timeout_s, without disturbing the call that has the slot."""
 
     async def main() -> None:
         async with await schemaless.aio.connect(fresh_url, pool_size=1) as store:
@@ -248,7 +248,7 @@ def test_waiting_outside_of_a_call_is_an_error() -> None:
 def test_concurrent_tasks_fetch_a_dictionary_once(
     accounts: Accounts, fresh_url: str, new_row: Callable[[], uuid.UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lock between tasks is held while the catalog is queried, and the loop goes on."""
+    """The loop keeps running while a task holds the lock and queries the catalog."""
     rows = [new_row() for _ in range(40)]
     with schemaless.connect(accounts.root(fresh_url)) as admin:
         made = kept(admin)

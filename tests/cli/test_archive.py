@@ -185,8 +185,8 @@ def test_restore_says_where_a_runner_ended_without_a_word(invoke, fresh_store, n
         spec = MigrateSpec(archive=str(tmp_path / "originals"))
         job_store = JobStore(store)
         job, _ = migrate.MIGRATE.begin_or_join(store, spec)
-        assert job_store.leases.claim(job.job_id, 1, "somebody") is not None
-        job_store.leases.release_dead(job.job_id, "somebody")
+        assert job_store.leases.claim(job.job_id, 1, "another runner") is not None
+        job_store.leases.release_dead(job.job_id, "another runner")
     assert invoke("migrate", "run", "--execute", *archive, url=migrate_url).code == 0
     plain = invoke("migrate", "restore", *archive, url=migrate_url)
     data = invoke("migrate", "restore", *archive, "--json", url=migrate_url).json

@@ -37,7 +37,7 @@ print("refused")
 
 @pytest.mark.once
 def test_the_version_before_refuses_a_tombstone_as_an_unknown_format(tmp_path):
-    """Decoding, re-encoding and telling the codec: a migration of that version leaves the cell as it is."""
+    """It neither decodes, re-encodes nor names the codec of a tombstone, so its migration does not change the cell."""
     archive = subprocess.run(
         ["git", "-C", str(ROOT), "archive", COMMIT, "schemaless"], capture_output=True, check=False
     )

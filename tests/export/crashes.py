@@ -186,16 +186,16 @@ def ids_of(path: Path) -> list[int]:
 
 
 class Suspended:
-    """Runs a writer on a thread up to a step, and on when told to."""
+    """Runs a writer on a thread up to a step, where it waits for ``resume``."""
 
     def __init__(self, target: SteppedTarget, step: int, work: Callable[[], Any]) -> None:
-        self._reached, self._go_on = threading.Event(), threading.Event()
+        self._reached, self._resumed = threading.Event(), threading.Event()
         self.error: BaseException | None = None
 
         def wait(now: int) -> None:
             if now == step:
                 self._reached.set()
-                self._go_on.wait()
+                self._resumed.wait()
 
         def run() -> None:
             try:
@@ -210,7 +210,7 @@ class Suspended:
         self._thread.start()
         self._reached.wait()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Let the writer continue to its end."""
-        self._go_on.set()
+        self._resumed.set()
         self._thread.join()

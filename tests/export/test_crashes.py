@@ -111,20 +111,20 @@ def test_a_manifest_before_its_file_is_found(tmp_path, monkeypatch):
 @pytest.mark.parametrize("work", WORKS)
 @pytest.mark.parametrize("other", WORKS)
 def test_a_writer_that_wakes_up_late_changes_nothing(tmp_path, work, other):
-    """It is suspended at each step, another one does its work to the end, and then it goes on."""
+    """A writer is suspended at each step in turn, and resumes after another one has finished the work."""
     root, step, lost = tmp_path / "lake", 0, 0
     while True:
         feed = prepared(root, work)
         target = SteppedTarget(root)
         sleeper = Suspended(target, step, lambda feed=feed, target=target: WORKS[work](target, feed))
         if target.steps <= step - 1:
-            sleeper.go_on()
+            sleeper.resume()
             break
         feed.grow(11)
         WORKS[other](SteppedTarget(root), feed)
         run_export(SteppedTarget(root), feed)
         before = (faults(root, feed, complete=True), visible_faults(root, feed))
-        sleeper.go_on()
+        sleeper.resume()
         after = (faults(root, feed, complete=True), visible_faults(root, feed))
         assert (before, after) == (([], []), ([], [])), f"step {step}"
         assert sleeper.error is None or isinstance(sleeper.error, LeaseLost), f"step {step}: {sleeper.error!r}"

@@ -1,4 +1,4 @@
-"""Exports: each cell once, with its exact document, whoever is killed in between."""
+"""Exports contain each cell once, with its exact document, although processes are killed."""
 
 from __future__ import annotations
 

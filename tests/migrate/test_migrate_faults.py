@@ -264,7 +264,7 @@ def test_worker_whose_clock_is_off_by_an_hour_takes_nothing_from_others(
     expected = fill(fresh_store, 80)
     job_store = JobStore(migrate_store)
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
-    mine = job_store.leases.claim(job.job_id, 0, "somebody elsewhere")
+    mine = job_store.leases.claim(job.job_id, 0, "another runner")
     process = subprocess.Popen(
         [sys.executable, "-c", CLOCK, str(hour)],
         env={**os.environ, "SCHEMALESS_URL": migrate_url},
