@@ -403,7 +403,7 @@ def test_run_large_bodies_stay_under_the_packet(fresh_store, new_row, migrate_st
         .replace('"', "'")
         .replace("\\", "/")
     )
-    rows = [row for row in (new_row() for _ in range(40)) if fresh_store.shard_of(row) == 1][:6]
+    rows = list(itertools.islice((row for row in iter(new_row, None) if fresh_store.shard_of(row) == 1), 6))
     fresh_store.put_stored_cells(
         [NewStoredCell(row, "BIG", 1, json.dumps([noise, number]).encode()) for number, row in enumerate(rows)]
     )
