@@ -131,8 +131,9 @@ def test_an_interrupt_that_a_function_raises_is_a_failed_attempt(put, works, tri
     assert (parked.attempts, parked.error.partition("\n")[0]) == (2, "KeyboardInterrupt: ")
 
 
-def test_ctrl_c_in_a_function_ends_a_program_that_hears_it(put, works):
-    """A worker within an application, whose Ctrl-C is not ignored."""
+def test_ctrl_c_in_a_function_ends_a_program_that_hears_it(put, works, monkeypatch):
+    """A worker within an application that does not ignore Ctrl-C, even if the tests run in a shell's background."""
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.default_int_handler)
 
     @schemaless.trigger(column="BASE", start="beginning")
     def keep(cell, call):
