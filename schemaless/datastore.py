@@ -547,8 +547,9 @@ class Datastore:
             table = polars.from_arrow(store.arrow("BASE", fields=["fare.total:float"]).read_all())
 
         Each row is one cell: row_key, column_name, ref_key, added_id, shard, created_at, the body as exact JSON text,
-        and the typed columns. A value that a typed column cannot hold exactly is null. Batches are read as the reader
-        advances, shard by shard and in ``added_id`` order within a shard, up to the last settled cell.
+        and the typed columns. A value that a typed column cannot hold exactly is null, and so is the body of an erased
+        cell. Batches are read as the reader advances, shard by shard and in ``added_id`` order within a shard, up to
+        the last settled cell.
 
         Args:
             column: the column; None for all columns.

@@ -91,10 +91,10 @@ class Batches:
         self._keep_corrupt = keep_corrupt
 
     def batch(self, rows: Sequence[Row], shard: int) -> Batch:
-        """Return the batch of some rows.
+        """Return the batch of some rows. An erased cell has a null body.
 
         Raises:
-            CorruptBody: a body does not decode; the error names the cell. An erased body is null.
+            CorruptBody: a body does not decode; the error names the cell.
         """
         pa = self._pa
         texts: list[Payload | None] = []
@@ -104,9 +104,13 @@ class Batches:
         for added_id, row_key, column_name, ref_key, body, _ in rows:
             text: Payload | None
             document: JSONDocument
+            if is_erased(body):
+                texts.append(None)
+                typed.add_erased(column_name)
+                continue
             try:
-                text, document = (None, None) if is_erased(body) else self._decode(body)
-                body_bytes += 0 if text is None else len(text)
+                text, document = self._decode(body)
+                body_bytes += len(text)
             except CorruptBody as error:
                 error.at(CellKey(uuid.UUID(bytes=row_key), column_name, ref_key), shard)
                 if not self._keep_corrupt:

@@ -26,10 +26,12 @@ INEXACT: Final = "inexact"
 INVALID: Final = "invalid"
 TOO_LONG: Final = "too long"
 NOT_UNICODE: Final = "not unicode"
+ERASED: Final = "erased"
 
-REASONS: Final = (MISSING, NULL, WRONG_TYPE, OUT_OF_RANGE, INEXACT, INVALID, TOO_LONG, NOT_UNICODE)
+REASONS: Final = (MISSING, NULL, WRONG_TYPE, OUT_OF_RANGE, INEXACT, INVALID, TOO_LONG, NOT_UNICODE, ERASED)
 """Why a typed column is null: no such key; JSON null; another JSON type; an integer beyond 64 bits; a number or a time
-with more digits than the type holds; text that is no UUID or time; text over the limit; a lone surrogate."""
+with more digits than the type holds; text that is no UUID or time; text over the limit; a lone surrogate; an erased
+cell."""
 
 _LONG_FRACTION: Final = re.compile(r"[.,]\d{6}\d*[1-9]")
 _ANY_LENGTH: Final = "text"
@@ -202,6 +204,13 @@ class TypedValues:
             (column.source, column.path, column.read, values, nulls)
             for column, values, nulls in zip(self._columns, self.values, self.nulls, strict=True)
         ]
+
+    def add_erased(self, column_name: str) -> None:
+        """Append a null to each column, for a cell that was erased."""
+        for source, _, _, values, nulls in self._readers:
+            values.append(None)
+            if source == column_name:
+                nulls[ERASED] = nulls.get(ERASED, 0) + 1
 
     def add(self, column_name: str, document: Any) -> None:
         """Append one value to each column."""

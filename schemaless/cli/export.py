@@ -170,7 +170,7 @@ def status(name: str | None, url: str, as_json: bool) -> int:
 
     The status counts files, rows and bytes by the manifest, shows the lag of each shard, and
     counts the nulls of each typed column by reason: missing, null, wrong type, out of range, inexact, invalid, too
-    long, not unicode.
+    long, not unicode, erased.
 
     \b
     Examples:

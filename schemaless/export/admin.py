@@ -21,6 +21,7 @@ from schemaless.export.manifest import (
     Definition,
     ShardEntry,
     cells_folder,
+    latest_folder,
     present_files,
     read_definition,
     read_shard,
@@ -305,5 +306,5 @@ def file_names(target: Target, definition: Definition, *, latest: bool = False) 
         if not latest:
             names += [f"{cells_folder(shard)}/{file.name}" for file in present_files(target, shard)]
         elif (file := read_shard(target, shard).latest) is not None:
-            names.append(f"latest/{shard:04d}/{file.name}")
+            names.append(f"{latest_folder(shard)}/{file.name}")
     return names

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
@@ -16,12 +16,11 @@ from schemaless.arrow.batches import Batches
 from schemaless.arrow.fields import typed_columns
 from schemaless.cell import StoredCell
 from schemaless.cells.paging import Row
-from schemaless.codec.envelope import is_erased
 from schemaless.codec.exact_text import exact_text
 from schemaless.errors import CorruptBody, ExportFailed, LocationLost, SchemalessError
 from schemaless.export.latest import latest_file
-from schemaless.export.manifest import DataFile, Definition, ShardWriter, cells_folder
-from schemaless.export.parquet import CellFile, without_cells
+from schemaless.export.manifest import DataFile, Definition, ShardWriter, cells_folder, latest_folder
+from schemaless.export.parquet import CellFile, without_documents
 from schemaless.export.target import Target
 from schemaless.followers.erasures import ErasureEvent
 from schemaless.followers.handler_context import HandlerContext, Interrupted
@@ -155,32 +154,33 @@ class ShardExport:
     def write_latest(self) -> None:
         """Bring the file of the latest versions up to date."""
         file, content = latest_file(self._target, self._shard, self.writer.entry)
-        self.writer.put(f"latest/{self._shard:04d}/{file.name}", content)
+        self.writer.put(f"{latest_folder(self._shard)}/{file.name}", content)
         self.writer.update(latest=file)
 
-    def erase(self, added_ids: Collection[int]) -> None:
-        """Rewrite the files that have any of these cells without them.
+    def erase(self, erased: Mapping[int, int]) -> None:
+        """Rewrite the files that have a document of these cells without it; rows stay, so no older version is latest.
+
+        Args:
+            erased: numbers of the erasures by added_id.
 
         Raises:
             ExportFailed: a file cannot be read or written.
         """
-        erased = sorted(added_ids)
+        added_ids = sorted(erased)
         for file in self.writer.entry.files:
-            place = bisect_right(erased, file.after)
-            if place < len(erased) and erased[place] <= file.up_to:
+            place = bisect_right(added_ids, file.after)
+            if place < len(added_ids) and added_ids[place] <= file.up_to:
                 name = f"{cells_folder(self._shard)}/{file.name}"
-                rewritten, content = without_cells(self._target, name, file, erased)
-                if rewritten.rows < file.rows:
-                    self.writer.announce(rewritten, [file.name])
-                    self.writer.put(name, content)
+                if (rewritten := without_documents(self._target, name, file, erased)) is not None:
+                    self.writer.announce(rewritten[0], [file.name])
+                    self.writer.put(name, rewritten[1])
                     self.writer.complete()
         latest = self.writer.entry.latest
         if latest is not None:
-            name = f"latest/{self._shard:04d}/{latest.name}"
-            rewritten, content = without_cells(self._target, name, latest, erased)
-            if rewritten.rows < latest.rows:
-                self.writer.put(name, content)
-                self.writer.update(latest=rewritten)
+            name = f"{latest_folder(self._shard)}/{latest.name}"
+            if (rewritten := without_documents(self._target, name, latest, erased)) is not None:
+                self.writer.put(name, rewritten[1])
+                self.writer.update(latest=rewritten[0])
 
     def _build(self, after: int, up_to: int | None, check: Callable[[], None]) -> tuple[CellFile, _End]:
         """Read the cells after a location, up to an added_id or until the file is full."""
@@ -193,7 +193,7 @@ class ShardExport:
             limit = min(_PAGE_CELLS, room // self.mean_bytes + 1)
             page = changes.page(self._shard, after, limit, only, "primary")
             rows: Sequence[Row] = page.rows
-            rows = [row for row in rows if not is_erased(row[4]) and (columns is None or row[2] in columns)]
+            rows = [row for row in rows if columns is None or row[2] in columns]
             if up_to is not None:
                 rows = [row for row in rows if row[0] <= up_to]
             built.add(rows, self._shard)
@@ -240,14 +240,14 @@ class Exporter:
         return False
 
     def handle_erased(self, context: HandlerContext, lease: LeaseState, events: Sequence[ErasureEvent]) -> bool:
-        """Rewrite the files that have erased cells without them; return True if that was done."""
+        """Rewrite the files that have documents of erased cells; return True if that was done."""
 
         def check() -> None:
             context.check_active(lease)
 
         check()
         try:
-            self._export(lease, check).erase({event.erased.added_id for event in events})
+            self._export(lease, check).erase({event.erased.added_id: event.erased.erasure for event in events})
         except ExportFailed as error:
             self._open.pop(lease.pair[1], None)
             lease.retry_erasures(str(error))

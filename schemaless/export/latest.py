@@ -1,4 +1,7 @@
-"""The file of the latest versions: for each row and column, the cell with the highest ref_key."""
+"""The file of the latest versions: for each row and column, the cell with the highest ref_key.
+
+An erased cell keeps its row, with a null body. Without it, an older version would become the latest one.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import Any, Final
 
 from schemaless.arrow.batches import load
 from schemaless.errors import ExportFailed
-from schemaless.export.manifest import DataFile, ShardEntry, cells_folder
+from schemaless.export.manifest import DataFile, ShardEntry, cells_folder, latest_folder
 from schemaless.export.parquet import GroupWriter, described, read_table
 from schemaless.export.target import Target
 
@@ -24,7 +27,7 @@ def latest_file(target: Target, shard: int, entry: ShardEntry) -> tuple[DataFile
     """
     pa = load()
     old = entry.latest
-    names = [f"latest/{shard:04d}/{old.name}"] if old is not None else []
+    names = [f"{latest_folder(shard)}/{old.name}"] if old is not None else []
     since = 0 if old is None else old.up_to
     names += [f"{cells_folder(shard)}/{file.name}" for file in entry.files if file.up_to > since]
     try:
@@ -38,7 +41,8 @@ def latest_file(target: Target, shard: int, entry: ShardEntry) -> tuple[DataFile
     up_to = max([since, *(file.up_to for file in entry.files)])
     rows = load("pyarrow.parquet").ParquetFile(pa.BufferReader(content)).metadata.num_rows
     fields = entry.files[-1].fields if entry.files else ()
-    return described(DataFile(NAME, 0, up_to, rows, 0, 0, "", fields), content), content
+    erased = {} if old is None else old.erased
+    return described(DataFile(NAME, 0, up_to, rows, 0, 0, "", fields, erased=erased), content), content
 
 
 def newest(table: Any) -> Any:

@@ -91,6 +91,7 @@ class DataFile:
         fields: declarations of its typed columns.
         nulls: for each typed column, the number of nulls by reason.
         skipped: error of each cell whose body does not decode, by added_id.
+        erased: number of documents that were removed from the file, by number of the erasure.
     """
 
     name: str
@@ -103,6 +104,7 @@ class DataFile:
     fields: tuple[str, ...] = ()
     nulls: dict[str, dict[str, int]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    erased: dict[str, int] = field(default_factory=dict)
 
 
 class Pending(NamedTuple):
@@ -165,6 +167,11 @@ def _file(found: dict[str, Any]) -> DataFile:
 def cells_folder(shard: int) -> str:
     """Return the folder of a shard's files."""
     return f"cells/{shard:04d}"
+
+
+def latest_folder(shard: int) -> str:
+    """Return the folder of a shard's file of the latest versions."""
+    return f"latest/{shard:04d}"
 
 
 def file_name(after: int, up_to: int) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from schemaless.arrow.batches import Batch, Batches, load
-from schemaless.arrow.fields import TypedColumn
+from schemaless.arrow.fields import ERASED, TypedColumn
 from schemaless.cells.paging import Row
 from schemaless.errors import ExportFailed
 from schemaless.export.manifest import DataFile, file_name
@@ -128,14 +128,19 @@ def read_table(source: Any, columns: Sequence[str] | None = None) -> Any:
     return load("pyarrow.parquet").read_table(source, columns=columns, partitioning=None)
 
 
-def without_cells(target: Target, name: str, file: DataFile, added_ids: Sequence[int]) -> tuple[DataFile, Any]:
-    """Return the description and the content of a file without some of its cells.
+def without_documents(
+    target: Target, name: str, file: DataFile, erased: Mapping[int, int]
+) -> tuple[DataFile, Any] | None:
+    """Return the description and the content of a file without the documents of some cells, whose rows stay.
 
     Args:
         target: where the file is.
         name: its name.
         file: its description.
-        added_ids: the cells.
+        erased: numbers of the erasures by added_id.
+
+    Returns:
+        None if the file has none of these documents.
 
     Raises:
         ExportFailed: the file cannot be read.
@@ -146,14 +151,25 @@ def without_cells(target: Target, name: str, file: DataFile, added_ids: Sequence
     except (OSError, pa.ArrowException) as error:
         raise ExportFailed(f"{target.uri}: cannot read {name}: {error}") from error
     compute = load("pyarrow.compute")
-    kept = table.filter(compute.invert(compute.is_in(table["added_id"], pa.array(added_ids, pa.int64()))))
+    concerned = compute.is_in(table["added_id"], pa.array(sorted(erased), pa.int64()))
+    held = table.filter(compute.and_(concerned, compute.is_valid(table["body"])))["added_id"].to_pylist()
+    skipped = {added_id: error for added_id, error in file.skipped.items() if int(added_id) not in erased}
+    if not held and skipped == file.skipped:
+        return None
+    nulls = {name: dict(counts) for name, counts in file.nulls.items()}
+    for position, field_ in list(enumerate(table.schema))[table.schema.get_field_index("body") :]:
+        values = table.column(position)
+        removed = compute.sum(compute.and_(concerned, compute.is_valid(values))).as_py() or 0
+        if removed and field_.name != "body":
+            counts = nulls.setdefault(field_.name, {})
+            counts[ERASED] = counts.get(ERASED, 0) + removed
+        table = table.set_column(position, field_, compute.if_else(concerned, pa.scalar(None, field_.type), values))
     writer = GroupWriter(table.schema)
-    writer.add(kept)
+    writer.add(table)
     content = writer.close()
-    gone = {str(added_id) for added_id in added_ids}
-    lengths = compute.sum(compute.binary_length(kept["body"])).as_py() or 0
-    skipped = {added_id: error for added_id, error in file.skipped.items() if added_id not in gone}
-    changed = replace(file, rows=kept.num_rows, body_bytes=lengths, skipped=skipped)
+    counted = Counter(file.erased) + Counter(str(erased[added_id]) for added_id in held)
+    lengths = compute.sum(compute.binary_length(table["body"])).as_py() or 0
+    changed = replace(file, body_bytes=lengths, nulls=nulls, skipped=skipped, erased=dict(counted))
     return described(changed, content), content
 
 
@@ -183,6 +199,7 @@ def merged(tables: Sequence[Any], files: Sequence[DataFile]) -> tuple[DataFile, 
         tuple(dict.fromkeys(declared for file in files for declared in file.fields)),
         {name: dict(counts) for name, counts in nulls.items()},
         {added_id: error for file in files for added_id, error in file.skipped.items()},
+        dict(sum((Counter(file.erased) for file in files), Counter())),
     )
     content = writer.close()
     return described(file, content), content

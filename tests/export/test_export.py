@@ -165,30 +165,59 @@ def test_latest_has_the_highest_version_of_each_row_and_column(fresh_store, new_
     assert len(rows_of(tmp_path / "lake" / "latest")) == 40
 
 
-def test_erased_cells_leave_the_files(fresh_store, new_row, export, follow_store, erase_store, tmp_path):
+def test_erased_documents_leave_the_files(fresh_store, new_row, export, follow_store, erase_store, tmp_path):
     """Files are rewritten under their names, by the next run too if no exporter ran; the erasure is acknowledged."""
     rows = [new_row() for _ in range(40)]
-    fresh_store.put_cells([NewCell(row, "BASE", 1, {"secret": str(row)}) for row in rows])
-    export(latest=True)
+    fresh_store.put_cells([NewCell(row, "BASE", 1, {"secret": f"secret of {row}", "n": 5}) for row in rows])
+    export(latest=True, columns=("BASE",), fields=("n:int", "secret:text"))
     before = {path.name for path in (tmp_path / "lake").glob("cells/*/*")}
-    erase_store.erase(rows[0], reason="ticket-1")
-    erase_store.erase(rows[1], "BASE", reason="ticket-1")
+    numbers = [erase_store.erase(rows[0], reason="ticket-1").number]
+    numbers.append(erase_store.erase(rows[1], "BASE", reason="ticket-1").number)
     fresh_store.put_cell(rows[2], "BASE", 2, {"v": 2})
     export("w2", latest=True)
 
-    for folder, count in (("cells", 39), ("latest", 38)):
+    for folder, count in (("cells", 41), ("latest", 40)):
         found = rows_of(tmp_path / "lake" / folder)
         assert len(found) == count
-        assert {str(rows[0]), str(rows[1])}.isdisjoint(row["row_key"] for row in found)
-    assert not any(
-        str(row).encode() in path.read_bytes() for row in rows[:2] for path in (tmp_path / "lake").rglob("*.parquet")
-    )
+        erased = [row for row in found if row["body"] is None]
+        assert {row["row_key"] for row in erased} == {str(rows[0]), str(rows[1])}
+        assert {(row["n"], row["secret"]) for row in erased} == {(None, None)}
+    content = [pq.read_table(path, partitioning=None) for path in (tmp_path / "lake").rglob("*.parquet")]
+    texts = [text for table in content for name in ("body", "secret") for text in table[name].to_pylist()]
+    assert [sum(str(row) in str(text) for text in texts) for row in (rows[0], rows[1], rows[3])] == [0, 0, 4]
     assert before <= {path.name for path in (tmp_path / "lake").glob("cells/*/*")}
     looked = FollowerRows(internals_of(follow_store).shards).look(("export:parquet", shard) for shard in range(4))
     assert all(row.erased_event == row.last_event for row in looked.rows.values())
     assert sum(row.last_event for row in looked.rows.values()) == 2
     target = open_target(str(tmp_path / "lake"))
-    assert sum(file.rows for shard in range(4) for file in read_shard(target, shard).files) == 39
+    files = [file for shard in range(4) for file in read_shard(target, shard).files]
+    assert sum(file.rows for file in files) == 41
+    assert sum((Counter(file.erased) for file in files), Counter()) == {str(number): 1 for number in numbers}
+    nulls = export_status(follow_store, "parquet").nulls
+    assert nulls == {"n": {"erased": 2, "missing": 1}, "secret": {"erased": 2, "missing": 1}}
+
+
+def test_an_erased_version_makes_no_older_one_the_latest(fresh_store, row, export, erase_store, tmp_path):
+    """Neither if the file of the latest versions is made after the erasure, nor if an older version is put later."""
+    for version in (2, 4):
+        fresh_store.put_cell(row, "BASE", version, {"v": version})
+    export()
+    erase_store.erase(row, "BASE", 4, reason="ticket-1")
+    export("w2")
+    export("w3", latest=True)
+    latest = tmp_path / "lake" / "latest"
+
+    def versions() -> list[tuple[int, str | None]]:
+        return [(each["ref_key"], each["body"]) for each in rows_of(latest)]
+
+    assert versions() == [(4, None)]
+    fresh_store.put_cell(row, "BASE", 3, {"v": 3})
+    export("w4", latest=True)
+    assert versions() == [(4, None)]
+    assert fresh_store.get_cell_latest(row, "BASE") is None
+    fresh_store.put_cell(row, "BASE", 5, {"v": 5})
+    export("w5", latest=True)
+    assert versions() == [(5, '{"v":5}')]
 
 
 def test_compact_merges_files_and_loses_no_row(put, export, follow_store, tmp_path):
