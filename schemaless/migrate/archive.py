@@ -1,6 +1,6 @@
 """Writer for the archive of a migration: each original body is synced to disk before the UPDATE that replaces it.
 
-Files are append-only and each has one writer; docs/migration-reference.md specifies their format.
+Files are append-only and each has one writer; ARCHIVE.md specifies their format.
 """
 
 from __future__ import annotations

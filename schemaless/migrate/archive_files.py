@@ -1,6 +1,6 @@
 """Strict reader for the archive of a migration, one frame at a time.
 
-``archive`` writes the files; docs/migration-reference.md specifies their format.
+``archive`` writes the files; ARCHIVE.md specifies their format.
 """
 
 from __future__ import annotations
