@@ -288,14 +288,15 @@ def installed(wheel, tmp_path_factory) -> Path:
 
 
 def test_the_wheel_holds_what_it_needs_and_no_more(wheel):
-    """Each module, the revisions, the description of stored bytes and the mark for type checkers; no tests."""
+    """Each module, the revisions, the descriptions of stored bytes and the mark for type checkers; no tests."""
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         metadata = {name.split(".dist-info/")[1] for name in archive.namelist() if ".dist-info/" in name}
 
     modules = {re.sub(r"^migrations/", "schemaless/migrations/", relative(path)) for path in SOURCES}
     assert names >= modules
-    assert names - modules == {"schemaless/py.typed", "schemaless/codec/FORMAT.md"}
+    formats = {"schemaless/codec/FORMAT.md", "schemaless/migrate/ARCHIVE.md"}
+    assert names - modules == {"schemaless/py.typed", *formats}
     assert {"METADATA", "entry_points.txt", "licenses/LICENSE"} <= metadata
 
 
