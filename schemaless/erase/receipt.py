@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from schemaless.datastore import Datastore
+from schemaless.erase.exports import erased_exports
 from schemaless.erase.places import places
 from schemaless.erase.sql import SHOW_LOG_EXPIRY
 from schemaless.erase.status import record_acknowledgements
@@ -38,6 +40,7 @@ def receipt(store: Datastore, number: int) -> dict[str, Any]:
     where = places(store, [shard.shard for shard in entry.shards])
     targets = [str(target) for target in internals.erasures.ledger.targets(number)]
     clusters = {internals.topology.cluster_of(shard.shard).name for shard in entry.shards}
+    exports = erased_exports(store, entry, found.waiting)
     nodes = [node for name in sorted(clusters) for node in internals.topology.cluster(name).nodes]
     return {
         "datastore": store.name,
@@ -57,10 +60,28 @@ def receipt(store: Datastore, number: int) -> dict[str, Any]:
             "shards": [shard.shard for shard in entry.shards],
             "acknowledged_by": {name: at.isoformat() for name, at in found.acknowledged.items()},
         },
+        "exports": [asdict(export) for export in exports],
         "remains": [
             *(_of_server(internals, node, entry.executed_at) for node in nodes),
             {"where": "backups", "what": "documents as of the backup", "until": "their owner expires them"},
             *({"where": name, "what": "has not acknowledged", "until": "it does"} for name in found.waiting),
+            *(
+                {
+                    "where": f"copies of {each.uri}",
+                    "what": "documents as of the copy",
+                    "until": "their owner replaces them",
+                }
+                for each in exports
+            ),
+            *(
+                {
+                    "where": f"export {each.name} in {each.uri}",
+                    "what": f"unknown: {each.problem}",
+                    "until": "it is read",
+                }
+                for each in exports
+                if each.problem is not None
+            ),
             *(
                 {"where": f"archive {folder}", "what": "originals, unless erased there", "until": "'erase archive'"}
                 for folder in where.archives

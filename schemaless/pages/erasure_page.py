@@ -17,6 +17,11 @@ def erasure_page(receipt: Mapping[str, Any]) -> str:
     ]
     followers = [[name, at] for name, at in gone["acknowledged_by"].items()]
     remains = [[each["where"], each["what"], each["until"]] for each in receipt["remains"]]
+    files = [
+        [export["name"], each["name"], f"{each['documents']:,}", each["state"]]
+        for export in receipt["exports"]
+        for each in export["files"]
+    ]
     targets = receipt["scope"].get("targets", [])
     signature = receipt.get("signature")
     return html_page(
@@ -34,6 +39,7 @@ def erasure_page(receipt: Mapping[str, Any]) -> str:
             section("When", terms(times)),
             section("What was asked for", table(["target"], [[each] for each in targets])) if targets else "",
             section("Acknowledged by", table(["follower", "when"], followers)) if followers else "",
+            section("Export files", table(["export", "file", "documents removed", "state"], files)) if files else "",
             section("What remains, and until when", table(["where", "what", "until"], remains), long=True),
             section("Keys", f"<p>{receipt['keys']}.</p>"),
             section("Signature", terms([(name, str(value)) for name, value in signature.items()])) if signature else "",

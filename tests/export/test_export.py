@@ -14,6 +14,7 @@ from schemaless import InvalidInput, NewCell, NewStoredCell
 from schemaless.codec.documents import identical
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import codec_named, codec_names
+from schemaless.erase.receipt import receipt
 from schemaless.export.admin import export_status, file_names, prepare, remove
 from schemaless.export.compact import compact
 from schemaless.export.exporter import Pace, ShardExport
@@ -21,6 +22,7 @@ from schemaless.export.manifest import Definition, read_definition, read_shard
 from schemaless.export.target import ObjectTarget, open_target
 from schemaless.followers.rows import FollowerRows
 from schemaless.internals import internals_of
+from schemaless.pages.erasure_page import erasure_page
 from tests.admin.ndjson import LINES
 from tests.arrow.random_documents import random_document
 from tests.export.conftest import ONCE, rows_of
@@ -174,6 +176,7 @@ def test_erased_documents_leave_the_files(fresh_store, new_row, export, follow_s
     numbers = [erase_store.erase(rows[0], reason="ticket-1").number]
     numbers.append(erase_store.erase(rows[1], "BASE", reason="ticket-1").number)
     fresh_store.put_cell(rows[2], "BASE", 2, {"v": 2})
+    pending = receipt(erase_store, numbers[0])
     export("w2", latest=True)
 
     for folder, count in (("cells", 41), ("latest", 40)):
@@ -195,6 +198,27 @@ def test_erased_documents_leave_the_files(fresh_store, new_row, export, follow_s
     assert sum((Counter(file.erased) for file in files), Counter()) == {str(number): 1 for number in numbers}
     nulls = export_status(follow_store, "parquet").nulls
     assert nulls == {"n": {"erased": 2, "missing": 1}, "secret": {"erased": 2, "missing": 1}}
+
+    shard = fresh_store.shard_of(rows[0])
+    names = [f"cells/{shard:04d}/{read_shard(target, shard).files[0].name}", f"latest/{shard:04d}/latest.parquet"]
+    issued = receipt(erase_store, numbers[0])
+    assert pending["exports"][0]["files"] == [{"name": name, "documents": 0, "state": "pending"} for name in names]
+    assert issued["exports"] == [
+        {
+            "name": "parquet",
+            "uri": str(tmp_path / "lake"),
+            "files": [{"name": name, "documents": 1, "state": "rewritten"} for name in names],
+            "problem": None,
+        }
+    ]
+    assert all(name in erasure_page(issued) for name in names)
+    (tmp_path / "lake" / names[1]).unlink()
+    assert [file["state"] for file in receipt(erase_store, numbers[0])["exports"][0]["files"]] == [
+        "rewritten",
+        "missing",
+    ]
+    (tmp_path / "lake" / "manifest.json").unlink()
+    assert "there is no manifest" in json.dumps(receipt(erase_store, numbers[0])["remains"])
 
 
 def test_an_erased_version_makes_no_older_one_the_latest(fresh_store, row, export, erase_store, tmp_path):
