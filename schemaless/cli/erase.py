@@ -23,7 +23,7 @@ from schemaless.erase.archives import erase_from_archives
 from schemaless.erase.plan import plan as plan_erasure
 from schemaless.erase.receipt import receipt as receipt_of
 from schemaless.erase.receipt import signed
-from schemaless.erase.replay import ledger_lines, load_ledger, undone
+from schemaless.erase.replay import Replayed, ledger_lines, load_ledger, undone
 from schemaless.erase.replay import replay as replay_erasures
 from schemaless.erase.status import status as status_of
 from schemaless.erase.verify import verify as verify_erasure
@@ -33,6 +33,7 @@ from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.throttle import Thresholds
 from schemaless.pages.erasure_page import erasure_page
 from schemaless.purge.datastore import purge_datastore
+from schemaless.retention.replay import UndoneRun, replay_runs, undone_runs
 from schemaless.terminal.files import OutputFile, write_whole
 from schemaless.terminal.output import (
     EXIT_FAILED,
@@ -315,12 +316,12 @@ def replay(
 ) -> int:
     """Repeat erasures after a backup was restored.
 
-    The command finds erasures of keys whose cells are back, and erases these again; cells that were written after an
-    erasure stay. Run it before applications use the restored datastore, and once more after a failover that lost
-    transactions. Erasures by retention policies are repeated by 'retention run'.
+    The command finds erasures and retention runs whose cells are back, and erases these again; cells that were written
+    afterwards stay, and so do rows that were held during a retention run or are held now. Run it before applications
+    use the restored datastore, and once more after a failover that lost transactions.
 
-    If the catalog was restored, too, it lacks the latest erasures: name a file of 'erase ledger' that is newer than the
-    backup.
+    If the catalog was restored, too, it lacks the latest erasures and legal holds: name a file of 'erase ledger' that
+    is newer than the backup.
 
     \b
     Examples:
@@ -328,24 +329,33 @@ def replay(
       schemaless erase replay --from ledger.ndjson --execute
     """
     with open_store(url) as store:
-        added = 0
+        added, found = 0, list[Replayed | UndoneRun]()
         if ledger_file is not None and execute:
             with click.open_file(ledger_file, "rb") as lines:
                 added = load_ledger(store, lines)
-        ledger = internals_of(store).erasures.ledger
-        with progress("comparing", len(ledger.entries()), "erasures") as listener:
-            found = undone(store, listener=listener)
+        entries = internals_of(store).erasures.ledger.entries()
+        with progress("comparing", len(entries), "erasures") as listener:
+            found += [*undone(store, listener=listener), *undone_runs(store, listener=listener)]
+        found.sort(key=lambda each: each.entry.number)
         if execute:
             with JobProgress(JobStore(store)) as shown:
-                replay_erasures(store, found, thresholds, count=workers, dask=dask, listener=shown)
+                for each in found:
+                    if isinstance(each, UndoneRun):
+                        replay_runs(store, [each], thresholds, count=workers, dask=dask, listener=shown)
+                    else:
+                        replay_erasures(store, [each], thresholds, count=workers, dask=dask, listener=shown)
     if as_json:
         undone_json = [{**entry_json(each.entry), "cells_back": each.cells} for each in found]
         print_json({"added": added, "executed": execute, "undone": undone_json})
     else:
         out().print(f"{added:,} erasures added to the ledger; {len(found):,} undone by a restore")
         for each in found:
-            done = "erased again" if execute else "to erase again"
-            out().print(f"erasure {each.entry.number}: {each.cells:,} cells are back, {done}")
+            what = "retention run" if isinstance(each, UndoneRun) else "erasure"
+            back = "were back, and are erased again" if execute else "are back"
+            out().print(f"{what} {each.entry.number}: {each.cells:,} cells {back}")
+        unfinished = [entry.number for entry in entries if entry.kind == "range" and entry.executed_at is None]
+        if unfinished:
+            note(f"retention run {unfinished[-1]} did not end; 'schemaless retention run --execute' continues it")
     if not execute:
         note_dry()
     return 0
@@ -356,8 +366,8 @@ def replay(
 def ledger(url: str) -> None:
     """Write the ledger as NDJSON, to keep apart from backups.
 
-    After a restore, 'erase replay --from FILE' erases everything in it again. It has the keys of erased rows, and no
-    documents.
+    After a restore, 'erase replay --from FILE' erases everything in it again. It has the keys of erased rows and the
+    legal holds, and no documents.
 
     \b
     Example:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Unpack
 
@@ -23,6 +23,7 @@ from schemaless.events import Advanced, Listener, ignore_events
 from schemaless.internals import internals_of
 from schemaless.jobs.kind import RunOptions
 from schemaless.jobs.throttle import Thresholds
+from schemaless.policies.holds import Hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ def undone(store: Datastore, *, listener: Listener = ignore_events) -> list[Repl
 
     Args:
         store: the datastore.
-        listener: receives one event per erasure.
+        listener: receives one event per erasure of keys.
 
     Raises:
         ServerError: a server cannot be reached.
@@ -61,7 +62,7 @@ def undone(store: Datastore, *, listener: Listener = ignore_events) -> list[Repl
             )
             if cells or unlogged or entry.executed_at is None:
                 found.append(Replayed(entry, cells))
-        listener(Advanced())
+            listener(Advanced())
     return found
 
 
@@ -89,7 +90,7 @@ def replay(
 
 
 def ledger_lines(store: Datastore) -> Iterator[bytes]:
-    """Yield the ledger as lines of JSON that ``load_ledger`` reads; they hold keys, and no documents."""
+    """Yield erasures and legal holds as lines of JSON that ``load_ledger`` reads; they hold keys, and no documents."""
     ledger = internals_of(store).erasures.ledger
     for summary in ledger.entries():
         entry = ledger.entry(summary.number)
@@ -109,22 +110,28 @@ def ledger_lines(store: Datastore) -> Iterator[bytes]:
             "keys": keys,
         }
         yield json.dumps(fields).encode()
+    for hold in ledger.holds.all(released=True):
+        facts = {name: value for name, value in asdict(hold).items() if name != "number" and value is not None}
+        yield json.dumps({"hold": facts}, default=str).encode()
 
 
 def load_ledger(store: Datastore, lines: Iterable[bytes]) -> int:
-    """Add the erasures that the catalog lacks, under their numbers; return how many.
+    """Add the erasures that the catalog lacks, under their numbers, and the holds; return the number of erasures.
 
     Raises:
         InvalidInput: a line is not one of ``ledger_lines``; the lines before it were added.
     """
     ledger = internals_of(store).erasures.ledger
     existing = {entry.number for entry in ledger.entries()}
-    added = 0
+    added, holds = 0, list[Hold]()
     for position, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             fields: dict[str, Any] = json.loads(line)
+            if "hold" in fields:
+                holds.append(_hold_of(fields["hold"]))
+                continue
             keys = ((uuid.UUID(row), str(column), int(ref)) for row, column, ref in fields["keys"])
             targets = [Target(row.bytes, column, ref) for row, column, ref in keys]
             shards = [
@@ -149,4 +156,16 @@ def load_ledger(store: Datastore, lines: Iterable[bytes]) -> int:
             )
             ledger.record_history(number, intended_at, executed_at, shards)
             added += 1
+    ledger.holds.restore(holds)
     return added
+
+
+def _hold_of(fields: dict[str, Any]) -> Hold:
+    held_at, released_at = (
+        None if fields.get(name) is None else datetime.fromisoformat(fields[name])
+        for name in ("held_at", "released_at")
+    )
+    if held_at is None:
+        raise KeyError("held_at")
+    by, reason = str(fields["held_by"]), str(fields["reason"])
+    return Hold(0, uuid.UUID(fields["row_key"]), by, reason, held_at, released_at, fields.get("released_by"))

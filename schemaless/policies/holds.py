@@ -122,13 +122,44 @@ class Holds:
         rows = self._catalog().run(lambda connection: connection.rows(sql.select_holds(self._name, released=released)))
         return [_hold(row) for row in rows]
 
-    def of_rows(self, row_keys: Collection[bytes]) -> list[Hold]:
-        """Return the holds in force of some rows, given as 16 bytes each."""
+    def of_rows(self, row_keys: Collection[bytes], during: tuple[datetime, datetime] | None = None) -> list[Hold]:
+        """Return the holds of some rows that are in force, or were at some time between two times.
+
+        Args:
+            row_keys: the rows, as 16 bytes each.
+            during: begin and end; None to return only holds that are in force now.
+        """
 
         def operation(connection: Connection) -> list[Any]:
-            return [row for part in _parts(sorted(row_keys)) for row in self._rows_of(connection, part)]
+            parts = _parts(sorted(row_keys))
+            return [row for part in parts for row in self._rows_of(connection, part, released=during is not None)]
 
-        return [_hold(row) for row in self._catalog().run(operation)]
+        return [hold for hold in map(_hold, self._catalog().run(operation)) if _in_force(hold, during)]
+
+    def restore(self, holds: Iterable[Hold]) -> int:
+        """Add holds that were recorded in another catalog and are missing here; return how many.
+
+        Raises:
+            ServerError: the catalog's server is unreachable or refuses.
+        """
+
+        def identity(hold: Hold) -> tuple[uuid.UUID, str, datetime]:
+            return hold.row_key, hold.held_by, hold.held_at
+
+        def operation(connection: Connection) -> int:
+            with self.lock(connection), connection.transaction():
+                existing = {
+                    identity(_hold(row)) for row in connection.rows(sql.select_holds(self._name, released=True))
+                }
+                missing = {identity(hold): hold for hold in holds if identity(hold) not in existing}
+                for hold in missing.values():
+                    times = hold.held_at, hold.released_at
+                    who_and_why = hold.row_key.bytes, hold.held_by, hold.reason, hold.released_by
+                    connection.execute(sql.insert_past_hold(self._name, *who_and_why, *times))
+            return len(missing)
+
+        holds = list(holds)
+        return self._catalog().run(operation, writes=True)
 
     @contextmanager
     def lock(self, connection: Connection) -> Iterator[None]:
@@ -160,8 +191,14 @@ class Holds:
                 hold = _hold(row)
                 raise RowHeld(hold.row_key, hold.held_by, hold.reason, hold.held_at)
 
-    def _rows_of(self, connection: Connection, row_keys: Collection[bytes]) -> Any:
-        return connection.rows(sql.select_holds(self._name, row_keys)) if row_keys else ()
+    def _rows_of(self, connection: Connection, row_keys: Collection[bytes], *, released: bool = False) -> Any:
+        return connection.rows(sql.select_holds(self._name, row_keys, released=released)) if row_keys else ()
+
+
+def _in_force(hold: Hold, during: tuple[datetime, datetime] | None) -> bool:
+    if hold.released_at is None:
+        return True
+    return during is not None and hold.held_at <= during[1] and hold.released_at >= during[0]
 
 
 def _parts(keys: list[bytes]) -> Iterator[list[bytes]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Final
 
-from schemaless.wire.sql.parts import NOW, blob_hex, insert, table, text, upsert
+from schemaless.wire.sql.parts import NOW, Term, blob_hex, insert, moment, table, text, upsert
 
 _HOLD: Final = b"hold_id, row_key, held_by, reason, CONCAT(held_at,'+00:00'), CONCAT(released_at,'+00:00'), released_by"
 
@@ -46,6 +47,21 @@ def insert_holds(catalog: str, row_keys: Iterable[bytes], held_by: str, reason: 
     """Hold rows."""
     rows = [(blob_hex(row_key), held_by, reason) for row_key in row_keys]
     return insert(table(catalog, b"legal_hold"), "row_key, held_by, reason", rows)
+
+
+def insert_past_hold(
+    catalog: str,
+    row_key: bytes,
+    held_by: str,
+    reason: str,
+    released_by: str | None,
+    held_at: datetime,
+    released_at: datetime | None,
+) -> bytes:
+    """Insert a hold with its times."""
+    row: list[Term] = [blob_hex(row_key), held_by, reason, released_by, moment(held_at)]
+    row.append(None if released_at is None else moment(released_at))
+    return insert(table(catalog, b"legal_hold"), "row_key, held_by, reason, released_by, held_at, released_at", [row])
 
 
 def release_holds(catalog: str, row_keys: Iterable[bytes], held_by: str, released_by: str) -> bytes:

@@ -49,13 +49,14 @@ class Rule:
         before = value["before"]
         return cls(value["column"], None if before is None else datetime.fromisoformat(before), value["versions"])
 
-    def condition(self, database: str) -> bytes:
-        """Return the condition that a cell expires, as SQL."""
+    def condition(self, database: str, as_of: datetime | None = None) -> bytes:
+        """Return the condition that a cell expires, or would have expired at a time, as SQL."""
         return sql.expires(
             database,
             self.column_name,
             None if self.before is None else self.before.astimezone(UTC),
             self.kept_versions,
+            as_of,
         )
 
 
@@ -75,22 +76,38 @@ class Block:
     held: int
 
 
-def blocks(internals: Internals, shard: int, rules: Sequence[Rule], after: int, top: int) -> Iterator[Block]:
+def blocks(
+    internals: Internals,
+    shard: int,
+    rules: Sequence[Rule],
+    after: int,
+    top: int,
+    during: tuple[datetime, datetime] | None = None,
+) -> Iterator[Block]:
     """Yield the expired cells after an added_id, up to another one.
 
     A hold that is set while a block is being erased protects the rows from the next block on.
+
+    Args:
+        internals: the datastore.
+        shard: number of the shard.
+        rules: what expires.
+        after: added_id before the first cell.
+        top: added_id of the last cell.
+        during: begin and end of an earlier run, to yield what expired then: cells and versions that were created later
+            do not count, and rows that were held then are kept as if they were held now.
 
     Raises:
         ServerError: a server is unreachable or refuses.
     """
     database = internals.shards.database(shard)
-    conditions = [rule.condition(database) for rule in rules]
+    conditions = [rule.condition(database, during and during[1]) for rule in rules]
     while after < top:
         end = internals.shards.rows(shard, sql.select_block_end(database, after, top, BLOCK_ROWS))[0][0]
         up_to = top if end is None else int(end)
         found = internals.shards.rows(shard, sql.select_expired(database, after, up_to, conditions))
         rows = {int(added_id): bytes(row_key) for added_id, row_key, _ in found}
-        held = {hold.row_key.bytes for hold in internals.holds.of_rows({*rows.values()})}
+        held = {hold.row_key.bytes for hold in internals.holds.of_rows({*rows.values()}, during)}
         ids = [added_id for added_id, row_key in rows.items() if row_key not in held]
         yield Block(up_to, ids, len(rows) - len(ids))
         after = up_to

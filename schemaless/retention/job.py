@@ -13,7 +13,7 @@ from typing import Any, Final, Unpack
 
 from schemaless.cell import TOMBSTONE_BYTES
 from schemaless.datastore import Datastore
-from schemaless.erase.job import erase_batches
+from schemaless.erase.job import bounds_of, erase_batches
 from schemaless.erasures.ledger import Erasure
 from schemaless.errors import InvalidInput
 from schemaless.internals import internals_of
@@ -37,9 +37,11 @@ class RetainSpec(JobSpec):
 
     Attributes:
         erasure: number of its entry in the ledger of erasures.
+        replay: erase again what a restored backup has brought back, and nothing else.
     """
 
     erasure: int = 0
+    replay: bool = False
 
     def __post_init__(self) -> None:
         if self.erasure < 1:
@@ -55,13 +57,15 @@ def work(store: Datastore, run: ShardRun) -> None:
     """Erase the expired cells of one shard; runs in a worker."""
     internals = internals_of(store)
     spec, state = RetainSpec.of(run.job), run.state
-    rules = rules_of(internals.erasures.ledger.entry(spec.erasure))
+    entry = internals.erasures.ledger.entry(spec.erasure)
+    rules = rules_of(entry)
+    during = (entry.intended_at, bounds_of(entry)[state.shard]) if spec.replay else None
     low, high = id_span(internals, state.shard)
     state.first_id, state.top_id = low, high
     state.counters["held"] = state.counters.get("held", 0)
 
     def batches() -> Iterator[tuple[int, Sequence[int]]]:
-        for block in blocks(internals, state.shard, rules, max(state.checkpoint, low - 1), high):
+        for block in blocks(internals, state.shard, rules, max(state.checkpoint, low - 1), high, during):
             state.counters["held"] += block.held
             yield block.up_to, block.ids
 
@@ -84,6 +88,7 @@ RETAIN: Final = JobKind(
     RetainSpec,
     _weigh,
     work,
+    covers=lambda begun, asked: asked.replay,
     before=lambda store, job: record_sizes(store, job, "before"),
     after=lambda store, job: record_sizes(store, job, "after"),
 )
@@ -97,7 +102,8 @@ def begin(store: Datastore) -> int | None:
     """
     internals = internals_of(store)
     ledger = internals.erasures.ledger
-    aborted = {RetainSpec.of(job).erasure for job in JobStore(store).jobs("retain") if job.state == "aborted"}
+    specs = [RetainSpec.of(job) for job in JobStore(store).jobs("retain") if job.state == "aborted"]
+    aborted = {spec.erasure for spec in specs if not spec.replay}
     for entry in ledger.entries():
         if entry.kind == "range" and entry.executed_at is None and entry.number not in aborted:
             return entry.number

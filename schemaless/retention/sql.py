@@ -40,7 +40,13 @@ def select_expired(database: str, after: int, up_to: int, rules: Iterable[bytes]
     )
 
 
-def expires(database: str, column_name: str, before: datetime | None, kept_versions: int | None) -> bytes:
+def expires(
+    database: str,
+    column_name: str,
+    before: datetime | None,
+    kept_versions: int | None,
+    as_of: datetime | None = None,
+) -> bytes:
     """Return the condition that a cell of a column expires.
 
     Args:
@@ -48,15 +54,21 @@ def expires(database: str, column_name: str, before: datetime | None, kept_versi
         column_name: the column.
         before: UTC; cells created at that time or later are kept. None: age keeps none.
         kept_versions: cells with fewer newer versions, erased ones included, are kept. None: this keeps none.
+        as_of: UTC; cells created at that time or later do not expire, and do not count as newer versions.
     """
     conditions = [b"column_name=%b" % text(column_name)]
+    existing = b""
+    if as_of is not None:
+        conditions.append(b"created_at<%b" % moment(as_of))
+        existing = b"AND newer.created_at<%b " % moment(as_of)
     if before is not None:
         conditions.append(b"created_at<%b" % moment(before))
     if kept_versions is not None:
         conditions.append(
             b"(SELECT newer.ref_key FROM %b newer FORCE INDEX (cell_key) WHERE newer.row_key=cell.row_key "
-            b"AND newer.column_name=cell.column_name AND newer.ref_key>cell.ref_key "
-            b"ORDER BY newer.ref_key LIMIT 1 OFFSET %d) IS NOT NULL" % (cell_table(database), kept_versions - 1)
+            b"AND newer.column_name=cell.column_name AND newer.ref_key>cell.ref_key %b"
+            b"ORDER BY newer.ref_key LIMIT 1 OFFSET %d) IS NOT NULL"
+            % (cell_table(database), existing, kept_versions - 1)
         )
     return b"(%b)" % b" AND ".join(conditions)
 

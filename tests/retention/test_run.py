@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +18,15 @@ import pytest
 import schemaless
 from schemaless import CellErased, Datastore, InvalidInput, NewCell, RowHeld
 from schemaless.cell import TOMBSTONE_BYTES, Erased
+from schemaless.cli.main import run as command
+from schemaless.erase.replay import ledger_lines
 from schemaless.erasures.ledger import target
 from schemaless.internals import internals_of
 from schemaless.jobs.job_store import JobStore
 from schemaless.policies.retention import Policy
 from schemaless.retention.job import RETAIN, begin, outcome_of, run
 from schemaless.retention.plan import plan
+from schemaless.retention.replay import undone_runs
 
 COLUMNS = ("BASE", "LOG", "STATUS")
 Key = tuple[uuid.UUID, str, int]
@@ -250,6 +254,73 @@ def test_a_run_that_was_killed_is_continued(fresh_store: Datastore, erase_store:
     assert erased_keys(fresh_store) == wanted
     assert outcome.cells == internals_of(erase_store).erasures.ledger.entry(number).cells == len(wanted)
     assert outcome.state == "done"
+
+
+def test_runs_are_repeated_after_a_restore(
+    fresh_store: Datastore, erase_store: Datastore, erase_url: str, accounts: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """What a run had erased is erased again, and nothing else, whatever policies, holds and versions there are now."""
+    cells = fill(fresh_store, 13)
+    internals = internals_of(erase_store)
+    policies = [Policy("LOG", 30), Policy("BASE", None, 2)]
+    for policy in policies:
+        internals.policies.set(policy)
+    expiring = sorted({key[:2] for key in expected(cells, policies, set()) if key[1] == "BASE"}, key=str)
+    released, held, held_later = (row for row, _ in expiring[:3])
+    internals.holds.hold([released, held], "legal", "case-1")
+    with schemaless.connect(accounts.root(erase_url)) as root:
+        bodies = bodies_of(root)
+        number = begin(erase_store)
+        assert number is not None
+        run(erase_store, number)
+        after = stored(fresh_store)
+        internals.holds.release([released], "legal")
+        internals.holds.hold([held_later], "court", "case-2")
+        assert undone_runs(erase_store) == []
+        (tmp_path / "ledger").write_bytes(b"\n".join(ledger_lines(erase_store)))
+        restore(root, bodies)
+    newer = {fresh_store.append_cell(row, column, "new").key for row, column in expiring for _ in range(2)}
+    monkeypatch.setenv("SCHEMALESS_URL", erase_url)
+
+    assert command(["erase", "replay", "--from", str(tmp_path / "ledger"), "--execute"]) == 0
+    again = stored(fresh_store)
+    erased = {key for key, (_, _, body) in after.items() if isinstance(body, Erased)}
+    assert any(key[0] == held_later for key in erased)
+    for key, (_, _, body) in after.items():
+        assert again[key][2] == (cells[key][1] if key[0] == held_later else body), key
+    assert again.keys() - after.keys() == set(map(tuple, newer))
+    assert [hold.row_key for hold in internals.holds.all()] == [held, held_later]
+    assert undone_runs(erase_store) == []
+    assert internals.erasures.ledger.entry(number).cells == len(erased_keys(fresh_store)) < len(erased)
+
+
+Bodies = list[tuple[int, int, str]]
+
+
+def bodies_of(root: Datastore) -> Bodies:
+    """Return shard, added_id and body, in hexadecimal, of all cells."""
+    shards = internals_of(root).shards
+    return [
+        (shard, int(added_id), str(body))
+        for shard in range(root.shard_count)
+        for added_id, body in shards.rows(
+            shard, f"SELECT added_id, HEX(body) FROM `{shards.database(shard)}`.cell".encode()
+        )
+    ]
+
+
+def restore(root: Datastore, bodies: Bodies) -> None:
+    """Put the tables of shards and catalog back to before the first erasure, policy and hold."""
+    internals = internals_of(root)
+    shards = internals.shards
+    for shard, added_id, body in bodies:
+        database = shards.database(shard)
+        shards.execute(shard, f"UPDATE `{database}`.cell SET body=x'{body}' WHERE added_id={added_id}".encode())
+    for shard in range(root.shard_count):
+        shards.execute(shard, f"DELETE FROM `{shards.database(shard)}`.erased_cell".encode())
+    for table in ("erasure", "erasure_shard", "legal_hold", "retention_policy"):
+        statement = f"DELETE FROM `{root.name}`.{table}".encode()
+        internals.catalog.run(lambda connection, statement=statement: connection.execute(statement))
 
 
 def erased_keys(store: Datastore) -> set[Key]:
