@@ -22,9 +22,10 @@ from schemaless.jobs.job import Job, ShardState
 from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.kind import JobKind, JobSpec, RunOptions
 from schemaless.jobs.runner import ShardRun
-from schemaless.migrate.sql import COMPACT, rebuild_table, select_table_created
+from schemaless.migrate.sql import rebuild_table, select_table_created
 from schemaless.numbers import Interval
 from schemaless.schema.engines import INNODB, ROCKSDB, engine_of_cells
+from schemaless.schema.sql import COMPACT
 from schemaless.survey.sizing import PredictedSize, predict
 from schemaless.survey.table_sizes import TableSize, disk_space_of, known_table_sizes, layout_of, rebuild_log_bytes
 from schemaless.wire.connection import Connection

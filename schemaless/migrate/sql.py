@@ -113,10 +113,6 @@ def select_table_created(database: str) -> bytes:
     )
 
 
-COMPACT: Final = (b"SET GLOBAL rocksdb_force_flush_memtable_now=1", b"SET GLOBAL rocksdb_compact_cf='default'")
-"""Compacts all tables of MyRocks on a server, while they are used; OPTIMIZE TABLE would block readers and writers."""
-
-
 def rebuild_table(database: str) -> bytes:
     """Rebuild the ``cell`` table online."""
     return b"ALTER TABLE %b FORCE, ALGORITHM=INPLACE, LOCK=NONE" % cell_table(database)

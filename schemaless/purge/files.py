@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from schemaless.errors import InvalidInput
-from schemaless.purge.sql import SELECT_DOUBLEWRITE_FOLDER, SELECT_FILES, SELECT_FOLDERS
+from schemaless.purge.sql import SELECT_DOUBLEWRITE_FOLDER, SELECT_FILES, SELECT_FOLDERS, SHOW_ROCKSDB_FOLDERS
 from schemaless.wire.connection import Connection
 from schemaless.wire.pool import NodePool
 
@@ -23,6 +23,8 @@ _KINDS: Final = (
     (r"undo_?\d+|.*\.ibu", "undo tablespace"),
     (r"ibdata\d+", "system tablespace"),
     (r"ibtmp\d+|temp_\d+\.ibt|#sql.*|ML.*", "temporary file"),
+    (r"\d{6,}\.sst", "data file"),
+    (r"\d{6,}\.log", "write-ahead log"),
     (r".*relay.*\.\d{6}", "relay log"),
     (r".*\.\d{6}", "binary log"),
     (r".*\.(ibd|MYD|MAD)", "data file"),
@@ -35,8 +37,8 @@ class FileMatch(NamedTuple):
 
     Attributes:
         path: the file.
-        kind: "data file", "system tablespace", "undo tablespace", "redo log", "doublewrite file", "binary log", "relay
-            log", "temporary file", "log" or "other file".
+        kind: "data file", "system tablespace", "undo tablespace", "redo log", "write-ahead log" (of MyRocks),
+            "doublewrite file", "binary log", "relay log", "temporary file", "log" or "other file".
         needle: the byte string.
         occurrences: number of them.
         offset: position of the first one.
@@ -115,7 +117,9 @@ def folders_of(pool: NodePool) -> list[Path] | None:
 
     def folders(connection: Connection) -> list[Path]:
         named = [*connection.rows(SELECT_FOLDERS)[0]]
-        if not connection.is_mariadb:
+        if connection.is_mariadb:
+            named += [value for _, value in connection.rows(SHOW_ROCKSDB_FOLDERS)]
+        else:
             named += connection.rows(SELECT_DOUBLEWRITE_FOLDER)[0]
         data = Path(str(named[0]))
         files = [Path(str(name)).parent for name in connection.rows(SELECT_FILES)[0] if name and "/" in str(name)]

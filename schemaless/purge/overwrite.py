@@ -2,7 +2,8 @@
 
 An UPDATE leaves the old row in free space of its page, in the undo log, the redo log, the doublewrite buffer and the
 binary log. Servers reuse that space eventually. This module forces it: tables are rebuilt, undo tablespaces truncated,
-redo logs replaced by smaller ones and filled, doublewrite buffers filled, and binary logs deleted.
+redo logs replaced by smaller ones and filled, doublewrite buffers filled, and binary logs deleted. MyRocks keeps old
+rows in its write-ahead log and in files that were not compacted: it is flushed and compacted, which deletes both.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from schemaless.errors import InvalidInput, ServerTimeout
+from schemaless.errors import ServerTimeout
 from schemaless.events import Listener, Step, ignore_events
 from schemaless.purge import sql
-from schemaless.schema.engines import ROCKSDB, engine_of_cells
+from schemaless.schema.engines import INNODB, ROCKSDB, engine_of_cells
+from schemaless.schema.sql import COMPACT
 from schemaless.survey.page_model import PAGE_BYTES
 from schemaless.topology.replica_position import gtid_position, wait_for_gtid
 from schemaless.wire.connection import Connection
@@ -38,6 +40,9 @@ _FILLED: Final = 3
 
 _SINGLE_PAGES: Final = 600
 """Pages that overwrite MySQL's 512 doublewrite slots for pages written one by one."""
+
+_MAX_ROUNDS: Final = 20
+"""Maximum number of times that filler rows are changed to overwrite a doublewrite buffer."""
 
 _DEEP_SCAN: Final = 1 << 20
 _FEW_PAGES: Final = 100
@@ -73,18 +78,13 @@ def purge_files(
         listener: receives a ``Step`` for each step.
 
     Raises:
-        InvalidInput: a table is in MyRocks, whose logs and files this does not know; nothing was changed.
-        ServerTimeout: a step did not end within ``WAIT_S``: an open transaction keeps undo logs, or a replica lags.
+        ServerTimeout: a step did not end within ``WAIT_S``: an open transaction keeps earlier rows, or a replica lags.
         ServerError: a server is unreachable, or rejects the account, which is not an administrator's.
     """
     servers = [primary, *replicas]
-    for table in tables:
-        if primary.run(partial(engine_of_cells, database=table.database)) is ROCKSDB:
-            raise InvalidInput(
-                f"the cells of {table.database} on {primary.node} are in MyRocks, whose files cannot be purged of "
-                "replaced rows in place; move the shard to another server and destroy the files of this one. Nothing "
-                "was changed"
-            )
+    engines = {
+        table: primary.run(partial(engine_of_cells, database=table.database, table=table.name)) for table in tables
+    }
 
     def on_each(words: str, operation: Callable[[Connection], None]) -> None:
         for server in servers:
@@ -100,10 +100,13 @@ def purge_files(
     catch_up()
     on_each("purging undo logs", _purge_undo)
     for table in tables:
-        listener(Step(f"rebuilding {table.database}.{table.name}"))
-        statement = sql.rebuild(table.database, table.name)
-        primary.run(partial(_execute, statement))
+        if engines[table] is INNODB:
+            listener(Step(f"rebuilding {table.database}.{table.name}"))
+            statement = sql.rebuild(table.database, table.name)
+            primary.run(partial(_execute, statement))
     catch_up()
+    if ROCKSDB in engines.values():
+        on_each("compacting MyRocks", _compact)
     on_each("truncating undo tablespaces", _truncate_undo)
     with _small_redo(servers) as redo_bytes:
         listener(Step(f"overwriting {redo_bytes / 1e6:.0f} MB of redo log"))
@@ -113,10 +116,31 @@ def purge_files(
         on_each("writing pages", _flush)
     # Each way of writing pages has slots of its own in the doublewrite buffer.
     primary.run(partial(_make_filler, max(server.run(_doublewrite_bytes) for server in servers)))
-    for words, write in (("singly", _flush_singly), ("by LRU batches", _flush_by_lru), ("by age", _flush)):
-        catch_up()
-        on_each(f"writing filler pages {words}", write)
-        primary.run(partial(_execute, sql.UPDATE_FILLER))
+    batched = max(server.run(_batched_pages) for server in servers)
+    ways: list[tuple[str, Callable[[Connection], None], int]] = [("singly", _flush_singly, _SINGLE_PAGES)]
+    if not primary.run(lambda connection: connection.is_mariadb):
+        # MariaDB's doublewrite buffer makes no difference.
+        ways.append(("by LRU batches", _flush_by_lru, batched))
+    with _without_background_writes(servers):
+        for words, write, pages in ways:
+            written = dict.fromkeys(servers, 0)
+            for _ in range(_MAX_ROUNDS):
+                primary.run(partial(_execute, sql.UPDATE_FILLER))
+                catch_up()
+                for server in servers:
+                    listener(Step(f"writing filler pages {words} on {server.node}"))
+                    written[server] += server.run(partial(_pages_written, write))
+                if min(written.values()) >= pages:
+                    break
+            else:
+                raise ServerTimeout(
+                    f"only {min(written.values())} of {pages} doublewrite pages were overwritten {words}; purge again "
+                    "when the servers are less busy",
+                    node=str(primary.node),
+                )
+    primary.run(partial(_execute, sql.UPDATE_FILLER))
+    catch_up()
+    on_each("writing filler pages by age", _flush)
     primary.run(partial(_execute, sql.DROP_FILLER))
     catch_up()
     on_each("deleting binary logs", _delete_binary_logs)
@@ -153,6 +177,19 @@ def _purge_undo(connection: Connection) -> None:
             lambda: int(connection.rows(sql.SELECT_HISTORY)[0][0]) == 0,
             "purging undo logs, which an open transaction prevents,",
         )
+
+
+def _compact(connection: Connection) -> None:
+    """Write MyRocks' rows to new files without obsolete versions, and delete its write-ahead logs."""
+    began_s = int(connection.rows(sql.SELECT_OLDEST_SNAPSHOT)[0][1])
+
+    def seen_by_none() -> bool:
+        oldest_s = int(connection.rows(sql.SELECT_OLDEST_SNAPSHOT)[0][0])
+        return not 0 < oldest_s <= began_s
+
+    _until(connection, seen_by_none, "the snapshot of a transaction, which keeps earlier rows,")
+    for statement in COMPACT:
+        connection.execute(statement)
 
 
 def _truncate_undo(connection: Connection) -> None:
@@ -255,6 +292,45 @@ def _doublewrite_bytes(connection: Connection) -> int:
     return int(files) * int(pages) * 2 * PAGE_BYTES + _SINGLE_PAGES * PAGE_BYTES
 
 
+def _batched_pages(connection: Connection) -> int:
+    """Return the number of slots of the doublewrite buffer for batches of one kind, rounded up."""
+    return _doublewrite_bytes(connection) // PAGE_BYTES - _SINGLE_PAGES
+
+
+@contextmanager
+def _without_background_writes(servers: Sequence[NodePool]) -> Iterator[None]:
+    """Keep MySQL from writing changed pages by age, which it does when it is idle: other slots must be overwritten."""
+    quiet: dict[str, float] = {
+        "innodb_idle_flush_pct": 0,
+        "innodb_adaptive_flushing": 0,
+        "innodb_max_dirty_pages_pct_lwm": 0,
+    }
+    before: list[tuple[NodePool, dict[str, float]]] = []
+
+    def change(connection: Connection) -> dict[str, float]:
+        if connection.is_mariadb:
+            return {}
+        values = dict(zip(quiet, connection.rows(sql.select_globals(tuple(quiet)))[0], strict=True))
+        connection.execute(sql.set_globals(quiet))
+        return values
+
+    try:
+        for server in servers:
+            before.append((server, server.run(change)))  # noqa: PERF401 - a server may fail
+        yield
+    finally:
+        for server, values in before:
+            if values:
+                server.run(partial(_execute, sql.set_globals(values)))
+
+
+def _pages_written(write: Callable[[Connection], None], connection: Connection) -> int:
+    """Write changed pages, and return how many were written."""
+    before = int(connection.rows(sql.SHOW_DIRTY_PAGES)[0][1])
+    write(connection)
+    return before - int(connection.rows(sql.SHOW_DIRTY_PAGES)[0][1])
+
+
 def _flush_singly(connection: Connection) -> None:
     with connection.whole():
         connection.execute(sql.EXPORT_FILLER)
@@ -262,9 +338,7 @@ def _flush_singly(connection: Connection) -> None:
 
 
 def _flush_by_lru(connection: Connection) -> None:
-    """Have the page cleaner write pages to make room in the buffer pool, although there is room."""
-    if connection.is_mariadb:
-        return  # its doublewrite buffer makes no difference
+    """Have MySQL's page cleaner write pages to make room in the buffer pool, although there is room."""
     with _globals(connection, {"innodb_lru_scan_depth": _DEEP_SCAN}):
         _until(connection, lambda: int(connection.rows(sql.SHOW_DIRTY_PAGES)[0][1]) < _FEW_PAGES, "writing LRU batches")
 

@@ -23,6 +23,17 @@ SELECT_FILES: Final = b"SELECT %b" % b", ".join(b"@@global.%b" % name for name i
 SELECT_DOUBLEWRITE_FOLDER: Final = b"SELECT @@global.innodb_doublewrite_dir"
 """MySQL only."""
 
+SHOW_ROCKSDB_FOLDERS: Final = (
+    b"SHOW GLOBAL VARIABLES WHERE Variable_name IN ('rocksdb_datadir', 'rocksdb_wal_dir', 'rocksdb_log_dir')"
+)
+"""MariaDB only; no row without MyRocks."""
+
+SELECT_OLDEST_SNAPSHOT: Final = (
+    b"SELECT COALESCE(MAX(VALUE),0), UNIX_TIMESTAMP() FROM information_schema.ROCKSDB_DBSTATS "
+    b"WHERE STAT_TYPE='DB_OLDEST_SNAPSHOT_TIME'"
+)
+"""When the oldest open snapshot of MyRocks was taken, or 0, and the time now, in seconds since 1970."""
+
 SELECT_HISTORY: Final = b"SELECT `COUNT` FROM information_schema.INNODB_METRICS WHERE NAME='trx_rseg_history_len'"
 """Number of transactions whose undo logs are not purged yet, on both engines."""
 

@@ -80,6 +80,10 @@ def select_table_engine(database: str, name: str) -> bytes:
     )
 
 
+COMPACT: Final = (b"SET GLOBAL rocksdb_force_flush_memtable_now=1", b"SET GLOBAL rocksdb_compact_cf='default'")
+"""Compacts all tables of MyRocks on a server, while they are used; OPTIMIZE TABLE would block readers and writers."""
+
+
 def select_engine_support(engine: str) -> bytes:
     """Select whether a server supports a storage engine: YES, NO, DISABLED or DEFAULT; no row if it is unknown."""
     return b"SELECT SUPPORT FROM information_schema.ENGINES WHERE ENGINE=%b" % text(engine)

@@ -15,7 +15,7 @@ from schemaless.cell import NewCell
 from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
 from schemaless.migrate import rebuild
-from schemaless.migrate.sql import COMPACT
+from schemaless.schema.sql import COMPACT
 from schemaless.survey.advice import advise
 from schemaless.survey.lsm_sizes import LsmSize, lsm_sizes
 from schemaless.survey.table_sizes import cell_table_sizes, obsolete_bytes
