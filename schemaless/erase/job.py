@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final, Unpack
 
 from schemaless.datastore import Datastore
-from schemaless.erase.copies import copy_tables, erase_copies, wait_for_replicas
+from schemaless.erase.copies import blank_left, copy_tables, erase_copies, left_tables, wait_for_replicas
 from schemaless.erase.dictionaries import DictionarySearch
 from schemaless.erasures.eraser import MAX_CELLS, Batch, ShardEraser
 from schemaless.erasures.ledger import Erasure
@@ -128,6 +128,7 @@ def _execute(
         if run.due():
             run.checkpoint()
     _erase_copies(store, run, eraser)
+    _erase_left(store, run, eraser)
     # The cluster may have changed during the job: the shard may have moved.
     cluster = internals.topology.cluster_of(state.shard).name
     behind = wait_for_replicas(internals, cluster, run.gate, replica_patience_s)
@@ -151,6 +152,15 @@ def _erase_copies(store: Datastore, run: ShardRun, eraser: ShardEraser) -> None:
         erased += erase_copies(internals, run.state.shard, eraser.erasure, ids, tables)
         after = events[-1][0]
     run.state.counters["copies"] = run.state.counters.get("copies", 0) + erased
+
+
+def _erase_left(store: Datastore, run: ShardRun, eraser: ShardEraser) -> None:
+    internals, after = internals_of(store), 0
+    tables = left_tables(store, run.state.shard)
+    while tables and (events := eraser.erased_ids(after, _COPIES_AT_ONCE)):
+        run.gate()
+        blank_left(internals, run.state.shard, [added_id for _, added_id in events], tables)
+        after = events[-1][0]
 
 
 def _weigh(store: Datastore, shards: Sequence[int]) -> Mapping[int, int]:

@@ -14,7 +14,7 @@ from typing import Final
 
 from schemaless.datastore import Datastore
 from schemaless.erase.archives import erase_from_archives
-from schemaless.erase.copies import copy_tables, live_copies
+from schemaless.erase.copies import copy_tables, left_tables, live_copies, not_blank
 from schemaless.erase.job import bounds_of
 from schemaless.erase.places import archives, places
 from schemaless.erase.status import ErasureStatus, record_acknowledgements
@@ -84,7 +84,7 @@ def verify(
         )
     found = Verification(record_acknowledgements(store, number))
     for shard in entry.shards:
-        _verify_shard(internals, shard.shard, number, found)
+        _verify_shard(store, shard.shard, number, found)
         if entry.kind == "keys":
             live = older_cells(internals, entry, shard.shard)
             found.faults += Counter({f"cells of shard {shard.shard} older than the erasure": live})
@@ -110,7 +110,8 @@ def older_cells(internals: Internals, entry: Erasure, shard: int) -> int:
     return sum(int(internals.shards.rows(shard, statement)[0][0]) for statement in statements)
 
 
-def _verify_shard(internals: Internals, shard: int, number: int, found: Verification) -> None:
+def _verify_shard(store: Datastore, shard: int, number: int, found: Verification) -> None:
+    internals, left = internals_of(store), left_tables(store, shard)
     eraser = internals.erasures.eraser(shard, number)
     database = internals.shards.database(shard)
     cluster = internals.topology.cluster_of(shard)
@@ -122,6 +123,7 @@ def _verify_shard(internals: Internals, shard: int, number: int, found: Verifica
         live, parked = internals.shards.rows(shard, sql.count_left(database, ids))[0]
         found.faults += Counter({"cells on the primary": int(live), "parked cells": int(parked)})
         found.faults.update(live_copies(internals, shard, ids, copy_tables(internals, shard)))
+        found.faults.update(not_blank(internals, shard, ids, left))
         for node in cluster.replicas:
             statement = sql.count_live(database, ids)
             try:

@@ -15,6 +15,8 @@ from schemaless.codec.envelope import tombstone
 from schemaless.errors import BatchError, CellConflict, CellErased, InvalidCell, InvalidInput
 from schemaless.internals import internals_of
 
+pytestmark = pytest.mark.myrocks
+
 REASON = "gdpr-art-17"
 
 

@@ -77,6 +77,7 @@ def stored(store: Datastore) -> dict[Key, tuple[int, datetime, Any]]:
     }
 
 
+@pytest.mark.myrocks
 @pytest.mark.parametrize("seed", range(4))
 def test_a_run_erases_what_a_model_lets_expire_and_nothing_else(
     fresh_store: Datastore, erase_store: Datastore, seed: int
@@ -256,6 +257,7 @@ def test_a_run_that_was_killed_is_continued(fresh_store: Datastore, erase_store:
     assert outcome.state == "done"
 
 
+@pytest.mark.myrocks
 def test_runs_are_repeated_after_a_restore(
     fresh_store: Datastore, erase_store: Datastore, erase_url: str, accounts: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
