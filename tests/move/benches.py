@@ -8,7 +8,7 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
@@ -39,8 +39,11 @@ CUT = (
 )
 """Prefixes of the statements that a mover sends after its takeover; copying settled pages is not interrupted."""
 
-ALL_POINTS = os.environ.get("MOVE_POINTS") == "all"
-"""Whether to interrupt before every statement of a cut instead of a few."""
+PART = part if "/" in (part := os.environ.get("MOVE_POINTS", "")) else ""
+"""Part of the statements of a cut to interrupt before, such as 2/3."""
+
+ALL_POINTS = os.environ.get("MOVE_POINTS") == "all" or bool(PART)
+"""Whether to interrupt before every statement of a cut, or a part of them, instead of a few."""
 
 SEED = os.environ.get("MOVE_SEED", "")
 """Seed for the choice of statements."""
@@ -51,8 +54,8 @@ DIGEST = (
 )
 """Selects the number of cells up to an id, and a digest of them."""
 
-_statement_counts: dict[str, int] = {}
-"""Number of statements of a cut, by server flavour."""
+_statement_counts: dict[tuple[str, str, str], int] = {}
+"""Number of statements of a cut, by server flavour and storage engines of source and target."""
 
 
 class Killed(BaseException):
@@ -167,22 +170,41 @@ class Bench:
         self.job_store.complete(job.job_id)
         assert self.check(job) == "verified"
 
-    def statements(self, movers: Movers) -> range:
-        """Return the numbers of a cut's statements; the first call moves the shard to count them."""
+    def _engines(self) -> tuple[str, str]:
+        """Return the storage engines of the shard's cluster and of the other one."""
+        topology = internals_of(self.client).topology
+        return topology.cluster_of(SHARD).engine, topology.cluster(other(self.client)).engine
+
+    def statements(self, movers: Movers) -> dict[str, range]:
+        """Return the numbers of a cut's statements by the source's storage engine; the first call moves the shard."""
         internals = internals_of(self.client)
         flavour = "mariadb" if internals.catalog.run(lambda connection: connection.is_mariadb) else "mysql"
-        if flavour not in _statement_counts:
-            self.move(movers, count=True)
-            _statement_counts[flavour] = len(movers.sent)
-        return range(_statement_counts[flavour])
+        source, target = self._engines()
+        ways = [(flavour, source, target), (flavour, target, source)]
+        for way in dict.fromkeys(ways):
+            if way not in _statement_counts:
+                assert self._engines() == way[1:]
+                self.move(movers, count=True)
+                _statement_counts[way] = len(movers.sent)
+        return {way[1]: range(_statement_counts[way]) for way in ways}
 
-    def points(self, movers: Movers, seed: str, count: int) -> list[int]:
-        """Return the statements of a cut before which to interrupt the mover.
+    def points(self, movers: Movers, seed: str, count: int) -> Iterator[int]:
+        """Yield the statements of a cut before which to interrupt the mover.
 
-        A sample that depends on the test and on MOVE_SEED, or all of them with MOVE_POINTS=all, which takes an hour.
+        A sample that depends on the test and on MOVE_SEED, or all of them with MOVE_POINTS=all, which takes an hour;
+        MOVE_POINTS=2/3 takes every third one, from the second on. If the clusters have different storage engines, the
+        mover is interrupted on the way there and on the way back; the shard is moved beforehand where necessary.
         """
-        every = self.statements(movers)
-        return list(every) if ALL_POINTS else sorted(random.Random(seed + SEED).sample(every, count))
+        every = [(number, source) for source, numbers in self.statements(movers).items() for number in numbers]
+        if PART:
+            first, step = map(int, PART.split("/"))
+            chosen = sorted(every)[first - 1 :: step]
+        else:
+            chosen = sorted(every if ALL_POINTS else random.Random(seed + SEED).sample(every, count))
+        for number, source in chosen:
+            if self._engines()[0] != source:
+                self.move(movers)
+            yield number
 
     def until_it_answers(self) -> None:
         """Wait until every server accepts connections again."""

@@ -103,6 +103,7 @@ HOLDS = [("a transaction", "source"), ("the table", "source"), ("everything", "t
 MORE = [("everything", "source"), ("a backup", "source")]
 
 
+@pytest.mark.myrocks
 @pytest.mark.parametrize(("what", "who"), HOLDS + MORE if ALL_POINTS else HOLDS)
 def test_a_server_that_is_blocked_before_a_statement(bench, movers, flavour, what, who):
     """A transaction, LOCK TABLES, FLUSH TABLES WITH READ LOCK or a backup, beside a writer: nothing is lost."""

@@ -7,19 +7,22 @@ import logging
 import threading
 import uuid
 
+import pymysql
 import pytest
 
 import schemaless
 from schemaless.cell import NewCell
-from schemaless.errors import InvalidInput, ServerError, TopologyError
+from schemaless.errors import BatchError, InvalidInput, ServerError, ServerTimeout, TopologyError
 from schemaless.failover.clusters import add_cluster
 from schemaless.failover.states import node_states
 from schemaless.internals import internals_of
 from schemaless.local.servers import kill, start
 from schemaless.schema.engines import ROCKSDB, check_server
 from schemaless.testing.servers import private_servers
+from schemaless.wire.node import Node
 from schemaless.wire.sql.sessions import set_session
-from tests.promotion import sql
+from tests.movers import connected
+from tests.promotion import caught_up, sql
 
 pytestmark = [pytest.mark.mysql]
 
@@ -105,6 +108,59 @@ def test_unsafe_settings_are_refused_with_the_line_to_set(servers, new_name, set
     check_server(internals_pool(url), ROCKSDB.name)
 
 
+@only_myrocks
+def test_writes_under_the_default_lock_settings_fail_or_are_whole(servers, new_name, new_row):
+    """If a server gets the defaults back, 1 s without deadlock detection, puts time out with nothing written."""
+    url = schemaless.create(new_name, 1, [servers[0].url])
+    first, second = sorted((new_row(), new_row()))
+    insert = f"INSERT INTO `{new_name}_0000`.cell (row_key, column_name, ref_key, body) VALUES (%s, 'BASE', 1, '1')"
+    sql(servers[0], "SET GLOBAL rocksdb_lock_wait_timeout = 1", "SET GLOBAL rocksdb_deadlock_detect = OFF")
+    try:
+        with schemaless.connect(url) as store, connected(Node("", socket=str(servers[0].socket))) as other:
+            other.begin()
+            with other.cursor() as cursor:
+                cursor.execute(insert, (second.bytes,))
+                with pytest.raises(ServerTimeout, match="the lock was not granted in time; nothing was written"):
+                    store.put_cell(second, "BASE", 1, 1)
+                batch: list[object] = []
+                thread = threading.Thread(target=lambda: batch.append(outcome(store, [first, second])))
+                thread.start()
+                while thread.is_alive() and not sql(servers[0], WAITING):
+                    pass
+                deadlock = 0
+                try:
+                    cursor.execute(insert, (first.bytes,))
+                except pymysql.err.OperationalError as error:
+                    (deadlock, _) = error.args
+                thread.join()
+            stored = [cell.row_key for cell in store.iter_shard(0)]
+            other.rollback()
+            again = store.put_cells([NewCell(row, "BASE", 1, 1) for row in (first, second)])
+            cells = [(cell.row_key, cell.body) for cell in store.iter_shard(0)]
+    finally:
+        sql(servers[0], "SET GLOBAL rocksdb_lock_wait_timeout = 50", "SET GLOBAL rocksdb_deadlock_detect = ON")
+
+    assert (batch, stored) == (["ServerTimeout"], [])
+    assert deadlock in (0, 1205)
+    assert all(put.created for put in again)
+    assert sorted(cells) == [(first, 1), (second, 1)]
+
+
+WAITING = "SELECT 1 FROM information_schema.PROCESSLIST WHERE COMMAND = 'Query' AND STATE = 'Waiting for row lock'"
+
+
+def outcome(store: schemaless.Datastore, rows: list[uuid.UUID]) -> str:
+    """Put a cell in each row in one batch, and return the error's class, or an empty string."""
+    try:
+        store.put_cells([NewCell(row, "BASE", 1, 1) for row in rows])
+    except BatchError as error:
+        (cause,) = error.causes.values()
+        return type(cause).__name__
+    except ServerError as error:
+        return type(error).__name__
+    return ""
+
+
 def internals_pool(url: str):
     """Return the pool of the first cluster's primary."""
     with schemaless.connect(url) as store:
@@ -163,11 +219,17 @@ def test_ids_of_concurrent_batches_are_true(fresh_store, tail_store):
         assert ours == stored
 
 
+CELLS = "SELECT added_id, row_key, body, created_at FROM crashes_0000.cell ORDER BY added_id"
+
+
 @only_myrocks
 def test_acknowledged_cells_and_ids_survive_kill_9(flavour):
-    """After each crash under writers, every acknowledged cell is there, and new ids are above all of them."""
+    """After each crash under writers, every acknowledged cell is there, and new ids are above all of them.
+
+    The replica has the same cells, so no crash between prepare and commit left table and binary log different.
+    """
     acknowledged: dict[uuid.UUID, int] = {}
-    with private_servers(flavour, 1) as (server,):
+    with private_servers(flavour, 1, replicas=1) as (server,):
         url = schemaless.create("crashes", 1, [server.url])
         for turn in range(3):
             with schemaless.connect(url) as store:
@@ -197,6 +259,8 @@ def test_acknowledged_cells_and_ids_survive_kill_9(flavour):
             with schemaless.connect(url) as store:
                 found = {cell.row_key: cell.added_id for cell in store.iter_shard(0)}
                 put = store.put_cell(uuid.uuid5(uuid.NAMESPACE_OID, f"after {turn}"), "BASE", 1, 0)
+            with caught_up(server):
+                assert sql(server.replicas[0], CELLS) == sql(server, CELLS)
             assert acknowledged.items() <= found.items()
             assert put.added_id > max(found.values())
             acknowledged[put.key.row_key] = put.added_id
