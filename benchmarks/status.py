@@ -93,8 +93,8 @@ def shares(pids: Sequence[int], seconds: float, during: Callable[[], object]) ->
     return [(after - start) / took_s for start, after in zip(before, cpu_s(pids), strict=True)]
 
 
-def load(url: str, servers: Sequence[LocalServer], shards: int, seconds: float) -> None:
-    """Measure the servers' CPU time without and with the page, which a browser has open."""
+def fill(url: str, shards: int) -> None:
+    """Write cells into every shard, and add a trigger that is behind and an unfinished job."""
     with schemaless.connect(url) as store:
         cells = [schemaless.NewCell(uuid.uuid4(), "BASE", 1, {"n": number}) for number in range(4 * shards)]
         for start in range(0, len(cells), 2_000):
@@ -102,6 +102,10 @@ def load(url: str, servers: Sequence[LocalServer], shards: int, seconds: float) 
         prepare(store, nothing)
         clusters = [cluster.name for cluster in internals_of(store).topology.clusters]
         JobStore(store).create("migrate", {}, dict.fromkeys(range(shards), 1_000_000), clusters, {})
+
+
+def load(url: str, servers: Sequence[LocalServer], shards: int, seconds: float) -> None:
+    """Measure the servers' CPU time without and with the page, which a browser has open."""
     pids = [server.pid for server in servers if server.pid is not None]
     time.sleep(10)
     idle = shares(pids, seconds, lambda: None)
@@ -109,21 +113,29 @@ def load(url: str, servers: Sequence[LocalServer], shards: int, seconds: float) 
     with serving(url) as (page, process):
         while any(part["read_at"] is None for part in status_at(page)["parts"]):
             time.sleep(0.1)
-        spent = ", ".join(f"{after - start:.2f} s" for start, after in zip(before, cpu_s(pids), strict=True))
-        print(f"the first reading took {time.monotonic() - began_s:.1f} s, of the servers' CPU {spent}")
+        took_s = time.monotonic() - began_s
+        spent_s = [after - start for start, after in zip(before, cpu_s(pids), strict=True)]
+        spent = ", ".join(f"{each:.2f} s" for each in spent_s)
+        print(f"the first reading of all shards took {took_s:.1f} s, of the servers' CPU {spent}", flush=True)
         with_page = shares([*pids, process], seconds, lambda: fetched(page))
         found = status_at(page)
         sizes = len(fetched(page)), len(fetched(f"{page}status.json"))
     (trigger,) = found["followers"]
     rests = {part["name"]: part["every_s"] for part in found["parts"]}
     print(
-        f"{shards:,} shards, {len(cells):,} cells, a trigger that is {trigger['ids_behind']:,} ids behind, a job of "
+        f"{shards:,} shards, {4 * shards:,} cells, a trigger that is {trigger['ids_behind']:,} ids behind, a job of "
         f"{found['jobs'][0]['shards']:,} shards; page {sizes[0]:,} bytes, JSON {sizes[1]:,} bytes; rests {rests}"
     )
     for number, (without, share) in enumerate(zip(idle, with_page, strict=False), start=1):
         print(
             f"    server {number}: {without:.2%} of a core without the page, {share:.2%} with, {share - without:+.2%}"
         )
+    # Other parts are read during the first reading too, so this counts them twice.
+    swept = [each / (took_s + rests["shards"]) for each in spent_s]
+    more = [max(0.0, share - without) for without, share in zip(idle, with_page, strict=False)]
+    shards_text = " and ".join(f"{each:.2%}" for each in swept)
+    print(f"    all shards, every {took_s + rests['shards']:,.0f} s: {shards_text} of a core")
+    print(f"    the page altogether: {sum(swept) + sum(more):.2%} of a core on both servers")
     print(f"    the status process: {with_page[-1]:.1%} of a core; load {os.getloadavg()[0]:.1f}")
 
 
@@ -214,6 +226,7 @@ def main() -> int:
                     began_s = time.monotonic()
                     url = schemaless.create("trips", shards, [server.url for server in servers])
                     print(f"{servers[0].flavour} {servers[0].version}; created in {time.monotonic() - began_s:.0f} s")
+                    fill(url, shards)
                     load(url, servers, shards, options.seconds)
                 else:
                     faults(place, options.flavour, rounds)

@@ -40,6 +40,9 @@ _STOP_CHECK_S: Final = 0.25
 _REPORTED_WAITS: Final = 20
 """Maximum number of waiting shards in a worker's status."""
 
+_REPORTED_UNHEALTHY: Final = 64
+"""Maximum number of shards in a worker's status that have stopped, are quarantined, or have parked cells."""
+
 
 class Worker:
     """Handles the cells of its share of some followers' shards until it is stopped.
@@ -220,4 +223,6 @@ class Worker:
         reported |= self.inflight.report(self.timing.busy_s, timeouts_s)
         waiting = [lease for lease in list(self.leases.held.values()) if lease.reason and not lease.is_due]
         reported["waits"] = [[*lease.pair, lease.reason] for lease in waiting[:_REPORTED_WAITS]]
+        unhealthy = [lease for lease in list(self.leases.held.values()) if lease.state != RUNNING or lease.parked]
+        reported["unhealthy"] = [list(lease.pair) for lease in unhealthy[:_REPORTED_UNHEALTHY]]
         return reported

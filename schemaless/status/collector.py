@@ -12,9 +12,10 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 from schemaless.datastore import Datastore
 from schemaless.errors import SchemalessError
+from schemaless.internals import internals_of
 from schemaless.status.capacity import CapacityReader
 from schemaless.status.findings import findings_of
-from schemaless.status.followers import FollowerReader
+from schemaless.status.followers import FollowerReader, ShardReader, follower_views
 from schemaless.status.jobs import JobReader
 from schemaless.status.model import PartView, Status
 from schemaless.status.servers import ServerReader
@@ -25,10 +26,12 @@ _SERVERS_S: Final = 2.0
 _JOBS_S: Final = 2.0
 _FOLLOWERS_S: Final = 3.0
 _CAPACITY_S: Final = 60.0
-_REST: Final = 100.0
+_REST: Final = 200.0
 """Rest after reading all shards, as a multiple of the time it took."""
-_MOST_REST_S: Final = 900.0
+_MOST_REST_S: Final = 1800.0
 """Longest such rest, in seconds. With 4,096 shards and MySQL's default table cache, this is below 1 % of a core."""
+_SOON: Final = 10.0
+"""Least rest before another reading of all shards that was asked for, as a multiple of the time that the last took."""
 _STOP_WAIT_S: Final = 5.0
 
 
@@ -51,6 +54,8 @@ class Part(Generic[T]):
         self._took_s = 0.0
         self._read_at: datetime | None = None
         self._problem: str | None = None
+        self._woken = threading.Event()
+        self._ended = threading.Event()
 
     @property
     def rest_s(self) -> float:
@@ -70,6 +75,22 @@ class Part(Generic[T]):
         self._took_s = time.monotonic() - began_s
         self._read_at = datetime.now(UTC)
 
+    def wait(self) -> None:
+        """Wait until the next reading is due, or ``wake`` was called; after a long reading, not at once."""
+        soonest_s = max(self._every_s, min(self.rest_s, _SOON * self._took_s))
+        if not self._ended.wait(soonest_s):
+            self._woken.wait(self.rest_s - soonest_s)
+            self._woken.clear()
+
+    def wake(self) -> None:
+        """Have the part read soon."""
+        self._woken.set()
+
+    def end(self) -> None:
+        """End all waits, for good."""
+        self._ended.set()
+        self._woken.set()
+
     def view(self) -> PartView:
         """Return when and how the part was read."""
         return PartView(self.name, self._read_at, round(self.rest_s, 1), self._problem)
@@ -87,7 +108,10 @@ class Collector:
         self._server_reader = ServerReader(store)
         self._servers = Part("servers", _SERVERS_S, self._server_reader)
         self._jobs = Part("jobs", _JOBS_S, JobReader(store))
-        self._followers = Part("followers", _FOLLOWERS_S, FollowerReader(store), rest=_REST)
+        follower_reader = FollowerReader(store, lambda: self._shards.value, lambda: self._shards.wake())
+        self._followers = Part("followers", _FOLLOWERS_S, follower_reader)
+        shard_reader = ShardReader(internals_of(store).shards, follower_reader.names)
+        self._shards = Part("shards", _FOLLOWERS_S, shard_reader, rest=_REST)
         self._capacity = Part("capacity", _CAPACITY_S, CapacityReader(store))
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -95,7 +119,7 @@ class Collector:
     @property
     def parts(self) -> Sequence[Part[Any]]:
         """All parts."""
-        return self._servers, self._jobs, self._followers, self._capacity
+        return self._servers, self._jobs, self._followers, self._shards, self._capacity
 
     def __enter__(self) -> Self:
         for part in self.parts:
@@ -108,6 +132,8 @@ class Collector:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopped.set()
+        for part in self.parts:
+            part.end()
         for thread in self._threads:
             thread.join(_STOP_WAIT_S)
         self.close()
@@ -130,7 +156,8 @@ class Collector:
     def status(self) -> Status:
         """Return what was read last; no server is contacted."""
         now = datetime.now(UTC)
-        clusters, jobs, followers = self._servers.value, self._jobs.value, self._followers.value
+        clusters, jobs = self._servers.value, self._jobs.value
+        followers = follower_views(self._followers.value, self._shards.value, self._store.shard_count)
         views = tuple(part.view() for part in self.parts)
         return Status(
             datastore=self._store.name,
@@ -145,7 +172,6 @@ class Collector:
         )
 
     def _keep_reading(self, part: Part[Any]) -> None:
-        while True:
+        while not self._stopped.is_set():
             part.refresh()
-            if self._stopped.wait(part.rest_s):
-                return
+            part.wait()

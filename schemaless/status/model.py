@@ -197,7 +197,7 @@ class PartView:
     """When a part of the status was read.
 
     Attributes:
-        name: servers, jobs, followers or capacity.
+        name: servers, jobs, followers, shards (of followers) or capacity.
         read_at: time of the last reading; None before the first.
         every_s: rest before the next reading.
         problem: why the last reading failed, or None.

@@ -156,9 +156,10 @@ def _sections(status: Status) -> dict[str, str]:
         running = _running(status.jobs or ()) if name == "jobs" else ""
         sections[name] = frame.section(table.title, running + _table(table), long=True)
     for part in status.parts:
-        if not sections[part.name]:
+        name = "followers" if part.name == "shards" else part.name
+        if not sections[name] and (part.read_at is None or part.problem is not None):
             text = "Being read." if part.read_at is None else f"Cannot be read: {part.problem}"
-            sections[part.name] = frame.section(part.name.capitalize(), f"<p>{escape(text)}</p>")
+            sections[name] = frame.section(name.capitalize(), f"<p>{escape(text)}</p>")
     return sections
 
 

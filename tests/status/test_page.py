@@ -107,7 +107,7 @@ def test_page_shows_faults_as_they_happen(browser, start, eventually):
         for number, server in enumerate(servers, start=1):
             nodes.add_replica(url, f"cluster-{number}", server.replicas[0].url, timeout_s=30)
         with schemaless.connect(url) as store:
-            bodies = [json.dumps({"noise": draw.randbytes(3_000).hex()}).encode() for _ in range(400)]
+            bodies = [json.dumps({"noise": draw.randbytes(3_000).hex()}).encode() for _ in range(900)]
             store.put_stored_cells([NewStoredCell(draw.randbytes(16), "BASE", 1, body) for body in bodies])
         # A minute for 1.2 MB: on a busy machine the page needs half of that to show the faults before the last one.
         slow = ("--execute", "--max-mb-per-s", "0.02")

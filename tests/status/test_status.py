@@ -14,7 +14,11 @@ import schemaless
 from schemaless.admin.indexes import indexes_of
 from schemaless.cell import NewStoredCell
 from schemaless.errors import InvalidInput
+from schemaless.followers.settings import Settings
+from schemaless.followers.sql import delete_worker, renew_worker, stop
 from schemaless.indexes.definition import define
+from schemaless.internals import internals_of
+from schemaless.status.followers import FollowerReader, ShardReader, follower_views
 from schemaless.status.serve import address
 from tests.accounts import Accounts
 
@@ -56,7 +60,7 @@ def test_status_shows_every_part_and_no_document(invoke, measured_url, row, acco
     assert [(each["where"], each["command"]) for each in found.json["findings"] if each["severity"] == "fault"] == [
         ("index by_n", "schemaless index run")
     ]
-    assert [part["problem"] for part in found.json["parts"]] == [None] * 4
+    assert [part["problem"] for part in found.json["parts"]] == [None] * 5
     assert "schemaless index run" in shown.out
     for heading in ("Servers", "Jobs", "Triggers and indexes", "Space"):
         assert heading in shown.out
@@ -140,3 +144,39 @@ def test_a_remote_address_always_has_a_token():
     assert address("[::1]:1", remote=True, token=TOKEN).token is None
     assert address("localhost:1", remote=False, token=None).token is None
     assert address("[::]:1", remote=True, token=TOKEN).token == TOKEN
+
+
+@pytest.mark.mysql
+def test_a_stopped_shard_shows_before_all_shards_are_read_again(follow_store):
+    """Its worker reports it in the catalog; of a trigger that was added since, nothing is said until all are read."""
+    internals = internals_of(follow_store)
+    access, shards = internals.follower_access, internals.shards
+    asked = []
+    reader = FollowerReader(follow_store, lambda: last, lambda: asked.append(1))
+    read_all = ShardReader(shards, reader.names)
+    Settings(access).create("trigger:bill", {}, lambda shard: 0)
+    last = read_all()
+
+    def shown():
+        return follower_views(reader(), last, follow_store.shard_count)
+
+    (before,) = shown()
+    pair = ("trigger:bill", 2)
+    row = last.rows[pair]
+    shards.execute(2, stop(shards.database(2), pair[0], row.epoch, 0, "no such fare"))
+    (unreported,) = shown()
+    report = json.dumps({"waits": [], "unhealthy": [list(pair)]})
+    access.catalog().run(lambda wire: wire.execute(renew_worker(access.name, "one", '["trigger:bill"]', report, 60)))
+    (reported,) = shown()
+    assert asked == []
+    Settings(access).create("trigger:later", {}, lambda shard: 0)
+    assert [view.name for view in shown()] == ["bill"]
+    assert asked == [1]
+    access.catalog().run(lambda wire: wire.execute(delete_worker(access.name, "one")))
+    last = read_all()
+    reader()
+
+    assert (before.shards, unreported.shards) == ({"running": 4}, {"running": 4})
+    assert (reported.shards, reported.workers) == ({"running": 3, "stopped": 1}, 1)
+    assert asked == [1, 1], "it has lost its worker"
+    assert [view.shards for view in shown()] == [{"running": 3, "stopped": 1}, {"running": 4}]

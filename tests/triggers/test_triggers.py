@@ -298,6 +298,7 @@ def test_the_limit_of_parked_cells_stops_the_shard_before_the_cell(put, works, t
     stopped = status.shards[SHARD]
 
     assert status.stands
+    assert worker._report()["unhealthy"] == [["trigger:fail", SHARD]]
     assert (stopped.state, stopped.row.location, stopped.row.parked) == ("stopped", bad[1].added_id, 2)
     assert stopped.row.message.startswith("ValueError: bad 2")
     assert seen == [1]
