@@ -22,7 +22,7 @@ help:
 	@echo 'make bench   what the figures in README.md come from (ARGS=... goes to each script)'
 	@echo 'make bench-migrate  only those of the migration'
 	@echo 'make dist    all packages in dist/: sdist, wheel, and wheels of the native part'
-	@echo 'make check-dist  install them in empty environments, each extra alone, and run the demo'
+	@echo 'make check-dist  install them in empty environments, each extra alone, on each Python; run the demo'
 	@echo 'make docs    the documentation as a site, in build/site'
 	@echo 'make reference  write docs/reference: the API from docstrings, the commands from their help'
 	@echo 'make install only the virtual environment, .venv (PYTHON=... chooses the Python)'

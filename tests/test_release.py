@@ -43,6 +43,7 @@ def test_two_builds_are_the_same_bytes(tmp_path):
     (wheel,) = tmp_path.glob("0/*.whl")
     check_record(wheel)
     check_bill_of_materials(wheel)
+    check_description(sdist, wheel)
 
 
 def check_record(wheel: Path) -> None:
@@ -56,6 +57,21 @@ def check_record(wheel: Path) -> None:
             for name in archive.namelist()
         }
     assert listed == {**hashes, record: ""}
+
+
+def check_description(sdist: Path, wheel: Path) -> None:
+    """A package index shows the README without the files that it links to, so no link is relative."""
+    with tarfile.open(sdist) as archive:
+        (name,) = (name for name in archive.getnames() if name.endswith("/PKG-INFO") and name.count("/") == 1)
+        file = archive.extractfile(name)
+        assert file is not None
+        descriptions = [file.read().decode()]
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        descriptions.append(archive.read(name).decode())
+    for description in descriptions:
+        assert "An append-only store for JSON documents" in description
+        assert re.findall(r"\]\((?!https?://)[^)]*\)", description) == []
 
 
 def check_bill_of_materials(wheel: Path) -> None:

@@ -171,6 +171,19 @@ def unpacked(sdist: Path, folder: Path) -> Path:
     return inside
 
 
+def described(metadata: bytes) -> bytes:
+    """Return METADATA or PKG-INFO whose description has no relative links, which lead nowhere on a package index.
+
+    They become absolute with the project URL "Source" in setup.cfg, and plain text without one.
+    """
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    urls = dict(line.split(" = ") for line in setup["metadata"].get("project_urls", "").strip().splitlines())
+    source = urls.get("Source")
+    target = rf"[\1]({source}/blob/v{setup['metadata']['version']}/\2)" if source else r"\1"
+    return re.sub(r"\[([^\]]+)\]\((?!https?:|#)([^)]+)\)", target, metadata.decode()).encode()
+
+
 def normal(sdist: bytes, epoch: int) -> bytes:
     """Return an sdist with its files in order, nobody's, and of one time: setuptools writes the time of the build."""
     result = io.BytesIO()
@@ -184,7 +197,11 @@ def normal(sdist: bytes, epoch: int) -> bytes:
             member.uname = member.gname = ""
             member.mtime = epoch
             member.pax_headers = {}
-            after.addfile(member, before.extractfile(member) if member.isfile() else None)
+            file = before.extractfile(member) if member.isfile() else None
+            if file is not None and member.name.endswith("/PKG-INFO"):
+                content = described(file.read())
+                member.size, file = len(content), io.BytesIO(content)
+            after.addfile(member, file)
     return result.getvalue()
 
 
@@ -218,7 +235,7 @@ def with_bill(wheel: bytes, epoch: int) -> bytes:
         ],
         "dependencies": [{"ref": own, "dependsOn": [f"pkg:pypi/{each.lower()}" for each in required]}],
     }
-    return changed(wheel, epoch, {f"sboms/{name}.cdx.json": lambda _: dated(bill, epoch)})
+    return changed(wheel, epoch, {"METADATA": described, f"sboms/{name}.cdx.json": lambda _: dated(bill, epoch)})
 
 
 def with_licences(wheel: bytes, epoch: int) -> bytes:
