@@ -92,8 +92,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in set(elsewhere)]
     # What either side may run comes last, so that the one that has nothing else takes it over.
     items.sort(key=lambda item: (item.get_closest_marker("long") is None, is_for_either_side(item.path)))
-    socket = pytest.mark.skip(reason=f"{PRIVATE_ONLY}: it comes in through the socket of one")
-    second = pytest.mark.skip(reason="SERVER names one server, and this test spreads a datastore over two")
+    socket = pytest.mark.skip(reason=f"{PRIVATE_ONLY} (comes in through the socket of one)")
+    second = pytest.mark.skip(
+        reason="SERVER names one server, and this test spreads a datastore over two: name a second, or SERVER=mysql"
+    )
     for item in items if _ON_FOREIGN else ():
         if item.name.startswith(_THROUGH_THE_SOCKET):
             item.add_marker(socket)

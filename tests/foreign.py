@@ -53,7 +53,7 @@ class Urls(list[str]):
 
     def __getitem__(self, position):
         if isinstance(position, int) and position >= len(self):
-            pytest.skip(f"SERVER names {len(self)} server, and this test needs two")
+            pytest.skip(f"SERVER names {len(self)} server, and this test needs two: name another, or SERVER=mysql")
         return super().__getitem__(position)
 
 

@@ -48,7 +48,9 @@ def test_examples_are_short_typed_and_listed():
 @pytest.mark.mysql
 def test_a_trip_service_writes_reads_and_imports(fresh_url, monkeypatch):
     """Through HTTP: twice the same is once, another document for the same version is refused, history stays."""
-    testclient = pytest.importorskip("fastapi.testclient")
+    testclient = pytest.importorskip(
+        "fastapi.testclient", reason="no fastapi: 'make install' installs the extra [test]"
+    )
     monkeypatch.setenv("SCHEMALESS_URL", fresh_url)
     monkeypatch.syspath_prepend(str(EXAMPLES))
     import trip_service
@@ -113,7 +115,7 @@ def test_a_projection_counts_each_cell_once(fresh_url, fresh_store, tmp_path):
 @pytest.mark.mysql
 def test_a_nightly_job_fails_where_a_disk_is_full_too_soon(accounts, fresh_store, new_row, tmp_path):
     """It keeps the measurement, writes the page, and its exit status is the answer."""
-    pytest.importorskip("statsmodels")
+    pytest.importorskip("statsmodels", reason="no statsmodels: 'make install' installs the extra [report]")
     start = datetime.now(UTC) - timedelta(days=20)
     fresh_store.put_cells(
         [NewCell(new_row(), "TRIP", 1, {"n": n, "said": "x" * 200}, start + timedelta(hours=n)) for n in range(480)],

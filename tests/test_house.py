@@ -282,7 +282,7 @@ def installed(wheel, tmp_path_factory) -> Path:
     pip += ["--no-compile", "--constraint", ROOT / "constraints.txt"]
     done = run(*pip, f"{wheel}[cli]", PIP_USER="0")
     if done.returncode and re.search("NewConnectionError|NameResolution|ConnectTimeout|ProxyError", done.stderr):
-        pytest.skip(f"pip reached no package index: {done.stderr.strip().splitlines()[-1]}")
+        pytest.skip(f"pip reached no package index, which this installs from: {done.stderr.strip().splitlines()[-1]}")
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "bin"
 

@@ -70,7 +70,7 @@ def test_read_text_of_common_writers_takes_the_quick_way(dumps: dict[str, Any]) 
     """Spaces, escapes and quotes in strings do not send sound text the slow way."""
     fast = Engine(fast=True)
     if fast.json.gate is None or read_quickly(b"1", 512, fast) is None:
-        pytest.skip("the [fast] extra is not whole here: orjson, ormsgpack or msgspec cannot be imported")
+        pytest.skip("orjson, ormsgpack or msgspec of the extra [fast] cannot be imported; 'make install' installs them")
     text = json.dumps({"a : b": 'say "hi": now', "é": [1.5, {"b": None}], "\u2028": "\x00\x1f"}, **dumps).encode()
 
     assert read_quickly(text, 512, fast) is not None

@@ -26,7 +26,9 @@ from tests.skips import NATIVE_NOT_BUILT
 
 pytestmark = [
     pytest.mark.once,
-    pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD, RLIMIT_AS and /proc are Linux's"),
+    pytest.mark.skipif(
+        sys.platform != "linux", reason=f"LD_PRELOAD, RLIMIT_AS and /proc are Linux's, and this is {sys.platform}"
+    ),
 ]
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +59,7 @@ def run(program: str, *arguments: str, **environment: str) -> subprocess.Complet
 def failing_malloc(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]) or shutil.which("cc")
     if compiler is None:
-        pytest.skip("no C compiler: the allocator that fails on request cannot be built")
+        pytest.skip("no cc on the PATH to build the allocator that fails on request: install gcc")
     library = tmp_path_factory.mktemp("allocator") / "failing_malloc.so"
     source = Path(__file__).with_name("failing_malloc.c")
     subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", library, source], check=True)

@@ -30,7 +30,7 @@ NODE = shutil.which("node")
 pytestmark = [
     pytest.mark.once,
     pytest.mark.skipif(
-        NODE is None, reason="docs/packed-reader/reader.mjs runs in Node.js, and there is no node on the PATH"
+        NODE is None, reason="docs/packed-reader/reader.mjs runs in Node.js, and no node is on the PATH: install nodejs"
     ),
 ]
 

@@ -42,7 +42,7 @@ TIMEOUT_S = 0.3
 def first(flavour: str, request: pytest.FixtureRequest) -> LocalServer:
     """The first primary."""
     if flavour == "mariadb":
-        pytest.skip("adoption is not supported on MariaDB, see test_mariadb_is_refused")
+        pytest.skip("adoption is not supported on MariaDB, see test_mariadb_is_refused; runs with SERVER=mysql")
     server: LocalServer = request.getfixturevalue("replicated")
     return server
 
@@ -446,7 +446,7 @@ def test_a_server_is_not_adopted_while_a_replica_has_more_transactions(
 def test_mariadb_is_refused(flavour, admin_url, admin_urls):
     """Adoption was not tested there, so it is refused, and the error names the command that needs no claim."""
     if flavour != "mariadb":
-        pytest.skip("adoption is supported on MySQL")
+        pytest.skip("adoption is supported on MySQL; the refusal runs with SERVER=mariadb")
     with pytest.raises(TopologyError, match=r"adoption is not supported.*set-primary.*Nothing was written"):
         failover.adopt(admin_url, "cluster-1", admin_urls[0])
 

@@ -73,7 +73,9 @@ def test_processes_give_what_one_thread_gives(fresh_store, legacy, migrate_store
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_dask_gives_what_one_thread_gives(fresh_store, legacy, migrate_store):
     """Migrate and check on a local Dask cluster of two workers, beside another cluster."""
-    pytest.importorskip("distributed", reason="the extra [dask] is not installed: no distributed")
+    pytest.importorskip(
+        "distributed", reason="the extra [dask] is not installed: no distributed; 'make install' installs it"
+    )
     with socket.socket() as others:
         with contextlib.suppress(OSError):  # there is another
             others.bind(("127.0.0.1", 8787))
@@ -279,7 +281,9 @@ def test_workers_that_cannot_be_are_refused(fresh_store, migrate_store):
     """No worker, or a scheduler that does not answer."""
     with pytest.raises(InvalidInput, match="workers must be from 1 to 1,024, got 0"):
         migrate.run(migrate_store, count=0)
-    pytest.importorskip("distributed", reason="the extra [dask] is not installed: no distributed")
+    pytest.importorskip(
+        "distributed", reason="the extra [dask] is not installed: no distributed; 'make install' installs it"
+    )
     with (
         pytest.raises(InvalidInput, match="no Dask scheduler answers at"),
         workers(1, "tcp://127.0.0.1:1", dask_s=0.5),
@@ -297,7 +301,8 @@ def test_opening_opens_the_same_store(fresh_store):
 
 @pytest.mark.skipif(
     sys.platform != "linux",
-    reason="a thread has a priority of its own on Linux only (setpriority(2): 'C library/kernel differences')",
+    reason=f"a thread has a priority of its own on Linux only (setpriority(2), C library/kernel differences); this is "
+    f"{sys.platform}",
 )
 def test_work_steps_aside_for_servers_and_clients(migrate_store):
     """A worker's thread has a low priority; that of the caller is unchanged."""

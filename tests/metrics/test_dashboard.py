@@ -80,7 +80,9 @@ def test_panels_have_places_of_their_own():
     assert {x for x, _ in places} == set(range(24))
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="SCHEMALESS_PROMTOOL is not set, and no promtool is on the PATH")
+@pytest.mark.skipif(
+    PROMTOOL is None, reason="SCHEMALESS_PROMTOOL is not set, and no promtool is on the PATH: install prometheus"
+)
 def test_prometheus_parses_every_query(tmp_path):
     """The alerts as rules, and the dashboard's queries as rules that record them."""
     rules = "".join(
