@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Unpack
@@ -118,46 +118,62 @@ def ledger_lines(store: Datastore) -> Iterator[bytes]:
 def load_ledger(store: Datastore, lines: Iterable[bytes]) -> int:
     """Add the erasures that the catalog lacks, under their numbers, and the holds; return the number of erasures.
 
+    After an interruption, the same call adds what is missing.
+
     Raises:
-        InvalidInput: a line is not one of ``ledger_lines``; the lines before it were added.
+        InvalidInput: a line is not one of ``ledger_lines``; the lines before it were added. Or the catalog has other
+            erasures under some of the numbers; everything else was added.
     """
     ledger = internals_of(store).erasures.ledger
-    existing = {entry.number for entry in ledger.entries()}
-    added, holds = 0, list[Hold]()
-    for position, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            fields: dict[str, Any] = json.loads(line)
-            if "hold" in fields:
-                holds.append(_hold_of(fields["hold"]))
+    existing = {entry.number: entry.intended_at for entry in ledger.entries()}
+    added, taken, holds = 0, list[int](), list[Hold]()
+    try:
+        for position, line in enumerate(lines, 1):
+            if not line.strip():
                 continue
-            keys = ((uuid.UUID(row), str(column), int(ref)) for row, column, ref in fields["keys"])
-            targets = [Target(row.bytes, column, ref) for row, column, ref in keys]
-            shards = [
-                ErasedShard(int(shard), int(cells), int(size), 0, at and datetime.fromisoformat(at))
-                for shard, cells, size, at in fields["shards"]
-            ]
-            intended_at, executed_at = (
-                fields[name] and datetime.fromisoformat(fields[name]) for name in ("intended_at", "executed_at")
-            )
-            number = int(fields["erasure"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InvalidInput(f"line {position} is not one of 'schemaless erase ledger': {error}") from error
-        if number not in existing:
-            ledger.intend(
-                fields["reason"],
-                targets,
-                kind=fields["kind"],
-                scope=fields["scope"],
-                shards=[each.shard for each in shards],
-                requested_by=fields["requested_by"],
-                number=number,
-            )
-            ledger.record_history(number, intended_at, executed_at, shards)
-            added += 1
-    ledger.holds.restore(holds)
+            try:
+                fields: dict[str, Any] = json.loads(line)
+                if "hold" in fields:
+                    holds.append(_hold_of(fields["hold"]))
+                    continue
+                entry, targets = _erasure_of(fields)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise InvalidInput(f"line {position} is not one of 'schemaless erase ledger': {error}") from error
+            if entry.number not in existing:
+                added += ledger.restore(entry, targets)
+            elif entry.intended_at != existing[entry.number]:
+                taken.append(entry.number)
+    finally:
+        ledger.holds.restore(holds)
+    if taken:
+        raise InvalidInput(
+            f"{store.name!r} has other erasures under the numbers {', '.join(map(str, taken))}, recorded after its "
+            "catalog was restored; all others were added. Erase the keys of these lines with 'schemaless erase run'"
+        )
     return added
+
+
+def _erasure_of(fields: Mapping[str, Any]) -> tuple[Erasure, list[Target]]:
+    keys = ((uuid.UUID(row), str(column), int(ref)) for row, column, ref in fields["keys"])
+    shards = [
+        ErasedShard(int(shard), int(cells), int(size), 0, at and datetime.fromisoformat(at))
+        for shard, cells, size, at in fields["shards"]
+    ]
+    executed_at = fields["executed_at"] and datetime.fromisoformat(fields["executed_at"])
+    entry = Erasure(
+        int(fields["erasure"]),
+        fields["kind"],
+        dict(fields["scope"]),
+        str(fields["reason"]),
+        str(fields["requested_by"]),
+        datetime.fromisoformat(fields["intended_at"]),
+        executed_at,
+        None,
+        None,
+        {},
+        shards,
+    )
+    return entry, [Target(row.bytes, column, ref) for row, column, ref in keys]
 
 
 def _hold_of(fields: dict[str, Any]) -> Hold:

@@ -174,7 +174,6 @@ class Ledger:
         scope: Mapping[str, Any] | None = None,
         shards: Iterable[int] = (),
         requested_by: str | None = None,
-        number: int | None = None,
     ) -> int:
         """Record an erasure before it is executed.
 
@@ -185,7 +184,6 @@ class Ledger:
             scope: description of what is asked for, as JSON values; no documents.
             shards: shards of a ``range``; those of ``keys`` follow from the targets.
             requested_by: who asked for it; the current user and machine by default.
-            number: number of the erasure, if it was recorded in another catalog before; an existing entry is kept.
 
         Returns:
             The number of the erasure.
@@ -195,7 +193,7 @@ class Ledger:
             RowHeld: a row is under a legal hold; nothing was recorded.
         """
         check_reason(reason)
-        keys = sorted({(shard_for(each.row_key, self._shard_count), *each) for each in targets})
+        keys = self._by_shard(targets)
         concerned = sorted({*shards, *(shard for shard, *_ in keys)})
         if not concerned:
             raise InvalidInput("an erasure needs at least one row to erase")
@@ -205,40 +203,63 @@ class Ledger:
 
         def operation(connection: Connection) -> int:
             # The entry exists already if this operation is repeated after its reply was lost.
-            existing = connection.rows(sql.select_by_token(self._name, token))
-            if not existing and number is not None:
-                existing = connection.rows(sql.select_erasures(self._name, number))
-            if existing:
+            if existing := connection.rows(sql.select_by_token(self._name, token)):
                 return int(existing[0][0])
             with self.holds.lock(connection), connection.transaction():
-                if number is None:  # one that was recorded before was lawful then
-                    self.holds.refuse(connection, rows)
-                statement = sql.insert_erasure(self._name, kind, json.dumps(scope or {}), reason, author, token, number)
-                entry = connection.execute(statement).last_id if number is None else number
-                if number is not None:
-                    connection.execute(statement)
-                for start in range(0, len(keys), _KEYS_PER_STATEMENT):
-                    connection.execute(sql.insert_keys(self._name, entry, keys[start : start + _KEYS_PER_STATEMENT]))
-                for start in range(0, len(concerned), _KEYS_PER_STATEMENT):
-                    part = concerned[start : start + _KEYS_PER_STATEMENT]
-                    connection.execute(sql.insert_erasure_shards(self._name, entry, part))
-            return entry
+                self.holds.refuse(connection, rows)
+                statement = sql.insert_erasure(self._name, kind, json.dumps(scope or {}), reason, author, token)
+                number = connection.execute(statement).last_id
+                self._insert_parts(connection, number, keys, concerned)
+            return number
 
         return self._catalog().run(operation, writes=True)
 
-    def record_history(
-        self, number: int, intended_at: datetime, executed_at: datetime | None, shards: Iterable[ErasedShard]
-    ) -> None:
-        """Set what another catalog has recorded about an erasure."""
+    def restore(self, recorded: Erasure, targets: Iterable[Target]) -> bool:
+        """Add an erasure that another catalog has recorded, under its number, with what it has done.
 
-        def operation(connection: Connection) -> None:
+        Legal holds are not looked at: the erasure was lawful when it was recorded.
+
+        Returns:
+            False if this catalog has an erasure of that number. It is another one if ``intended_at`` differs.
+
+        Raises:
+            InvalidInput: the reason is no code.
+        """
+        check_reason(recorded.reason)
+        number, keys, token = recorded.number, self._by_shard(targets), secrets.token_bytes(16)
+        concerned = [each.shard for each in recorded.shards]
+
+        def operation(connection: Connection) -> bool:
+            if existing := connection.rows(sql.select_erasures(self._name, number)):
+                own = connection.rows(sql.select_by_token(self._name, token))
+                return bool(own) and int(own[0][0]) == int(existing[0][0])
+            about = recorded.kind, json.dumps(dict(recorded.scope)), recorded.reason, recorded.requested_by
             with connection.transaction():
-                connection.execute(sql.update_times(self._name, number, intended_at, executed_at))
-                for each in shards:
+                connection.execute(sql.insert_erasure(self._name, *about, token, number))
+                self._insert_parts(connection, number, keys, concerned)
+                connection.execute(sql.update_times(self._name, number, recorded.intended_at, recorded.executed_at))
+                for each in recorded.shards:
                     facts = (each.shard, each.cells, each.body_bytes, each.executed_at)
                     connection.execute(sql.update_shard(self._name, number, *facts))
+            return True
 
-        self._catalog().run(operation, writes=True)
+        return self._catalog().run(operation, writes=True)
+
+    def _by_shard(self, targets: Iterable[Target]) -> list[tuple[int, bytes, str, int]]:
+        return sorted({(shard_for(each.row_key, self._shard_count), *each) for each in targets})
+
+    def _insert_parts(
+        self,
+        connection: Connection,
+        number: int,
+        keys: Sequence[tuple[int, bytes, str, int]],
+        shards: Sequence[int],
+    ) -> None:
+        for start in range(0, len(keys), _KEYS_PER_STATEMENT):
+            connection.execute(sql.insert_keys(self._name, number, keys[start : start + _KEYS_PER_STATEMENT]))
+        for start in range(0, len(shards), _KEYS_PER_STATEMENT):
+            part = shards[start : start + _KEYS_PER_STATEMENT]
+            connection.execute(sql.insert_erasure_shards(self._name, number, part))
 
     def entry(self, number: int) -> Erasure:
         """Return an erasure with its shards.
@@ -269,10 +290,6 @@ class Ledger:
                 yield Target(*after[1:])
             if len(rows) < _KEYS_PER_STATEMENT:
                 return
-
-    def target_count(self, number: int) -> int:
-        """Return the number of keys of an erasure."""
-        return int(self._rows(sql.count_keys(self._name, number))[0][0])
 
     def record_shard(self, number: int, shard: int, cells: int, body_bytes: int, last_event: int) -> None:
         """Record that an erasure was executed in a shard, and in the last one, that it was executed."""

@@ -231,11 +231,6 @@ def select_keys(
     )
 
 
-def count_keys(catalog: str, erasure: int) -> bytes:
-    """Select the number of keys of an erasure."""
-    return b"SELECT COUNT(*) FROM %b WHERE erasure_id=%d" % (table(catalog, b"erasure_key"), erasure)
-
-
 def upsert_shard(catalog: str, erasure: int, shard: int, cells: int, body_bytes: int, last_event: int) -> bytes:
     """Record what was executed in a shard; the time of the first execution is kept."""
     values: dict[str, Term] = {

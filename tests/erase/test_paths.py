@@ -29,7 +29,9 @@ from schemaless.erase.plan import plan
 from schemaless.erase.receipt import receipt, signature_holds, signed
 from schemaless.erase.replay import ledger_lines, load_ledger, replay, undone
 from schemaless.erase.verify import verify
+from schemaless.erasures import sql as erasures_sql
 from schemaless.erasures.ledger import target
+from schemaless.errors import InvalidInput
 from schemaless.internals import internals_of
 from schemaless.jobs.throttle import Thresholds
 from schemaless.migrate import reencode, restore
@@ -202,8 +204,18 @@ def movers_of(accounts: Any) -> Any:
                 query(cluster.primary, f"DROP DATABASE IF EXISTS `{internals.shards.database(1)}`")
 
 
-def test_erasures_are_repeated_after_a_restore(root, new_row, by_hand):
-    """Shards and catalog are restored from before the erasure; a file has the ledger. Later cells stay."""
+def test_erasures_are_repeated_after_a_restore(root, new_row, by_hand, monkeypatch):
+    """Shards and catalog are restored from before the erasure; a file has the ledger. Later cells stay.
+
+    Loading the ledger is interrupted once: the entry's times come with it, or later cells would be erased as well.
+    """
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object) -> bytes:
+        raise Killed
+
     subject, other = new_row(), new_row()
     for row in (subject, other):
         root.put_cell(row, "BASE", 1, document(1))
@@ -226,6 +238,10 @@ def test_erasures_are_repeated_after_a_restore(root, new_row, by_hand):
         )
     assert found_by_reading(root) == 2
 
+    with monkeypatch.context() as patch:
+        patch.setattr(erasures_sql, "update_times", killed)
+        with pytest.raises(Killed):
+            load_ledger(root, lines)
     assert load_ledger(root, lines) == 1
     assert load_ledger(root, lines) == 0
     (found,) = undone(root)
@@ -233,6 +249,21 @@ def test_erasures_are_repeated_after_a_restore(root, new_row, by_hand):
     assert found_by_reading(root) == 1
     assert root.get_cell_latest(subject, "BASE").body == {"later": True}
     assert (undone(root), verify(root, number).clean) == ([], True)
+
+
+def test_a_ledger_of_other_erasures_under_the_same_numbers_is_refused(root, row, by_hand):
+    """The restored catalog has gone on counting. The holds of the file are in force nevertheless."""
+    number = erase(root, [row])
+    fields = next(entry for entry in map(json.loads, ledger_lines(root)) if entry.get("erasure") == number)
+    hold = {"row_key": str(row), "held_by": "court", "reason": "case-1", "held_at": "2026-01-02T03:04:05.678901"}
+    lines = [json.dumps({**fields, "intended_at": "2020-01-01T00:00:00"}).encode(), json.dumps({"hold": hold}).encode()]
+    with pytest.raises(InvalidInput, match=f"other erasures under the numbers {number},"):
+        load_ledger(root, lines)
+    with pytest.raises(InvalidInput, match="line 2 is not one of"):
+        load_ledger(root, [lines[1].replace(b"case-1", b"case-2").replace(b"court", b"other"), b"{}"])
+
+    holds = internals_of(root).erasures.ledger.holds
+    assert {each.held_by for each in holds.all() if each.row_key == row} == {"court", "other"}
 
 
 def test_a_receipt_says_what_remains_and_is_signed(root, row, tmp_path):
