@@ -166,7 +166,7 @@ def abort(url: str, job_id: int | None, uncompared: bool, as_json: bool) -> int:
     """
     with open_store(url) as store:
         job_store = JobStore(store)
-        job = chosen_job(job_store, job_id, unfinished=True, kind="move")
+        job = chosen_job(job_store, job_id, kind="move")
         with JobProgress(job_store) as shown:
             records = moves.abort(store, job, uncompared=uncompared, listener=shown)
     show_records(records, as_json)

@@ -274,6 +274,11 @@ def abort(store: Datastore, move: Job, *, uncompared: bool = False, **how: Unpac
     job_store, records = JobStore(store), Records(store)
     job_id = move.job_id
     move.check_kind("move")
+    outcomes = records.all(job_id)
+    if move.state in ("done", "aborted") and outcomes and all(record.phase == "aborted" for record in outcomes):
+        # A previous call was interrupted after its last shard.
+        job_store.change_state(job_id, ("done",), "aborted", f"by {who()}")
+        return outcomes
     if not move.unfinished:
         raise JobConflict(f"job {job_id} is {move.state}; only a running or paused job can be aborted")
     spec, topology = MoveSpec.of(move), internals_of(store).topology

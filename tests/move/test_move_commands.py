@@ -6,6 +6,7 @@ import itertools
 import logging
 import random
 import re
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,26 @@ def test_verify_compares_a_moved_shard_again(client, url, new_row, invoke, caplo
         [],
     )
     assert f"1 cells are missing from the moved shard, by added_id: {puts[2].added_id}" in said.err
+
+
+def test_an_abort_killed_after_its_last_shard_is_continued_by_the_same_command(client, monkeypatch, request):
+    """The job is done by then, but was not recorded as aborted."""
+    url, call, change = request.getfixturevalue("url"), request.getfixturevalue("invoke"), JobStore.change_state
+
+    def killed(self: JobStore, job_id: int, before: Any, after: str, *message: str) -> bool:
+        if after == "aborted":
+            raise Killed
+        return change(self, job_id, before, after, *message)
+
+    job, _ = moves.begin_or_join(client, MoveSpec(other(client), accounts=False), [SHARD])
+    with monkeypatch.context() as patch:
+        patch.setattr(JobStore, "change_state", killed)
+        with pytest.raises(Killed):
+            moves.abort(client, job)
+    assert JobStore(client).job(job.job_id).state == "done"
+    codes = [call("shards", "abort", url=url).code for _ in range(2)]
+
+    assert (codes, JobStore(client).job(job.job_id).state) == ([0, 0], "aborted")
 
 
 @pytest.mark.parametrize("matters", ["target", "source"])
