@@ -35,13 +35,22 @@ class BlackBox:
         """Record that the worker begins to work on a shard."""
         self._at.value = b"%b %d" % (pair[0].encode(), pair[1])
 
+    def enter_batch(self, follower: str) -> None:
+        """Record that the worker begins to work on several shards at once."""
+        self._at.value = follower.encode()
+
     def leave(self) -> None:
         """Record that the worker works on no shard."""
         self._at.value = b""
 
     @property
+    def busy(self) -> bool:
+        """Whether the worker is working on shards, or was when it died."""
+        return bool(self._at.value)
+
+    @property
     def at(self) -> Pair | None:
-        """The shard that the worker is working on, or was when it died; None between shards."""
+        """The one shard that the worker is working on, or was when it died; None between shards and in a batch."""
         name, _, shard = self._at.value.decode(errors="replace").rpartition(" ")
         # The process may have been killed while it wrote this.
         return (name, int(shard)) if name and shard.isdecimal() else None

@@ -114,7 +114,13 @@ class Dispatcher:
                 lease.erased_event, lease.erasure_failures = events[-1].erased.event_id, 0
 
     def _handle_batch(self, handler: Handler, batch: list[LeaseState], pages: Mapping[int, Page[StoredCell]]) -> bool:
-        self._box.enter(batch[0].pair)
+        if any(lease.careful for lease in batch):
+            # A previous owner died, perhaps in a batch: handled one by one, the shard at fault is known.
+            return False
+        if len(batch) == 1:
+            self._box.enter(batch[0].pair)
+        else:
+            self._box.enter_batch(handler.name)
         try:
             read = [(lease, pages[lease.pair[1]].cells) for lease in batch if lease.pair[1] in pages]
             shared = handler.handle_batch(self._context, read)

@@ -257,10 +257,10 @@ class Supervisor:
             return
         seat.child = None
         child.line.close()
-        if child.box.at is None and child.process.exitcode == _REMOVED:
+        if not child.box.busy and child.process.exitcode == _REMOVED:
             self._removed = True
             return
-        if child.box.at is None and child.process.exitcode == 0 and child.dismissed:
+        if not child.box.busy and child.process.exitcode == 0 and child.dismissed:
             return
         lived_s = time.monotonic() - child.began_s
         seat.burial = self._burials.submit(self._bury, seat, child, lived_s)
@@ -307,7 +307,7 @@ class Supervisor:
                     *pair,
                     child.name,
                 )
-        if pair is not None and not blamed:
+        if child.box.busy and not blamed:
             # Any of its shards may be at fault, so their next owners handle them carefully.
             return False
         for other, row in looked.rows.items():

@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
+from schemaless.cell import StoredCell
 from schemaless.followers import supervisor
 from schemaless.followers.black_box import BlackBox
 from schemaless.followers.inflight import InflightCall
+from schemaless.followers.lease_state import LeaseState
 from schemaless.followers.membership import ALL, HEALTHY, QUARANTINE, Member, View, remove_worker
 from schemaless.followers.rows import FollowerRow
 from schemaless.followers.sql import ParkedRow
@@ -125,6 +129,39 @@ def test_a_death_with_a_known_cause_makes_nobody_careful_elsewhere(settings, wor
 
     assert [heir.leases.held[NAME, shard].careful for shard in range(4)] == [0, 500, 0, 0]
     assert keeper._kills[PAIR].count == 3
+
+
+def test_a_death_in_a_batch_of_shards_is_blamed_on_none_of_them(settings, put, works, follow_store):
+    """The next owners handle the shards one at a time, so that a second death is blamed on the right one."""
+
+    class Batching(Seen):
+        def handle_batch(self, context: Any, pages: Sequence[tuple[LeaseState, Sequence[StoredCell]]]) -> bool:
+            if len(pages) > 1:
+                left._at.value = worker.box._at.value
+            return False
+
+    left, single = BlackBox(), set()
+    left.claim()
+    worker = works("dies", Batching(), role=HEALTHY)
+    turn(worker)
+    put(12)
+    turn(worker)
+    assert (left.busy, left.at) == (True, None)
+    keeper = trigger_supervisor(follow_store, "no.module:seen", "seen", 1)
+    child = Mock(box=left)
+    child.name = worker.name
+    with asleep(worker):
+        assert not keeper._settle(child, left.at, "SIGSEGV")
+        remove_worker(worker.membership._pool, follow_store.name, worker.name)
+    rows = worker.context.rows.look((NAME, shard) for shard in range(4)).rows
+    assert {(row.state, row.worker) for row in rows.values()} == {(RUNNING, "dies")}
+    put(12)
+    left.leave()
+    worker = works("heir", Batching(before=lambda cell: single.add(worker.box.at)), role=HEALTHY)
+    turn(worker, times=2)
+
+    assert not left.busy
+    assert single == {(NAME, shard) for shard in range(4)}
 
 
 @pytest.mark.once
