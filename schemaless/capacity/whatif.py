@@ -99,7 +99,7 @@ class WhatIf:
         codec: Codec to re-encode all cells to, and to write new cells in.
         rebuilt: True if tables are rebuilt where that shortens their files; by default, if cells are re-encoded.
         growth: Multiple of the forecast growth, for all datastores, or by name of the datastore.
-        retention: What is kept of some columns, such as ``{"LOG": "400 days"}``; the rest expires.
+        retention: Retention periods of columns, such as ``{"LOG": "400 days"}``; older cells expire.
         copies: Number of servers that hold each cell. Each has a disk of its own, so this changes costs, not days.
         price_per_tb: Price of a TB (1,000 GB) of disk, instead of the report's.
         lead_days: Days from ordering a disk until it can be used, instead of the report's.
@@ -149,7 +149,7 @@ class WhatIf:
 
     @property
     def policies(self) -> dict[str, Policy]:
-        """What is kept of columns, by name."""
+        """Retention policies of the columns, by column name."""
         return {column: parse_policy(column.rpartition("/")[2], text) for column, text in self.retention.items()}
 
     @property

@@ -39,7 +39,7 @@ def insert_cells(
     Args:
         database: the shard's database.
         cells: the rows.
-        created_at: the time of each row in UTC, or None for the server's clock. None if that applies to every row.
+        created_at: times of the rows in UTC; None in place of a row's time, or of all times, for the server's clock.
     """
     names = b"row_key,column_name,ref_key,body" + (b"" if created_at is None else b",created_at")
     parts = [b"INSERT INTO %b (%b) VALUES " % (cell_table(database), names)]

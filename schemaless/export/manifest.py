@@ -241,8 +241,8 @@ def _read(target: Target, shard: int, place: _Place) -> ShardEntry:
         return ShardEntry.parse(target.read(f"{_folder(shard)}/{place.name}"))
     except (ValueError, KeyError, TypeError) as error:
         raise ExportFailed(
-            f"{target.uri}/{_folder(shard)}/{place.name} is damaged ({error}); delete it, and the entry before it "
-            "counts"
+            f"{target.uri}/{_folder(shard)}/{place.name} is damaged ({error}); delete it to "
+            "continue from the entry before it"
         ) from error
 
 

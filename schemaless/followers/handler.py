@@ -36,7 +36,7 @@ class Handler(Protocol):
         """Handle cells in order; return True if all of them were handled.
 
         Calls ``context.check_active`` before each cell and ``context.advance`` after it. Cells after ``lease.reached``
-        are given to it again.
+        are delivered again.
 
         Raises:
             SchemalessError: a server failed; the shard backs off.
@@ -49,7 +49,7 @@ class Handler(Protocol):
         has called ``lease.retry_erasures``.
 
         Raises:
-            SchemalessError: a server failed; the events are given to it again.
+            SchemalessError: a server failed; the events are delivered again.
         """
 
     def replay(self, context: HandlerContext, lease: LeaseState) -> None:

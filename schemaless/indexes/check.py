@@ -93,7 +93,7 @@ class _Progress:
         self.last: bytes | None = None
 
     def reached(self, base: float, row_key: bytes) -> None:
-        """Report that everything up to ``row_key`` was read, in the half that begins at the fraction ``base``."""
+        """Report progress up to ``row_key``; ``base`` is 0 in the first half of the check and 0.5 in the second."""
         if self.first is None or self.last is None:
             return
         first, last, here = (int.from_bytes(key, "big") for key in (self.first, self.last, row_key))

@@ -72,7 +72,7 @@ class Holds:
             reason: a code of 1 to 64 characters of ``[A-Za-z0-9_.:-]``.
 
         Raises:
-            InvalidInput: an argument is invalid, or an erasure of a row is in the ledger and was not executed yet.
+            InvalidInput: an argument is invalid, or an erasure of a row is in the ledger and has not been executed.
             ServerError: the catalog's server is unreachable or refuses.
         """
         keys = sorted({row_key_bytes(row_key) for row_key in row_keys})

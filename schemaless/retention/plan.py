@@ -29,7 +29,7 @@ class Expired:
 
     @property
     def freed_bytes(self) -> int:
-        """Body bytes that their tombstones do not take."""
+        """Body bytes freed: those of the cells, minus those of the tombstones that replace them."""
         return self.body_bytes - TOMBSTONE_BYTES * self.cells
 
 

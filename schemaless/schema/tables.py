@@ -339,7 +339,7 @@ shard_move: Final = _table(
     Column("pause_s", DOUBLE(), nullable=True),
 )
 
-# What is kept of a column; without limits, everything.
+# Retention policies of columns; a column without limits keeps everything.
 retention_policy: Final = _table(
     "retention_policy",
     catalog_metadata,

@@ -121,8 +121,8 @@ def trigger(
         parked_limit: number of parked cells at which a shard stops before the next failing cell.
         timeout_s: timeout of a call, in seconds, after which the worker process is ended; no timeout by default.
         on_erase: called with an ``ErasedCell`` for each cell of the column that is erased, to remove what the function
-            has made of it. It may be called more than once for a cell, and for cells for which the function never was.
-            Until it returns without an exception, the trigger has not acknowledged the erasure.
+            derived from it. It may be called more than once for a cell, and for cells that the function never received.
+            The trigger acknowledges the erasure once it returns without an exception.
 
     Raises:
         InvalidInput, InvalidCell: an argument is invalid.
