@@ -3,7 +3,7 @@
     python benchmarks/packed.py [FOLDER] [--rounds 15] [--level 3] [--seed 1]
 
 FOLDER holds ``*.ndjson.gz``, one document a line, and beside a file, where its documents have groups, ``*.groups.gz``;
-the demo's logbooks come to them. It needs the native part: the reference is for reading, not for speed.
+the demo's logbooks come to them. It needs the native extension: the reference is for reading, not for speed.
 
 Python objects to bytes and back, in one process and one thread. A dictionary of 110 KiB is trained on one half of each
 set's groups, and documents of the other half are measured. *Warm*: the documents of one set after the other, again and
@@ -74,7 +74,7 @@ def main() -> None:
     arguments = parser.parse_args()
     native = optional("schemaless_packed")
     if native is None:
-        raise SystemExit("the native part is not installed: pip install ./rust")
+        raise SystemExit("the native extension is not installed: pip install ./rust")
     sets = [prepared(name, grouped, arguments.level, native) for name, grouped in corpora(arguments.folder)]
     documents = sum(len(corpus.documents) for corpus in sets)
     print(f"{len(sets)} sets, {documents} documents, {arguments.rounds} rounds, zstd level {arguments.level}")

@@ -4,9 +4,9 @@
 
 Mutants are made of the golden bodies and, where a FOLDER of ``*.ndjson.gz`` is given, of some of its documents, by
 changed bits, bytes, pieces and lengths; what is left of the envelope is the payload, as if its checksum held. Each goes
-to the native part and to the reference. A document that is read has at most four values a byte, is the same on both
-sides, and is written as the same bytes again. The native part leaves what is deeper than 32 levels to the reference;
-such mutants are counted apart. The first difference ends the run with the payload that shows it.
+to the native extension and to the reference. A document that is read has at most four values a byte, is the same on
+both sides, and is written as the same bytes again. The native extension leaves what is deeper than 32 levels to the
+reference; such mutants are counted apart. The first difference ends the run with the payload that shows it.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def judged(mutant: bytes) -> tuple[str, int]:
             schemaless_packed.unpack(mutant, MAX_DEPTH)
         except ValueError:
             return f"refused, {type(refusal).__name__}", 0
-        raise SystemExit(f"only the native part reads {mutant.hex()}") from None
+        raise SystemExit(f"only the native extension reads {mutant.hex()}") from None
     values = values_of(expected)
     if values > 4 * len(mutant):
         raise SystemExit(f"{values} values of {len(mutant)} bytes: {mutant.hex()}")
@@ -103,7 +103,7 @@ def judged(mutant: bytes) -> tuple[str, int]:
         document = schemaless_packed.unpack(mutant, MAX_DEPTH)
     except ValueError:
         if depth_of(expected) > NATIVE_DEPTH:
-            return "read by the reference, too deep for the native part", values
+            return "read by the reference, too deep for the native extension", values
         raise SystemExit(f"only the reference reads {mutant.hex()}") from None
     if not identical(document, expected) or schemaless_packed.pack(document) != spelled(expected):
         raise SystemExit(f"two documents, or two spellings, of {mutant.hex()}")

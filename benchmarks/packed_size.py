@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--level", type=int, default=5)
     parser.add_argument("--splits", type=int, default=5)
     arguments = parser.parse_args()
-    native = "with its native part" if ENGINE.packed.native else "in pure Python"
+    native = "with its native extension" if ENGINE.packed.native else "in pure Python"
     print(f"Python {platform.python_version()}, zstd {'.'.join(map(str, zstandard.ZSTD_VERSION))}, packed {native}")
     print(f"{'':20} {'':>6}  of msgpack+zlib level 6  of zstd level {arguments.level}, and with dictionaries")
     print(

@@ -14,14 +14,14 @@ NATIVE_NOT_BUILT = (
     "schemaless_packed is not installed: .venv/native-from says why 'make install' has not built ./rust; with cargo, "
     "'make test-native' builds it and runs this on each Python"
 )
-"""For what asks the native part by itself."""
+"""For what asks the native extension by itself."""
 
 NATIVE_NOT_USED = (
     NATIVE_NOT_BUILT
     if ENGINE.fast
-    else "SCHEMALESS_FAST=0, so the engine is without the native part; 'make test FAST=1' runs this"
+    else "SCHEMALESS_FAST=0, so the engine is without the native extension; 'make test FAST=1' runs this"
 )
-"""For what asks the engine of this run, where that has no native part."""
+"""For what asks the engine of this run, where that has no native extension."""
 
 PRIVATE_ONLY = (
     "SERVER is docker or a URL, and this test starts, stops or reaches into private servers; it runs with SERVER=mysql "

@@ -209,7 +209,7 @@ def test_an_environment_of_another_folder_is_not_changed(make, project, bin_fold
 
 @pytest.fixture
 def installed(project: Path) -> Path:
-    """A project with a native part, in which everything but that is installed; its Python writes down its calls."""
+    """A project in which all but the native extension is installed; its Python writes down its calls."""
     for name in ("Cargo.toml", "Cargo.lock", "pyproject.toml", "src/lib.rs"):
         (project / "rust" / name).parent.mkdir(parents=True, exist_ok=True)
         (project / "rust" / name).write_text(name)
@@ -248,7 +248,10 @@ def test_without_cargo_make_says_so_once_and_goes_on(make, installed):
     said, called = said_and_called(make, installed)
 
     assert said == [
-        "make: no cargo here: packed works, but slowly, and reads take longer; install Rust to build the native part"
+        (
+            "make: no cargo here: packed works, but slowly, and reads take longer; "
+            "install Rust to build the native extension"
+        )
     ]
     assert called == ["-m pip uninstall --quiet --yes schemaless-packed"]
     assert said_and_called(make, installed) == ([], [])
@@ -260,7 +263,7 @@ def test_with_cargo_make_builds_the_native_part_once(make, installed, bin_folder
     write_cargo(bin_folder)
     said, called = said_and_called(make, installed)
 
-    assert said[0] == "make: building the native part (once; a minute or two)"
+    assert said[0] == "make: building the native extension (once; a minute or two)"
     assert said[1].startswith("make: built it in ")
     assert len(said) == 2
     assert [call.split()[-1] for call in called] == ["maturin", "./rust"]

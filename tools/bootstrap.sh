@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes .venv and installs the project into it, with the extras that the Makefile needs, and, where cargo is present, with
-# the native part in rust/. Run by make, from any folder.
+# the native extension in rust/. Run by make, from any folder.
 #
 # Does nothing, in a few milliseconds, when .venv was made here from the same setup.cfg, pyproject.toml, constraints.txt
 # and rust/; needs the network only for what is not installed yet. Every failure is one line with the next step.
@@ -32,7 +32,7 @@ same_python() {
     [ "$("$PYTHON" -c "$which" 2>&1)" = "$($venv/bin/python -c "$which")" ]
 }
 
-# Builds the native part where there is a Rust compiler; without one the store goes on, more slowly.
+# Builds the native extension where there is a Rust compiler; without one the store goes on, more slowly.
 # Its stamp holds the sources' checksum, behind the reason where it could not be built from them.
 native() {
     [ -f rust/Cargo.toml ] || return 0
@@ -42,14 +42,14 @@ native() {
     [ "$known" != "$sources" ] || return 0
     if ! command -v cargo >/dev/null 2>&1; then
         [ "$known" != "no cargo $sources" ] || return 0
-        echo "make: no cargo here: packed works, but slowly, and reads take longer; install Rust to build the native part" >&2
+        echo "make: no cargo here: packed works, but slowly, and reads take longer; install Rust to build the native extension" >&2
         $venv/bin/python -m pip uninstall --quiet --yes schemaless-packed >$native_log 2>&1 || :
         printf '%s\n' "no cargo $sources" >$native_stamp
         return 0
     fi
     cargo=$(cargo --version 2>&1) || :
     [ "$known" != "failed with $cargo $sources" ] || return 0
-    echo "make: building the native part (once; a minute or two)" >&2
+    echo "make: building the native extension (once; a minute or two)" >&2
     began=$(date +%s)
     if $venv/bin/python -m pip install --quiet --constraint constraints.txt maturin >$native_log 2>&1 &&
         PATH="$PWD/$venv/bin:$PATH" $venv/bin/python -m pip install --quiet --no-build-isolation --no-deps \

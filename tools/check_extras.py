@@ -7,11 +7,11 @@ first if they are not those of this checkout. Each extra is checked on each CPyt
 datastore on a private MySQL server, and with no Rust on the PATH. Besides the extras (the one without a name is
 ``none``) there are four more checks:
 
-- ``sdist``: the store's sdist installs, and works. So does that of the native part, if cargo is here to compile it.
+- ``sdist``: the store's sdist installs, and works. So does that of the native extension, if cargo is here.
 - ``types``: mypy and pyright see the same public names and types in the installed wheel, and pyright knows the type of
   every public symbol.
 - ``native``, besides the extra: 'schemaless-store[fast,cli,native]' installs from dist/, without an index, for each
-  Python here, and uses the native part; so does the wheel for the stable ABI.
+  Python here, and uses the native extension; so does the wheel for the stable ABI.
 - ``demo``: 'schemaless demo' runs on the packages that ``native`` installed for the newest Python.
 
 Exit status: 0 if everything works.
@@ -168,13 +168,13 @@ def of_sdist(sdist: Path, folder: Path) -> str | None:
     (native,) = DIST.glob("schemaless_packed-*.tar.gz")
     cargo = shutil.which("cargo")
     if cargo is None:
-        print(f"{'':<16} no cargo here: the sdist of the native part was not tried")
+        print(f"{'':<16} no cargo here: the sdist of the native extension was not tried")
         return None
     step = f"PATH={Path(cargo).parent}:$PATH {sys.executable} -m pip --python {python} install -q {native}"
     for each in (step, f"{python} -c {shlex.quote(NATIVE)}"):
         done = run(each, folder)
         if done.returncode:
-            return f"the native part's: {(done.stderr or done.stdout).strip()[-800:]}"
+            return f"the native extension's: {(done.stderr or done.stdout).strip()[-800:]}"
     return None
 
 

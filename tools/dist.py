@@ -5,7 +5,7 @@
 The sdist and the pure wheel are the same bytes for the same commit: they contain the files that git knows or would add,
 and SOURCE_DATE_EPOCH, or the commit's time. They are built twice in different folders and compared, unless ``--once``.
 
-The native part gets an sdist, a wheel for each CPython from 3.11 to 3.14 found here (on the PATH or among pyenv's
+The native extension gets an sdist, a wheel for each CPython from 3.11 to 3.14 found here (on the PATH or among pyenv's
 versions), and one for the stable ABI, which every other CPython takes. ``--pure`` leaves it out; without it, cargo and
 maturin are needed, and it takes some minutes.
 
@@ -45,7 +45,7 @@ def main() -> int:
     """Build, compare, and print each file with its SHA-256."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
-    parser.add_argument("--pure", action="store_true", help="leave out the native part")
+    parser.add_argument("--pure", action="store_true", help="leave out the native extension")
     parser.add_argument("--once", action="store_true", help="build the pure packages once, without comparison")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ def built(out: Path) -> list[Path]:
 
 
 def native(out: Path) -> list[Path]:
-    """Build the native part's sdist and wheels into a folder; return them."""
+    """Build the native extension's sdist and wheels into a folder; return them."""
     epoch = epoch_of_build()
     maturin = Path(sys.executable).with_name("maturin")
     manifest = ("--manifest-path", NATIVE / "Cargo.toml")
@@ -101,7 +101,7 @@ def native(out: Path) -> list[Path]:
             (interpreters[0] if interpreters else sys.executable, "stable")
         ]
         for python, features in builds:
-            print(f"building the native part for {features or Path(python).name}", file=sys.stderr)
+            print(f"building the native extension for {features or Path(python).name}", file=sys.stderr)
             command = [maturin, "build", "--release", "--locked", *manifest, "--interpreter", python, "--out", folder]
             call([*command, "--features", features] if features else command, epoch)
         found = []
@@ -239,7 +239,7 @@ def with_bill(wheel: bytes, epoch: int) -> bytes:
 
 
 def with_licences(wheel: bytes, epoch: int) -> bytes:
-    """Make the native part's bill of materials reproducible, and add the licences of the crates in it."""
+    """Make the native extension's bill of materials reproducible, and add the licences of the crates in it."""
     (name,) = (each for each in zipfile.ZipFile(io.BytesIO(wheel)).namelist() if "/sboms/" in each)
     bill = json.loads(zipfile.ZipFile(io.BytesIO(wheel)).read(name))
     licences = {"licenses/LICENSE": (ROOT / "LICENSE").read_bytes()}

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Builds the native part for each CPython from 3.11 to 3.14 found here, and runs the tests of the codec and of replies
+# Builds the native extension for each CPython from 3.11 to 3.14 found here, and runs the tests of the codec and of replies
 # with it; then once more with the stable ABI, which newer and free-threaded versions fall back to. Run by
 # 'make test-native' and, with OTHERS=1, by .ci/run.
 #
-# The native part reads objects at the offsets of its CPython version. Interpreters are looked up on the PATH and among
+# The native extension reads objects at the offsets of its CPython version. Interpreters are looked up on the PATH and among
 # pyenv's versions. Each gets a virtual environment in build/native, which the next run reuses.
 #
 # OTHERS=1   skip the version of .venv, which 'make test' covers
@@ -35,7 +35,7 @@ interpreter() {
     return 1
 }
 
-# Makes a virtual environment with the packages that the tests import, and installs a build of the native part into it.
+# Makes a virtual environment with the packages that the tests import, and installs a build of the native extension into it.
 prepare() {
     name=$1 python=$2 features=$3
     venv=$folder/$name
@@ -60,7 +60,7 @@ prepare() {
 ran=
 failed=
 check() {
-    echo "make: the native part with Python $1 ($2)" >&2
+    echo "make: the native extension with Python $1 ($2)" >&2
     prepare "$@"
     # shellcheck disable=SC2086
     SCHEMALESS_FAST=1 PYTHONPATH=$PWD "$folder/$1/bin/python" -m pytest -q -m 'not mysql' -n 2 ${ARGS:-$tests} ||
@@ -68,13 +68,13 @@ check() {
     ran="$ran $1"
 }
 
-command -v cargo >/dev/null 2>&1 || fail "no cargo here: the native part cannot be built; install Rust"
+command -v cargo >/dev/null 2>&1 || fail "no cargo here: the native extension cannot be built; install Rust"
 own=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 newest=
 mkdir -p $folder
 for version in $versions; do
     if ! python=$(interpreter "$version"); then
-        echo "make: Python $version is not here: the native part is not tested with it" >&2
+        echo "make: Python $version is not here: the native extension is not tested with it" >&2
         continue
     fi
     newest=$python
@@ -82,5 +82,5 @@ for version in $versions; do
 done
 [ -n "$newest" ] || fail "none of Python $versions is here"
 check stable "$newest" stable
-[ -z "$failed" ] || fail "the native part fails with Python$failed"
-echo "make: the native part passes with Python$ran" >&2
+[ -z "$failed" ] || fail "the native extension fails with Python$failed"
+echo "make: the native extension passes with Python$ran" >&2

@@ -141,7 +141,7 @@ def serializers(root: Record | None) -> Iterator[Serializer | Absentee | Unfit]:
         yield _made(name, makers[name]) if name in makers else Unfit(name, "documents are nested too deep for a schema")
     for serializer in SERIALIZERS:
         if not ENGINE.serializers[serializer.id].native:
-            yield Absentee(f"store {serializer.name}", "./rust", "its native part is not installed")
+            yield Absentee(f"store {serializer.name}", "./rust", "its native extension is not installed")
         else:
             yield _store_serializer(serializer)
 

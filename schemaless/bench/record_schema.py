@@ -155,7 +155,7 @@ def schema_of(shape: Shape) -> Record:
 
 
 def element(slot: Slot) -> Scalar | Record:
-    """Return the repeatable type of an item, for languages that repeat only single values; wraps it if necessary."""
+    """Return the type of a list's items, wrapped if necessary for languages that only have lists of simple types."""
     if slot.certain and isinstance(slot.types[0], Scalar | Record):
         return slot.types[0]
     return Record(f"{slot.path}Item", [slot], wraps=True)

@@ -166,7 +166,7 @@ def parquet(
 @url_option
 @json_option
 def status(name: str | None, url: str, as_json: bool) -> int:
-    """Show how far exports are, and what they hold.
+    """Show the progress and content of exports.
 
     The status counts files, rows and bytes by the manifest, shows the lag of each shard, and
     counts the nulls of each typed column by reason: missing, null, wrong type, out of range, inexact, invalid, too

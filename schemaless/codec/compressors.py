@@ -1,7 +1,7 @@
 """Compressors: none, zlib and zstd. Each enforces the end of the stream and the size of the output.
 
-``zlib`` is the reference. The native part, built on libdeflate, is used if installed and only for streams that ``zlib``
-reads the same way.
+``zlib`` is the reference. The native extension, built on libdeflate, is used if installed and only for streams that
+``zlib`` reads the same way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from schemaless.errors import (
 )
 
 _NATIVE_MAX_BYTES: Final = 1 << 22
-"""Largest payload that the native part inflates. ``zlib`` inflates larger ones, growing its buffer gradually."""
+"""Largest payload that the native extension inflates. ``zlib`` inflates larger ones, growing its buffer gradually."""
 
 _ZLIB_NO_MEMORY: Final = "Error -4 "
 """Start of ``zlib.error``'s text where an allocation failed: zlib's Z_MEM_ERROR."""
@@ -151,7 +151,7 @@ class Zlib(Compressor):
     counts_as: ClassVar[tuple[int, ...]] = (1, 0)
 
     def __init__(self, *, fast: bool) -> None:
-        """Use the native part if ``fast`` and installed; versions before 0.3 have no compressor."""
+        """Use the native extension if ``fast`` and installed; versions before 0.3 have no compressor."""
         native = optional("schemaless_packed") if fast else None
         self._inflate: Callable[[Payload, int], bytes | None] | None = getattr(native, "inflate", None)
         self._compress: Callable[[Payload, int], bytes] = getattr(native, "deflate", zlib.compress)

@@ -1,4 +1,4 @@
-"""Packed serializer: the reference writer, and dispatch to the native part if it is installed.
+"""Packed serializer: the reference writer, and dispatch to the native extension if it is installed.
 
 ``FORMAT.md`` has the grammar and defines each choice that the grammar leaves open, so a document has exactly one
 encoding.

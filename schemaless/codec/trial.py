@@ -26,18 +26,18 @@ from schemaless.codec.registry import Codec
 from schemaless.errors import BodyTooLarge, CorruptBody, VerificationFailed
 
 NOT_TRIED: Final = (
-    "packed was not tried: its native part is not installed, and in pure Python it is many times slower than the "
+    "packed was not tried: its native extension is not installed, and in pure Python it is many times slower than the "
     "others."
 )
 
 NEEDS_NATIVE: Final = (
-    "packed has this speed only where its native part is installed: before you set a column to it, install "
+    "packed has this speed only where its native extension is installed: before you set a column to it, install "
     "schemaless-packed, and a version of this library that knows packed, wherever its cells are read."
 )
 
 
 def worth_trying(codec: Codec, engine: Engine = ENGINE) -> bool:
-    """Return whether timing the codec here is representative: packed needs its native part."""
+    """Return whether timing the codec here is representative: packed needs its native extension."""
     return engine.serializers[codec.serializer.id].native
 
 

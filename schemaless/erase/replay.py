@@ -32,7 +32,7 @@ class Replayed:
 
     Attributes:
         entry: its entry in the ledger.
-        cells: number of cells that are back.
+        cells: number of erased cells that the restore brought back.
     """
 
     entry: Erasure

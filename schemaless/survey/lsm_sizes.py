@@ -63,11 +63,11 @@ class LsmSize:
 
 
 def lsm_sizes(connection: Connection, databases: Iterable[str] | None = None) -> dict[str, LsmSize]:
-    """Return the size of each ``cell`` table in MyRocks by database, of a server that has MyRocks.
+    """Return the sizes of the ``cell`` tables in MyRocks, by database, on a server that has MyRocks.
 
     Args:
         connection: a connection to the server.
-        databases: names of the databases; None for all of the server.
+        databases: names of the databases; None for all databases of the server.
     """
     sizes: dict[str, LsmSize] = {}
     for database, index, *numbers in connection.rows(select_lsm_sizes(databases)):

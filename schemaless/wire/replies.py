@@ -1,7 +1,7 @@
 """Parser for replies of the MySQL protocol: packets in memory, and the rows in them.
 
-The pure-Python functions are the reference implementation. If the native part is installed, it parses what it can and
-leaves the rest unread, so that this code decides and raises the error.
+The pure-Python functions are the reference implementation. If the native extension is installed, it parses what it can
+and leaves the rest unread, so that this code decides and raises the error.
 """
 
 from __future__ import annotations
@@ -190,6 +190,6 @@ REFERENCE: Final = Parser(packets_in, rows_in)
 
 _native: Final[Any] = optional("schemaless_packed") if IS_WANTED else None
 
-# Earlier versions of the native part do not have rows().
+# Earlier versions of the native extension do not have rows().
 PARSER: Final = Parser(_native.packets, _native.rows) if hasattr(_native, "rows") else REFERENCE
 """Parser in use: the native one if available."""

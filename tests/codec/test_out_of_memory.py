@@ -1,8 +1,8 @@
 """Out of memory: ``MemoryError`` or the right result, on both engines, and never a dead process.
 
 One test fails the first allocation of a call, then the second, and so on, until none is left to fail: with an
-allocator that is preloaded, so that the allocations of CPython, of the native part and of libdeflate count alike. The
-other limits the address space, as an operator does, on documents that are large enough to meet the limit.
+allocator that is preloaded, so that the allocations of CPython, of the native extension and of libdeflate count alike.
+The other limits the address space, as an operator does, on documents that are large enough to meet the limit.
 
 The fast path's third-party packages are not covered where they write: orjson and ormsgpack end the process.
 """

@@ -356,7 +356,7 @@ def test_unpack_mutants_are_read_alike_or_refused(engine: Engine) -> None:
 
 
 def test_native_part_reads_mutants_as_the_reference_does() -> None:
-    """What the native part refuses is left to the reference, so here it is asked by itself."""
+    """What the native extension refuses is left to the reference, so here it is asked by itself."""
     native = optional("schemaless_packed")
     if native is None:
         pytest.skip(NATIVE_NOT_BUILT)

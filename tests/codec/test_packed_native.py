@@ -1,4 +1,4 @@
-"""The native part by itself: it answers where it can, says so where it cannot, and ends no process."""
+"""The native extension by itself: it answers where it can, says so where it cannot, and ends no process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.once, pytest.mark.skipif(native is None, reason=NATIVE
 BODIES = sorted((Path(__file__).parents[1] / "vectors" / "bodies").glob("packed-of-*.body"))
 PAYLOADS = [path.read_bytes()[2:-4] for path in BODIES]
 LEVELS = 32
-"""Levels of lists and objects that the native part walks by itself."""
+"""Levels of lists and objects that the native extension walks by itself."""
 
 MUTANTS = 20_000
 

@@ -1,4 +1,4 @@
-"""Reply parsers: the native part agrees with the reference implementation, and leaves it what it cannot parse."""
+"""Reply parsers: the native extension agrees with the reference implementation, and leaves it what it cannot parse."""
 
 from __future__ import annotations
 

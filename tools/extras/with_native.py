@@ -1,4 +1,4 @@
-"""A packed cell, with the native part both for the body and for the reply."""
+"""A packed cell, with the native extension both for the body and for the reply."""
 
 import sys
 import uuid
