@@ -233,7 +233,7 @@ class ShardRebuilt:
         return self.predicted.mid / self.after_bytes - 1
 
 
-def _weigh(store: Datastore, shards: Sequence[int]) -> dict[int, int]:
+def weigh_files(store: Datastore, shards: Sequence[int]) -> dict[int, int]:
     """Return the file size of each shard, at least 1."""
     internals = internals_of(store)
     sizes: dict[int, int] = {}
@@ -306,7 +306,7 @@ def work(store: Datastore, shard_run: ShardRun) -> None:
         pool.close()
 
 
-REBUILD: Final = JobKind("rebuild", RebuildSpec, _weigh, work)
+REBUILD: Final = JobKind("rebuild", RebuildSpec, weigh_files, work)
 
 
 class _ShardWork:

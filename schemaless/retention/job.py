@@ -7,7 +7,7 @@ tombstone with the number of the entry: the change feed has no new gap, and the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Unpack
 
@@ -22,10 +22,10 @@ from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.kind import JobKind, JobSpec, RunOptions
 from schemaless.jobs.runner import ShardRun
 from schemaless.jobs.throttle import Thresholds
+from schemaless.migrate.rebuild import weigh_files
 from schemaless.migrate.reclaimed import Part, file_sizes, record_sizes
 from schemaless.retention.expired import Rule, blocks, id_span
 from schemaless.retention.plan import server_time
-from schemaless.survey.table_sizes import TableSize, known_table_sizes
 
 REASON: Final = "retention"
 """Reason code of retention runs in the ledger of erasures."""
@@ -74,19 +74,10 @@ def work(store: Datastore, run: ShardRun) -> None:
     run.finish()
 
 
-def _weigh(store: Datastore, shards: Sequence[int]) -> Mapping[int, int]:
-    internals = internals_of(store)
-    sizes: dict[int, int] = {}
-    for node, names in internals.databases_by_node(shards).items():
-        known = known_table_sizes(internals.shards.pool_for(node), list(names))
-        sizes |= {shard: max(1, known.get(name, TableSize(1, 1)).file_bytes) for name, shard in names.items()}
-    return sizes
-
-
 RETAIN: Final = JobKind(
     "retain",
     RetainSpec,
-    _weigh,
+    weigh_files,
     work,
     covers=lambda begun, asked: asked.replay,
     before=lambda store, job: record_sizes(store, job, "before"),
