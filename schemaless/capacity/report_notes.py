@@ -58,6 +58,14 @@ def _is_recent(disk_forecast: DiskForecast, step: Step) -> bool:
 
 def notes_of(report: CapacityReport) -> list[str]:
     """Return caveats to read before using a figure."""
+    return [
+        *_measurement_notes(report),
+        *(note for disk_forecast in report.disks for note in _disk_notes(disk_forecast)),
+        *_column_notes(report),
+    ]
+
+
+def _measurement_notes(report: CapacityReport) -> list[str]:
     newest, notes = report.measurement, []
     age = (report.made_at - newest.taken_at).total_seconds() / 86_400
     if age > _STALE_DAYS:
@@ -76,23 +84,30 @@ def notes_of(report: CapacityReport) -> list[str]:
             f"about {future:,.0f} cells have dates after {today}; they count for the sizes but not for the growth"
         )
     notes += [f"{space.cluster} is missing from all figures: {space.problem}" for space in newest.problems]
-    for disk_forecast in report.disks:
-        disk, forecast = disk_forecast.disk, disk_forecast.forecast
-        if disk.free_assumed:
-            notes.append(
-                f"{disk.name}: the free space is unknown; the report assumes that only this datastore uses the disk"
-            )
-        if len(disk.clusters) > 1 and disk.label is None:
-            notes.append(f"{disk.name} report the same disk; the report assumes that they share it")
-        if disk.disk_bytes is None and disk.problem is None:
-            notes.append(f"{disk.name}: its servers do not report their disk; give it with --disk CLUSTER=TOTAL:FREE")
-        if isinstance(forecast, NoForecast) and disk.problem is None:
-            notes.append(f"{disk.name}: no forecast, because {forecast.reason}")
-        elif isinstance(forecast, Forecast) and forecast.back_test is None:
-            notes.append(f"{disk.name}: the history is too short for a back-test of the forecast")
-        notes += [
-            _step_text(disk_forecast, step) for step in disk_forecast.steps if not _is_recent(disk_forecast, step)
-        ]
+    return notes
+
+
+def _disk_notes(disk_forecast: DiskForecast) -> list[str]:
+    notes = []
+    disk, forecast = disk_forecast.disk, disk_forecast.forecast
+    if disk.free_assumed:
+        notes.append(
+            f"{disk.name}: the free space is unknown; the report assumes that only this datastore uses the disk"
+        )
+    if len(disk.clusters) > 1 and disk.label is None:
+        notes.append(f"{disk.name} report the same disk; the report assumes that they share it")
+    if disk.disk_bytes is None and disk.problem is None:
+        notes.append(f"{disk.name}: its servers do not report their disk; give it with --disk CLUSTER=TOTAL:FREE")
+    if isinstance(forecast, NoForecast) and disk.problem is None:
+        notes.append(f"{disk.name}: no forecast, because {forecast.reason}")
+    elif isinstance(forecast, Forecast) and forecast.back_test is None:
+        notes.append(f"{disk.name}: the history is too short for a back-test of the forecast")
+    notes += [_step_text(disk_forecast, step) for step in disk_forecast.steps if not _is_recent(disk_forecast, step)]
+    return notes
+
+
+def _column_notes(report: CapacityReport) -> list[str]:
+    newest, notes = report.measurement, []
     chosen = None if report.choice is None else report.choice.chosen
     if chosen is not None and codec_named(chosen.name).serializer is PACKED:
         notes.append(NEEDS_NATIVE)
