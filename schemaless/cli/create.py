@@ -35,7 +35,7 @@ def create(name: str, shards: int, clusters: tuple[str, ...], engine: str, as_js
     datastore's URL. After an interruption, run the same command again. 'schemaless config add' gives the URL a name,
     and 'schemaless grants' prints the SQL for the accounts of applications.
 
-    With --engine rocksdb, cells are kept in MyRocks, on MariaDB servers with that plugin; small tables stay in InnoDB.
+    With --engine rocksdb, cells and index entries are kept in MyRocks, on MariaDB servers with that plugin.
 
     \b
     Examples:

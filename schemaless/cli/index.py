@@ -123,8 +123,59 @@ def create(name: str, shard_field: str, fields: tuple[str, ...], url: str, as_js
         markup=False,
     )
     if created:
-        note("grant the roles follow, app and admin again ('schemaless grants' prints the SQL), then fill the index:")
-        note(f"  schemaless index run {name}")
+        _note_next(name)
+
+
+def _note_next(name: str) -> None:
+    note("grant the roles follow, app and admin again ('schemaless grants' prints the SQL), then fill the index:")
+    note(f"  schemaless index run {name}")
+
+
+@index.command()
+@click.argument("name")
+@execute_option
+@url_option
+@json_option
+def rebuild(name: str, execute: bool, url: str, as_json: bool) -> None:
+    """Build an index again, beside the present one.
+
+    The new index has the same fields, and its tables are in the storage engine of each shard's cluster: use this to
+    convert an index whose tables 'schemaless topology show' reports in another engine, or to replace damaged tables.
+    The present index answers queries until the new one is ready, which then takes over the name. The account needs the
+    role admin. If the command is interrupted, the same command resumes it.
+
+    \b
+    Workflow:
+      schemaless index rebuild client_trips --execute
+      schemaless grants --role follow     (and app, admin, for the new tables)
+      schemaless index run client_trips --once
+      schemaless index drop client_trips --replaced --execute
+
+    \b
+    Examples:
+      schemaless index rebuild client_trips
+      schemaless index rebuild client_trips --execute --json
+    """
+    with open_store(url) as store:
+        indexes = indexes_of(store)
+        entry = next((entry for entry in reversed(indexes.named(name)) if entry.state == READY), None)
+        created = False
+        if entry is None:
+            raise InvalidInput(f"index {name} is not ready; 'schemaless index status {name}' shows its progress")
+        if execute:
+            with progress("creating tables", None, "shards") as listener:
+                entry, created = indexes.rebuild(name, listener)
+    if as_json:
+        print_json({"name": name, "number": entry.number, "state": entry.state, "created": created})
+    elif created:
+        out().print(f"index {name} created beside the present one, number {entry.number}: {entry.state}", markup=False)
+        _note_next(name)
+    elif execute:
+        out().print(f"index {name} is being rebuilt already, number {entry.number}: {entry.state}", markup=False)
+    else:
+        out().print(f"index {name}, number {entry.number}, would be built again", markup=False)
+    if not execute:
+        note_dry()
 
 
 @index.command()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from schemaless.errors import AccessDenied, SchemalessError
-from schemaless.failover.change import opened
+from schemaless.failover.change import Change, opened
 from schemaless.failover.promotion import held_claim, last_claim
 from schemaless.failover.semi_sync import SemiSync, semi_sync
+from schemaless.keys import shard_database
 from schemaless.schema.engines import setting_faults
+from schemaless.survey.table_sizes import tables_elsewhere
 from schemaless.topology.model import Cluster, Topology
 from schemaless.topology.replication import is_read_only
 from schemaless.wire.node import Node
@@ -31,6 +33,7 @@ class NodeState:
         last_claim: epoch of the last claim on its cluster that the node knows.
         semi_sync: its semi-synchronous replication, if it is a primary with replicas.
         unsafe: settings that are unsafe for the cluster's storage engine, and what to set instead.
+        elsewhere: tables that are in another storage engine than the cluster's, if it is a primary.
     """
 
     cluster: str
@@ -43,6 +46,7 @@ class NodeState:
     last_claim: int = 0
     semi_sync: SemiSync | None = None
     unsafe: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
 
     @property
     def fault(self) -> str | None:
@@ -69,9 +73,9 @@ class NodeState:
 
     @property
     def warnings(self) -> list[str]:
-        """Settings because of which a failover or a crash could lose acknowledged cells."""
+        """Settings because of which a failover or a crash could lose cells, and tables in another storage engine."""
         replication = [] if self.semi_sync is None else self.semi_sync.warnings
-        return [*replication, *(f"{self.node}: {setting}" for setting in self.unsafe)]
+        return [*replication, *(f"{self.node}: {problem}" for problem in (*self.unsafe, *self.elsewhere))]
 
 
 def node_states(url: str) -> tuple[Topology, list[NodeState]]:
@@ -87,11 +91,26 @@ def node_states(url: str) -> tuple[Topology, list[NodeState]]:
     with opened(address) as change:
         name = change.topology.name
         states = [
-            node_state(change.pool(node), name, cluster, node)
+            _with_tables(change, cluster, node_state(change.pool(node), name, cluster, node))
             for cluster in change.topology.clusters
             for node in cluster.nodes
         ]
         return change.topology, states
+
+
+def _with_tables(change: Change, cluster: Cluster, state: NodeState) -> NodeState:
+    """Add the tables in another storage engine than the cluster's to the state of a primary."""
+    topology = change.topology
+    databases = [shard_database(topology.name, shard) for shard in topology.shards_of(cluster.name)]
+    if state.node.role != "primary" or state.error is not None or not databases:
+        return state
+    tables = [
+        f"{table} is in {found} in {shards:,} of {len(databases):,} shards, and the catalog records {cluster.engine}; "
+        + ("a move" if table == "cell" else "'schemaless index rebuild' or a move")
+        + " of these shards converts it"
+        for table, found, shards in tables_elsewhere(change.pool(state.node), databases, cluster.engine)
+    ]
+    return replace(state, elsewhere=tuple(tables))
 
 
 def node_state(pool: NodePool, datastore: str, cluster: Cluster, node: Node) -> NodeState:

@@ -31,6 +31,7 @@ from schemaless.indexes.registry import (
     IndexEntry,
     Registry,
 )
+from schemaless.indexes.tables import engine_of
 from schemaless.topology.moves import refuse_beside_moves, unfinished_moves
 from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Connection
@@ -208,13 +209,38 @@ class Indexes:
             InvalidInput: another index of that name is still being built.
             JobConflict: shards are being moved.
         """
-        entry = self._existing(definition)
+        return self._create(definition, listener, again=False)
+
+    def rebuild(self, name: str, listener: Listener = ignore_events) -> tuple[IndexEntry, bool]:
+        """Create the tables and the follower of a second index with an index's fields, which replaces it once ready.
+
+        The new tables are in the storage engines that the clusters have now. Safe to repeat after an interruption: an
+        index that is still being built is not created again.
+
+        Args:
+            name: name of the index.
+            listener: receives the progress, in shards.
+
+        Returns:
+            The new index, and whether this call created it.
+
+        Raises:
+            InvalidInput: the index is not ready.
+            JobConflict: shards are being moved.
+        """
+        ready = [entry for entry in self.named(name) if entry.state == READY]
+        if not ready:
+            raise InvalidInput(f"index {name} is not ready; 'schemaless index status {name}' shows its progress")
+        return self._create(ready[-1].definition, listener, again=True)
+
+    def _create(self, definition: Definition, listener: Listener, *, again: bool) -> tuple[IndexEntry, bool]:
+        entry = self._existing(definition, again=again)
         if entry is None:
             refuse_beside_moves(self._catalog(), self._datastore)
             # Inserts nothing if another process was faster; the index is the same then.
-            insert = sql.insert_index(self._datastore, definition.name, definition.text, DECLARED)
+            insert = sql.insert_index(self._datastore, definition.name, definition.text, DECLARED, again=again)
             inserted = bool(self._execute(insert))
-            entry = self._existing(definition)
+            entry = self._existing(definition, again=again)
             if entry is None:
                 raise _dropped(definition.name)
             try:
@@ -230,17 +256,19 @@ class Indexes:
         refuse_beside_moves(self._catalog(), self._datastore)
         return self._build(entry, listener), True
 
-    def _existing(self, definition: Definition) -> IndexEntry | None:
-        """Return the index of a definition, if there is one.
+    def _existing(self, definition: Definition, *, again: bool) -> IndexEntry | None:
+        """Return the index of a definition, if there is one; ``again`` ignores ready ones.
 
         Raises:
             InvalidInput: another index of that name is still being built.
         """
-        for entry in self.all():
-            if entry.name != definition.name or entry.state == DROPPING:
-                continue
-            if entry.definition == definition:
-                return entry
+        named = [entry for entry in self.all() if entry.name == definition.name and entry.state != DROPPING]
+        named = [entry for entry in named if not again or entry.state != READY]
+        same = [entry for entry in named if entry.definition == definition]
+        if same:
+            # While an index is rebuilt, it exists twice, and only the new one may lack tables.
+            return min(same, key=lambda entry: entry.state == READY)
+        for entry in named:
             if entry.state != READY:
                 raise InvalidInput(
                     f"index {definition.name} is already {entry.state} with another definition. Wait until it is "
@@ -251,7 +279,8 @@ class Indexes:
     def _build(self, entry: IndexEntry, listener: Listener) -> IndexEntry:
         listener(Total(self._shard_count))
         for shard in range(self._shard_count):
-            self._change_tables(shard, sql.create_index_table(self._shards.database(shard), entry.layout))
+            engine = engine_of(self._shards, shard)
+            self._change_tables(shard, sql.create_index_table(self._shards.database(shard), entry.layout, engine))
             listener(Advanced(1))
         self._settings.create(entry.follower, {"index": entry.name}, lambda shard: 0)
         self._set_state(entry, [DECLARED], BACKFILLING)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from schemaless.schema.engines import StorageEngine
 from schemaless.wire.sql.parts import (
     CELL,
     NOW,
@@ -77,8 +78,8 @@ def index_table(number: int) -> str:
 # In a shard
 
 
-def create_index_table(database: str, layout: Layout) -> bytes:
-    """Create an index's table if it does not exist."""
+def create_index_table(database: str, layout: Layout, engine: StorageEngine) -> bytes:
+    """Create an index's table in the storage engine of its cluster, if it does not exist."""
     columns = [
         *(
             b"`%b` %b %b" % (name.encode(), kind.encode(), b"NULL" if nullable else b"NOT NULL")
@@ -87,9 +88,10 @@ def create_index_table(database: str, layout: Layout) -> bytes:
         b"PRIMARY KEY (row_key)",
         b"KEY query (%b)" % b", ".join(_names(layout)),
     ]
-    return b"CREATE TABLE IF NOT EXISTS %b (%b) ENGINE=InnoDB ROW_FORMAT=DYNAMIC COMMENT=%b" % (
+    return b"CREATE TABLE IF NOT EXISTS %b (%b) ENGINE=%b ROW_FORMAT=DYNAMIC COMMENT=%b" % (
         _table(database, layout.table),
         b", ".join(columns),
+        engine.clause.encode(),
         text(layout.digest),
     )
 
@@ -116,10 +118,10 @@ def drop_index_table(database: str, number: int) -> bytes:
 
 
 def select_comments(databases: Iterable[str], number: int) -> bytes:
-    """Select the database and comment of each table of an index that exists and that the account can see."""
-    return b"SELECT TABLE_SCHEMA, TABLE_COMMENT FROM information_schema.TABLES WHERE TABLE_SCHEMA IN (%b) AND %b" % (
-        texts(databases),
-        b"TABLE_NAME=%b" % text(index_table(number)),
+    """Select the database, comment and storage engine of each table of an index that the account can see."""
+    return (
+        b"SELECT TABLE_SCHEMA, TABLE_COMMENT, ENGINE FROM information_schema.TABLES "
+        b"WHERE TABLE_SCHEMA IN (%b) AND TABLE_NAME=%b" % (texts(databases), text(index_table(number)))
     )
 
 
@@ -331,10 +333,19 @@ def _latest(database: str, column: str, row_key: bytes) -> bytes:
 # In the catalog
 
 
-def insert_index(catalog: str, name: str, definition: str, state: str) -> bytes:
-    """Insert an index, unless its name has an index that is being built or one with this definition. Safe to repeat."""
+def insert_index(catalog: str, name: str, definition: str, state: str, *, again: bool = False) -> bytes:
+    """Insert an index, unless its name has an index that is being built or one with this definition. Safe to repeat.
+
+    Args:
+        catalog: the catalog's database.
+        name: the index's name.
+        definition: its definition.
+        state: its state.
+        again: insert it even if there is a ready index with this definition.
+    """
     named = b"SELECT 1 FROM %b AS t WHERE t.name=%b AND " % (_list(catalog), text(name))
-    built = b"(t.state IN ('declared','backfilling') OR t.state='ready' AND t.definition=%b)" % text(definition)
+    ready = b"" if again else b" OR t.state='ready' AND t.definition=%b" % text(definition)
+    built = b"(t.state IN ('declared','backfilling')%b)" % ready
     return b"INSERT INTO %b (name, definition, state) SELECT %b FROM DUAL WHERE NOT EXISTS (%b)" % (
         _list(catalog),
         b", ".join((text(name), text(definition), text(state))),

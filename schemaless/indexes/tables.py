@@ -1,12 +1,14 @@
-"""Proof that an index's tables belong to the index, before they are read or written."""
+"""Proof that an index's tables belong to the index, before they are read or written; their storage engine."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 
 from schemaless.errors import SchemaMismatch
 from schemaless.indexes import sql
 from schemaless.indexes.registry import IndexEntry, Registry
+from schemaless.schema.engines import StorageEngine, engine_named
 from schemaless.topology.routing import Spot
 from schemaless.topology.scatter_gather import verify_once
 from schemaless.topology.shards import Shards
@@ -14,11 +16,19 @@ from schemaless.wire.connection import Rows
 from schemaless.wire.errors import Elsewhere
 from schemaless.wire.node import Node
 
+_log = logging.getLogger("schemaless")
+
+
+def engine_of(shards: Shards, shard: int) -> StorageEngine:
+    """Return the storage engine that the catalog records for a shard's cells and index entries."""
+    return engine_named(shards.routing.clusters[shard].engine)
+
 
 def check_tables(shards: Shards, registry: Registry, entry: IndexEntry, numbers: Iterable[int]) -> None:
     """Check that an index's tables in some shards were created from its definition.
 
-    Each table is checked once per server; ``registry.checked`` holds the tables that have passed.
+    Each table is checked once per server; ``registry.checked`` holds the tables that have passed. A table in another
+    storage engine than its cluster's is logged, and used all the same.
 
     Raises:
         SchemaMismatch: a table's comment is the digest of another definition.
@@ -33,7 +43,8 @@ def check_tables(shards: Shards, registry: Registry, entry: IndexEntry, numbers:
             by_node.setdefault(spot.node, {})[shards.database(shard)] = key
             spots.setdefault(spot.node, spot)
     for node, keys in by_node.items():
-        for database, comment in _comments(shards, spots[node], keys, entry.number):
+        elsewhere = []
+        for database, comment, engine in _comments(shards, spots[node], keys, entry.number):
             if str(comment) != entry.definition.digest:
                 raise SchemaMismatch(
                     f"{database}.{sql.index_table(entry.number)} on {node} was not created from the catalog's "
@@ -41,10 +52,21 @@ def check_tables(shards: Shards, registry: Registry, entry: IndexEntry, numbers:
                     "shard restored from an earlier backup? Run 'schemaless index drop' and create the index again"
                 )
             registry.checked.add(keys[str(database)])
+            if str(engine).lower() != spots[node].routing.clusters[keys[str(database)][0]].engine:
+                elsewhere.append(f"{database} ({str(engine).lower()})")
+        if elsewhere:
+            _log.warning(
+                "tables of index %s on %s are in another storage engine than the catalog records for their cluster: "
+                "%s. They work; 'schemaless index rebuild %s' or a move of their shards converts them",
+                entry.name,
+                node,
+                ", ".join(sorted(elsewhere)),
+                entry.name,
+            )
 
 
 def _comments(shards: Shards, spot: Spot, keys: Mapping[str, tuple[int, int, int]], number: int) -> Rows:
-    """Read the database and comment of an index's tables on one server; ``spot`` is that of one of the shards."""
+    """Read the database, comment and engine of an index's tables on one server; ``spot`` is one of the shards'."""
     statement = sql.select_comments(keys, number)
     try:
         pool = shards.pool_for(spot.node)

@@ -25,6 +25,7 @@ from schemaless.internals import Internals
 from schemaless.jobs.runner import ShardRun
 from schemaless.move import sql
 from schemaless.move.fence import Fence, Side, index_tables, session, side_of
+from schemaless.schema.engines import INNODB, StorageEngine
 from schemaless.topology.sql import moving
 from schemaless.wire.connection import split_statements
 from schemaless.wire.errors import DatabaseMissing, Elsewhere
@@ -73,9 +74,13 @@ class IndexMover:
         internals: internals of the datastore.
         run: the job's run on the shard.
         gate: blocks while the job has to wait.
+        engine: storage engine of the target cluster.
     """
 
-    def __init__(self, internals: Internals, run: ShardRun, gate: Callable[[], None]) -> None:
+    def __init__(
+        self, internals: Internals, run: ShardRun, gate: Callable[[], None], engine: StorageEngine = INNODB
+    ) -> None:
+        self._engine = engine
         self._internals = internals
         self._run = run
         self._gate = gate
@@ -103,7 +108,7 @@ class IndexMover:
             check_tables(self._internals.shards, self._internals.registry, entry, [self._run.state.shard])
             layout = entry.layout
             incoming = replace(layout, named=moving.incoming(layout.table, token))
-            fence.target.execute(entries_sql.create_index_table(fence.database, incoming))
+            fence.target.execute(entries_sql.create_index_table(fence.database, incoming, self._engine))
             self._copy_one(fence, entry, incoming)
         return {entry.layout.table for entry in entries}
 

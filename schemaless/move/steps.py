@@ -40,7 +40,7 @@ from schemaless.move.sql import CellRow
 from schemaless.move.verify import verify_shard
 from schemaless.schema.creation import create_incoming
 from schemaless.schema.databases import Identity, check_identity, next_id
-from schemaless.schema.engines import engine_named
+from schemaless.schema.engines import StorageEngine, engine_named
 from schemaless.schema.sql import select_identity
 from schemaless.topology.model import Cluster, Topology
 from schemaless.topology.sql import moving
@@ -89,7 +89,7 @@ class _ShardMove:
         self._phases: tuple[Phase, ...] = BEFORE_COMMIT
         self._servers = TargetServers(store, run, self._spec.target)
         self._rate = CopyRate(self._shard, self._spec.give_up_s)
-        self._indexes = IndexMover(self._internals, run, self._servers.gate)
+        self._indexes = IndexMover(self._internals, run, self._servers.gate, self._engine)
         self._known_tables: frozenset[str] = frozenset(TABLES)
 
     def run(self) -> None:
@@ -249,11 +249,14 @@ class _ShardMove:
         if self._spec.accounts:
             check_accounts(fence.source, fence.target, fence.database)
 
+    @property
+    def _engine(self) -> StorageEngine:
+        return engine_named(self._shards.topology.cluster(self._spec.target).engine)
+
     def _create(self) -> None:
         names = {table: moving.incoming(table, self._token) for table in sql.FENCED}
-        engine = engine_named(self._topology.cluster(self._spec.target).engine)
         identity = _identity(self._topology, self._shard)
-        create_incoming(self._fence.target, self._fence.database, names, identity, engine)
+        create_incoming(self._fence.target, self._fence.database, names, identity, self._engine)
         self._copier = Copier(self._fence.target, self._fence.database, names["cell"])
 
     def _copy(self, cluster: Cluster) -> None:
@@ -272,7 +275,8 @@ class _ShardMove:
             self._copy_erasures()
             if give_up_s is None:
                 # As late as possible, because followers repeat all index writes from here on.
-                self._known_tables = frozenset(TABLES) | self._indexes.copy(self._fence, self._token)
+                index_tables = self._indexes.copy(self._fence, self._token)
+                self._known_tables = frozenset(TABLES) | index_tables
                 self._copy_settled(changes)
             # The limit applies to the cut only, however long the copy took.
             give_up_s = give_up_s or time.monotonic() + self._spec.give_up_s

@@ -39,7 +39,7 @@ from schemaless.wire.connection import Connection
 from schemaless.wire.pool import NodePool
 
 _ENGINE_TABLES: Final = frozenset({"cell"})
-"""Tables of a shard that are in the cluster's storage engine; the others are small, and always in InnoDB."""
+"""Tables of a shard that are in the cluster's storage engine, like index tables; others are small, and in InnoDB."""
 
 
 def create_tables(pool: NodePool, database: str, branch: Branch, engine: StorageEngine = INNODB) -> None:

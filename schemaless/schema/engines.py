@@ -1,4 +1,4 @@
-"""Storage engines of ``cell`` tables: InnoDB, or MyRocks on MariaDB; all other tables are always in InnoDB."""
+"""Storage engines of cells and index entries: InnoDB, or MyRocks on MariaDB; other tables are always in InnoDB."""
 
 from __future__ import annotations
 

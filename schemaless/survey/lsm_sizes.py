@@ -1,4 +1,4 @@
-"""What MyRocks stores of ``cell`` tables: compressed bytes, and the obsolete versions that compaction would remove."""
+"""What MyRocks stores of tables: compressed bytes, and the obsolete cells that compaction would remove."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from schemaless.schema.engines import ROCKSDB
+from schemaless.schema.sql import select_engine_support
 from schemaless.survey.page_model import MYROCKS, Layout
-from schemaless.survey.sql import select_engines, select_lsm_sizes
+from schemaless.survey.sql import select_engines, select_lsm_sizes, select_other_lsm_sizes
 from schemaless.wire.connection import Connection
 
 _LEAST_RAW_BYTES: Final = 1 << 18
@@ -75,6 +76,14 @@ def lsm_sizes(connection: Connection, databases: Iterable[str] | None = None) ->
         added = LsmSize(rows=part) if index == "PRIMARY" else LsmSize(keys=part)
         sizes[str(database)] = sizes.get(str(database), LsmSize()) + added
     return sizes
+
+
+def other_lsm_sizes(connection: Connection, databases: Iterable[str]) -> dict[str, int]:
+    """Return the stored bytes of tables other than ``cell`` in MyRocks by name, summed over some databases."""
+    if not connection.is_mariadb or not connection.rows(select_engine_support(ROCKSDB.clause)):
+        return {}
+    rows = connection.rows(select_other_lsm_sizes(databases))
+    return {str(table): int(stored) for table, _, _, stored in rows}
 
 
 def in_myrocks(connection: Connection, databases: Iterable[str]) -> list[str]:

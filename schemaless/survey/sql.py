@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from schemaless.wire.sql.parts import by_id, cell_table, id_range, texts
+from schemaless.wire.sql.parts import by_id, cell_table, id_range, text, texts
 from schemaless.wire.sql.sessions import set_session
 
 
@@ -91,8 +91,6 @@ def select_tablespaces(databases: Iterable[str], *, mariadb: bool) -> bytes:
 def select_lsm_sizes(databases: Iterable[str] | None = None) -> bytes:
     """Select what MyRocks stores of ``cell`` tables, by database and index; a table in memory only has zeros.
 
-    A file holds several indexes. Its compressed size is divided among them by their raw sizes.
-
     Args:
         databases: names of the databases; None for all of the server.
 
@@ -101,22 +99,57 @@ def select_lsm_sizes(databases: Iterable[str] | None = None) -> bytes:
         their compressed bytes.
     """
     test = b"" if databases is None else b" AND d.TABLE_SCHEMA IN (%b)" % texts(databases)
-    return (
-        b"SELECT d.TABLE_SCHEMA, d.INDEX_NAME, COALESCE(SUM(f.NUM_ROWS),0), COALESCE(SUM(f.DATA_SIZE),0), "
-        b"COALESCE(SUM(f.DATA_SIZE/t.raw*p.stored),0) FROM information_schema.ROCKSDB_DDL AS d "
-        b"LEFT JOIN information_schema.ROCKSDB_INDEX_FILE_MAP AS f "
-        b"ON f.COLUMN_FAMILY=d.COLUMN_FAMILY AND f.INDEX_NUMBER=d.INDEX_NUMBER "
-        b"LEFT JOIN (SELECT SST_NAME, SUM(DATA_SIZE) AS raw FROM information_schema.ROCKSDB_INDEX_FILE_MAP "
-        b"GROUP BY SST_NAME) AS t ON t.SST_NAME=f.SST_NAME "
-        b"LEFT JOIN (SELECT SST_NAME, DATA_BLOCK_SIZE+INDEX_BLOCK_SIZE+FILTER_BLOCK_SIZE AS stored "
-        b"FROM information_schema.ROCKSDB_SST_PROPS) AS p ON p.SST_NAME=f.SST_NAME "
-        b"WHERE d.TABLE_NAME='cell'%b GROUP BY d.TABLE_SCHEMA, d.INDEX_NAME" % test
+    return b"SELECT d.TABLE_SCHEMA, d.INDEX_NAME, %b WHERE d.TABLE_NAME='cell'%b GROUP BY %b" % (
+        _LSM_SIZES,
+        test,
+        b"d.TABLE_SCHEMA, d.INDEX_NAME",
     )
+
+
+def select_other_lsm_sizes(databases: Iterable[str]) -> bytes:
+    """Select what MyRocks stores of tables other than ``cell``, summed over all shards.
+
+    Returns:
+        A statement whose rows are the table, entries (obsolete ones included), their raw bytes and compressed bytes.
+    """
+    return b"SELECT d.TABLE_NAME, %b WHERE d.TABLE_NAME<>'cell' AND d.TABLE_SCHEMA IN (%b) GROUP BY d.TABLE_NAME" % (
+        _LSM_SIZES,
+        texts(databases),
+    )
+
+
+_LSM_SIZES: Final = (
+    b"COALESCE(SUM(f.NUM_ROWS),0), COALESCE(SUM(f.DATA_SIZE),0), COALESCE(SUM(f.DATA_SIZE/t.raw*p.stored),0) "
+    b"FROM information_schema.ROCKSDB_DDL AS d LEFT JOIN information_schema.ROCKSDB_INDEX_FILE_MAP AS f "
+    b"ON f.COLUMN_FAMILY=d.COLUMN_FAMILY AND f.INDEX_NUMBER=d.INDEX_NUMBER "
+    b"LEFT JOIN (SELECT SST_NAME, SUM(DATA_SIZE) AS raw FROM information_schema.ROCKSDB_INDEX_FILE_MAP "
+    b"GROUP BY SST_NAME) AS t ON t.SST_NAME=f.SST_NAME "
+    b"LEFT JOIN (SELECT SST_NAME, DATA_BLOCK_SIZE+INDEX_BLOCK_SIZE+FILTER_BLOCK_SIZE AS stored "
+    b"FROM information_schema.ROCKSDB_SST_PROPS) AS p ON p.SST_NAME=f.SST_NAME"
+)
+"""Entries, raw and compressed bytes of indexes ``d`` in files ``f``.
+
+A file holds several indexes. Its compressed size is divided among them by their raw sizes.
+"""
 
 
 def select_engines(databases: Iterable[str]) -> bytes:
     """Select the database and storage engine of each shard's ``cell`` table."""
     return _of_tables(b"ENGINE", databases)
+
+
+def select_tables_elsewhere(databases: Iterable[str], engine: str) -> bytes:
+    """Select the tables of cells and index entries in another storage engine than the given one.
+
+    Returns:
+        A statement whose rows are the table, its engine in lower case, and the number of shards.
+    """
+    return (
+        b"SELECT TABLE_NAME, LOWER(ENGINE) AS found, COUNT(*) FROM information_schema.TABLES "
+        b"WHERE TABLE_SCHEMA IN (%b) AND (TABLE_NAME='cell' OR TABLE_NAME REGEXP '^index_[0-9]+$') "
+        b"AND LOWER(ENGINE)<>%b GROUP BY TABLE_NAME, found ORDER BY TABLE_NAME, found"
+        % (texts(databases), text(engine))
+    )
 
 
 def select_other_tablespaces(databases: Iterable[str], *, mariadb: bool) -> bytes:

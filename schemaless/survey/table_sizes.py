@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 
 from schemaless.errors import AccessDenied, InvalidInput
 from schemaless.schema.engines import INNODB, ROCKSDB
-from schemaless.survey.lsm_sizes import in_myrocks, lsm_layout, lsm_sizes
+from schemaless.survey.lsm_sizes import in_myrocks, lsm_layout, lsm_sizes, other_lsm_sizes
 from schemaless.survey.page_model import MARIADB, MYSQL, PAGE_BYTES, Layout
 from schemaless.survey.sql import (
     FRESH_STATISTICS,
@@ -23,6 +24,7 @@ from schemaless.survey.sql import (
     select_other_tablespaces,
     select_page_lengths,
     select_table_lengths,
+    select_tables_elsewhere,
     select_tablespaces,
 )
 from schemaless.wire.connection import Connection
@@ -85,11 +87,36 @@ def other_table_sizes(pool: NodePool, databases: Sequence[str]) -> dict[str, Tab
 
     def ask(connection: Connection, databases: Sequence[str]) -> dict[str, TableSize]:
         rows = connection.rows(select_other_tablespaces(databases, mariadb=connection.is_mariadb))
-        return {str(name): TableSize(int(size), int(allocated)) for name, size, allocated in rows}
+        found = {str(name): TableSize(int(size), int(allocated)) for name, size, allocated in rows}
+        for name, stored in other_lsm_sizes(connection, databases).items():
+            found[name] = TableSize(stored, stored) + found.get(name, TableSize(0, 0))
+        return found
 
     for part in _in_parts(pool, databases, ask):
         sizes |= {name: size + sizes.get(name, TableSize(0, 0)) for name, size in part.items()}
     return sizes
+
+
+def tables_elsewhere(pool: NodePool, databases: Sequence[str], engine: str) -> list[tuple[str, str, int]]:
+    """Return the tables of cells and index entries that are in another storage engine than their cluster's.
+
+    Args:
+        pool: pool of the databases' server.
+        databases: names of the shards' databases.
+        engine: storage engine that the catalog records.
+
+    Returns:
+        Table, its engine, and number of shards. Empty on MySQL, without a query.
+    """
+
+    def ask(connection: Connection, databases: Sequence[str]) -> list[tuple[str, str, int]]:
+        rows = connection.rows(select_tables_elsewhere(databases, engine)) if connection.is_mariadb else ()
+        return [(str(table), str(found), int(shards)) for table, found, shards in rows]
+
+    counts: Counter[tuple[str, str]] = Counter()
+    for part in _in_parts(pool, databases, ask):
+        counts.update({(table, found): shards for table, found, shards in part})
+    return [(table, found, shards) for (table, found), shards in sorted(counts.items())]
 
 
 def known_table_sizes(pool: NodePool, databases: Sequence[str]) -> dict[str, TableSize]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import uuid
+
 import pytest
 
 import schemaless
 from schemaless.admin.indexes import indexes_of
 from schemaless.errors import InvalidInput
 from schemaless.events import Total, only
+from schemaless.failover.states import node_states
 from schemaless.followers.settings import Settings
 from schemaless.indexes.registry import BACKFILLING
 from schemaless.internals import internals_of
+from schemaless.survey.table_sizes import other_table_sizes
 from schemaless.wire.connection import Connection
 from schemaless.wire.driver import Reply
 from tests.indexes.conftest import TRIPS
@@ -55,3 +60,53 @@ def test_an_index_dropped_while_it_is_created_says_so(accounts, fresh_url):
 
         assert [query(shards.node_of(shard), statement) for shard, statement in statements.items()] == [[]] * 4
         assert not [name for name in Settings(internals_of(root).follower_access).all() if name.startswith("index:")]
+
+
+@pytest.mark.myrocks(only=True)
+def test_entries_are_in_the_engine_of_the_cluster_and_a_rebuild_converts_them(
+    kept, fresh_store, admin_url, by_hand, new_row, caplog
+):
+    """Tables in another engine are named and used; 'index rebuild' builds new ones beside them, which take the name."""
+    for number in range(20):
+        document = {"client": str(uuid.UUID(int=number % 3)), "at": "2026-03-01T08:00:00Z", "city": number}
+        fresh_store.put_cell(new_row(), "BASE", 1, document)
+    old = kept.fill()
+    shards = by_hand(fresh_store)
+
+    def engines(number: int) -> set[str]:
+        select = "SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA='{}' AND TABLE_NAME='index_{}'"
+        found = [shards.rows(n, select.format(shards.database(n), number).encode()) for n in range(4)]
+        return {engine for rows in found for (engine,) in rows}
+
+    def cities() -> list[int]:
+        rows = fresh_store.index("client_trips").query(client=uuid.UUID(int=1), order_by="-at").rows
+        return sorted(row.entry["city"] for row in rows)
+
+    assert engines(old.number) == {"ROCKSDB"}
+    for shard in range(4):
+        shards.execute(shard, f"ALTER TABLE `{shards.database(shard)}`.index_{old.number} ENGINE=InnoDB".encode())
+    warnings = [warning for state in node_states(admin_url)[1] for warning in state.warnings]
+    assert any(f"index_{old.number} is in innodb in 2 of 2 shards" in warning for warning in warnings)
+    internals_of(fresh_store).registry.checked.clear()
+    with caplog.at_level(logging.WARNING, "schemaless"):
+        before = cities()
+    assert "tables of index client_trips on" in caplog.text
+    new, created = indexes_of(kept.admin).rebuild("client_trips")
+    again = indexes_of(kept.admin).rebuild("client_trips")
+    assert (created, again) == (True, (new, False))
+    kept.allow(new.number)
+    kept._worker = None
+    kept.catch_up()
+    indexes = indexes_of(kept.follow)
+    assert indexes.watch(new, indexes.backfill(new))
+    internals_of(fresh_store).registry.read()
+    node = internals_of(fresh_store).topology.clusters[0].primary
+    databases = [shards.database(shard) for shard in internals_of(fresh_store).topology.shards_of("cluster-1")]
+
+    assert engines(new.number) == {"ROCKSDB"}
+    assert cities() == before == sorted(number for number in range(20) if number % 3 == 1)
+    assert [(each.number, each.state) for each in indexes.named("client_trips")] == [
+        (old.number, "dropping"),
+        (new.number, "ready"),
+    ]
+    assert f"index_{new.number}" in other_table_sizes(shards.pool_for(node), databases)

@@ -182,6 +182,7 @@ def beside(indexed: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(IndexMover, "copy", copied)
 
 
+@pytest.mark.myrocks
 @pytest.mark.usefixtures("beside")
 def test_an_index_and_a_trigger_move_with_the_shard(indexed, bench, client):
     """Entries changed during the copy are written again, and the trigger gets each cell once."""
@@ -193,6 +194,13 @@ def test_an_index_and_a_trigger_move_with_the_shard(indexed, bench, client):
     assert indexed.faults() == {}
     assert record.phase == "verified"
     assert {name for name in indexed.tables(target) if "index" in name or "noted" in name} == {table}
+    cluster = internals_of(client).topology.cluster_of(SHARD)
+    found = query(
+        cluster.primary,
+        "SELECT LOWER(ENGINE) FROM information_schema.TABLES "
+        f"WHERE TABLE_SCHEMA='{internals_of(client).shards.database(SHARD)}' AND TABLE_NAME='{table}'",
+    )
+    assert [engine for (engine,) in found] == [cluster.engine]
     every = [(shard, cell.added_id) for shard in range(SHARDS) for cell in client.scan_shard(shard)]
     assert sorted(indexed.seen.ids) == sorted(every)
     found = client.index("trips").query(client=CLIENTS[0], limit=1_000).rows
