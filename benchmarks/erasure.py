@@ -1,22 +1,32 @@
-"""What an erasure costs applications: latency of puts and gets beside it, and reads beside tombstones.
+"""What erasures and retention runs cost applications, and what tombstones cost readers.
 
-    python benchmarks/erasure.py [--flavour mysql] [--cells 100000] [--tombstones 1000000] [--seconds 20]
+    python benchmarks/erasure.py live [--flavour mysql] [--cells 100000] [--rounds 4] [--seconds 15]
+    python benchmarks/erasure.py tombstones [--flavour mysql] [--tombstones 1000000] [--rounds 20] [--seconds 40]
 
-Four clients put and get documents of about 1 KB, quietly and then beside an erase job of ``--cells`` cells at the
-default thresholds. Then the same gets, and reads of the end of the feed, before and after ``--tombstones`` tombstones
-are in the shard. Prints p50 and p99 in milliseconds, calls a second, and the ratios to the quiet phase.
+``live``: four clients put and get documents of about 1 KB, with pauses of 10 ms on average, quietly and beside a job at
+the default thresholds in a process of its own, in turns: erasures of ``--cells`` cells in all, then a retention run of
+as many. The clients pause as long in both phases, so the ratio of rates says how much less they get done, and p50 and
+p99 how much longer a call takes.
+
+``tombstones``: two datastores on one server have the same live cells; one has ``--tombstones`` tombstones besides.
+Gets, and reads of the end of the feed, a second, in turns; then one scan of each datastore.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
+import multiprocessing
 import random
 import statistics
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
 
 import schemaless
 from schemaless.cell import NewCell, NewStoredCell
@@ -26,6 +36,9 @@ from schemaless.erase.job import run as run_erasure
 from schemaless.erasures.ledger import target
 from schemaless.internals import internals_of
 from schemaless.keys import row_key_for
+from schemaless.policies.retention import Policy
+from schemaless.retention.job import begin
+from schemaless.retention.job import run as retain
 from schemaless.testing.servers import private_servers
 
 CLIENTS = 4
@@ -43,66 +56,149 @@ def document(number: int) -> dict[str, Any]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("live", "tombstones"))
     parser.add_argument("--flavour", choices=("mysql", "mariadb"), default="mysql")
     parser.add_argument("--cells", type=int, default=100_000)
     parser.add_argument("--tombstones", type=int, default=1_000_000)
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--seconds", type=float)
     options = parser.parse_args()
     with private_servers(options.flavour, 1, {"innodb-buffer-pool-size": "2G"}) as (server,):
         print(f"{server.flavour} {server.version}, 1 server, 2 shards", flush=True)
-        measure(schemaless.create("erasure", 2, [server.url]), options.cells, options.tombstones, options.seconds)
+        url = schemaless.create("erasure", 2, [server.url])
+        if options.part == "live":
+            live(url, options.cells, options.rounds or 4, options.seconds or 15.0)
+        else:
+            other = schemaless.create("graves", 2, [server.url])
+            tombstones(url, other, options.tombstones, options.rounds or 20, options.seconds or 40.0)
 
 
-def measure(url: str, cells: int, tombstones: int, seconds: float) -> dict[str, float]:
-    """Fill the datastore, measure all phases, print them, and return the ratios."""
-    with schemaless.connect(url, read_timeout_s=600) as store:
-        live = fill(store, "live", max(1_000, cells // 5))
+def live(url: str, cells: int, rounds: int, seconds: float) -> None:
+    """Measure calls of clients beside erasures and a retention run, and print the ratios to quiet phases."""
+    context = multiprocessing.get_context("spawn")
+    with schemaless.connect(url, read_timeout_s=600) as store, ProcessPoolExecutor(1, context) as pool:
+        pool.submit(time.monotonic).result()  # imports are not part of a phase
+        internals = internals_of(store)
+        rows = fill(store, "live", 20_000)
         doomed = fill(store, "doomed", cells)
-        ratios: dict[str, float] = {}
+        fill(store, "expired", cells, "OLD", datetime.now(UTC) - timedelta(800))
+        internals.policies.set(Policy("OLD", 400))
         ends = threading.Event()
-        quiet = clients(url, live, lambda: ends.wait(seconds), seed=1_000)
-        number = internals_of(store).erasures.ledger.intend("benchmark", [target(row) for row in doomed])
-        began_s = time.perf_counter()
-        beside = clients(url, live, lambda: run_erasure(store, EraseSpec(number)), seed=2_000)
-        took_s = time.perf_counter() - began_s
-        print(f"{cells:,} cells erased in {took_s:.1f} s, {cells / took_s:,.0f} a second")
-        for name in ("put", "get"):
-            before, after = figures(quiet[name]), figures(beside[name])
-            ratios[f"{name} p99"] = after[1] / before[1]
-            ratios[f"{name} p50"] = after[0] / before[0]
-            print(
-                f"{name}: quiet p50 {before[0]:.2f} p99 {before[1]:.2f} ms, "
-                f"beside p50 {after[0]:.2f} p99 {after[1]:.2f} ms"
-            )
-        before_tombstones = reads(store, live, seconds / 2)
-        began_s = time.perf_counter()
-        for start in range(0, tombstones, 1_000):
-            rows = (row_key_for(f"grave {each}") for each in range(start, min(tombstones, start + 1_000)))
-            store.put_stored_cells([NewStoredCell(row, "BASE", 1, tombstone(1)) for row in rows], trusted=True)
-        print(f"{tombstones:,} tombstones put in {time.perf_counter() - began_s:.0f} s")
-        fill(store, "after", 1_000)
-        after_tombstones = reads(store, live, seconds / 2)
-        for name, value in after_tombstones.items():
-            ratios[f"{name} rate beside tombstones"] = value / before_tombstones[name]
-            print(
-                f"{name}: {before_tombstones[name]:,.0f} a second before, {value:,.0f} beside {tombstones:,} tombstones"
-            )
-        for name, ratio in ratios.items():
-            print(f"ratio of {name}: {ratio:.3f}", flush=True)
-    return ratios
+        seeds = itertools.count(1_000, CLIENTS)
+
+        def quietly(call: str) -> Phase:
+            return clients(url, rows, lambda: ends.wait(seconds), next(seeds), call)
+
+        quiet, beside = [], []
+        for number in range(rounds):
+            targets = [target(row) for row in doomed[number::rounds]]
+            erasure = internals.erasures.ledger.intend("benchmark", targets)
+            quiet.append(quietly("quiet"))
+            job = functools.partial(apart, pool, run_erasure, url, EraseSpec(erasure))
+            beside.append(clients(url, rows, job, next(seeds), f"erasure of {len(targets):,} cells"))
+        quiet.append(quietly("quiet"))
+        ratios("erasures", quiet, beside, cells)
+        run = begin(store)
+        assert run is not None
+        job = functools.partial(apart, pool, retain, url, run)
+        runs = [clients(url, rows, job, next(seeds), f"retention run of {cells:,} cells")]
+        quiet = [quiet[-1], quietly("quiet")]
+        ratios("retention run", quiet, runs, cells)
+        run = begin(store)
+        assert run is not None
+        job = functools.partial(apart, pool, retain, url, run)
+        runs = [clients(url, rows, job, next(seeds), "retention run, nothing expires")]
+        quiet = [quiet[-1], quietly("quiet")]
+        ratios("retention run without expired cells", quiet, runs, 0)
 
 
-def fill(store: schemaless.Datastore, name: str, count: int) -> list[uuid.UUID]:
+def apart(pool: Executor, job: Callable[..., object], url: str, *arguments: Any) -> None:
+    """Run a job in the other process."""
+    pool.submit(run_job, job, url, *arguments).result()
+
+
+def run_job(job: Callable[..., object], url: str, *arguments: Any) -> None:
+    """Run a job on a connection of its own."""
+    with schemaless.connect(url, read_timeout_s=600) as store:
+        job(store, *arguments)
+
+
+def ratios(name: str, quiet: Sequence[Phase], beside: Sequence[Phase], cells: int) -> None:
+    """Print the figures of all phases of a kind taken together, and their ratios."""
+    took_s = sum(phase.seconds for phase in beside)
+    print(f"{name}: {cells:,} cells in {took_s:.1f} s, {cells / took_s:,.0f} a second")
+    for call in ("put", "get"):
+        before, after = merged(quiet, call), merged(beside, call)
+        parts = [
+            f"{what} {new / old:.3f}" for what, old, new in zip(("p50", "p99", "rate"), before, after, strict=True)
+        ]
+        print(f"  {call}: ratio of {', of '.join(parts)}", flush=True)
+
+
+def tombstones(url: str, other: str, count: int, rounds: int, seconds: float) -> None:
+    """Measure reads of a datastore and of another one that has tombstones besides, in turns."""
+    with schemaless.connect(url) as plain, schemaless.connect(other) as graves:
+        stores = {"without": plain, "beside": graves}
+        rows = {name: fill(store, "live", 20_000) for name, store in stores.items()}
+        began_s = time.perf_counter()
+        for start in range(0, count, 1_000):
+            keys = (row_key_for(f"grave {each}") for each in range(start, min(count, start + 1_000)))
+            graves.put_stored_cells([NewStoredCell(row, "BASE", 1, tombstone(1)) for row in keys], trusted=True)
+        print(f"{count:,} tombstones put in {time.perf_counter() - began_s:.0f} s", flush=True)
+        for store in stores.values():
+            fill(store, "after", 2_000)
+        chance = random.Random(1)
+        rates: dict[str, list[float]] = {}
+        for number in range(rounds):
+            # The first of a pair has colder caches.
+            for name in list(stores) if number % 2 else list(stores)[::-1]:
+                for what, rate in reads(stores[name], rows[name], chance, seconds / rounds / 4).items():
+                    rates.setdefault(f"{name} {what}", []).append(rate)
+        for what in ("gets", "end of the feed"):
+            old, new = rates[f"without {what}"], rates[f"beside {what}"]
+            pairs = [after / before for before, after in zip(old, new, strict=True)]
+            print(
+                f"{what}: {statistics.median(old):,.0f} a second without, {statistics.median(new):,.0f} beside "
+                f"{count:,} tombstones; median of {rounds} ratios {statistics.median(pairs):.3f}"
+            )
+        for name, store in stores.items():
+            began_s = time.perf_counter()
+            read = sum(1 for shard in range(store.shard_count) for _ in store.scan_shard(shard))
+            took_s = time.perf_counter() - began_s
+            print(f"scan of all shards, {name}: {read:,} cells in {took_s:.1f} s, {read / took_s:,.0f} a second")
+
+
+def fill(
+    store: schemaless.Datastore, name: str, count: int, column: str = "BASE", created_at: datetime | None = None
+) -> list[uuid.UUID]:
     """Put cells and return their rows."""
     rows = [row_key_for(f"{name} {number}") for number in range(count)]
     for start in range(0, count, 500):
         part = range(start, min(count, start + 500))
-        store.put_cells([NewCell(rows[number], "BASE", 1, document(number)) for number in part])
+        store.put_cells([NewCell(rows[each], column, 1, document(each), created_at=created_at) for each in part])
     return rows
 
 
-def clients(url: str, rows: list[uuid.UUID], load: Callable[[], object], seed: int) -> dict[str, list[float]]:
-    """Run clients while ``load`` runs; return the duration of each call, in seconds."""
+class Phase(NamedTuple):
+    """Calls of the clients while a job ran, or quietly.
+
+    Attributes:
+        seconds: duration of the phase.
+        taken: duration of each call in seconds, by kind.
+    """
+
+    seconds: float
+    taken: dict[str, list[float]]
+
+
+def merged(phases: Sequence[Phase], call: str) -> tuple[float, float, float]:
+    """Return p50 and p99 in milliseconds, and calls a second, of phases taken together."""
+    taken = [each for phase in phases for each in phase.taken[call]]
+    return *figures(taken), len(taken) / sum(phase.seconds for phase in phases)
+
+
+def clients(url: str, rows: list[uuid.UUID], load: Callable[[], object], seed: int, name: str) -> Phase:
+    """Run clients while ``load`` runs, print a line, and return the duration of each call."""
     taken: dict[str, list[float]] = {"put": [], "get": []}
     stop = threading.Event()
 
@@ -119,6 +215,7 @@ def clients(url: str, rows: list[uuid.UUID], load: Callable[[], object], seed: i
                 taken["get"].append(time.perf_counter() - began_s)
 
     threads = [threading.Thread(target=client, args=(seed + number,)) for number in range(CLIENTS)]
+    began_s = time.perf_counter()
     for thread in threads:
         thread.start()
     try:
@@ -127,26 +224,36 @@ def clients(url: str, rows: list[uuid.UUID], load: Callable[[], object], seed: i
         stop.set()
         for thread in threads:
             thread.join()
-    return taken
+    phase = Phase(time.perf_counter() - began_s, taken)
+    calls = [
+        f"{call} p50 {p50:.2f} p99 {p99:.2f} ms, {rate:.0f} a second"
+        for call in taken
+        for p50, p99, rate in (merged([phase], call),)
+    ]
+    print(f"{phase.seconds:6.1f} s {name}: {'; '.join(calls)}", flush=True)
+    return phase
 
 
-def reads(store: schemaless.Datastore, rows: list[uuid.UUID], seconds: float) -> dict[str, float]:
-    """Return gets, and cells of the feed's last 500 cells, a second; medians of ten rounds."""
-    chance = random.Random(1)
+def reads(
+    store: schemaless.Datastore, rows: list[uuid.UUID], chance: random.Random, seconds: float
+) -> dict[str, float]:
+    """Return gets, and cells of the feed's last 200 cells of each shard, a second."""
     ends = {shard: store.end_of_shard(shard) for shard in range(store.shard_count)}
-    rates: dict[str, list[float]] = {"gets": [], "feed": []}
-    for _ in range(10):
-        until_s, began_s, count = time.perf_counter() + seconds / 20, time.perf_counter(), 0
-        while time.perf_counter() < until_s:
-            assert store.get_cell_latest(chance.choice(rows), "BASE") is not None
-            count += 1
-        rates["gets"].append(count / (time.perf_counter() - began_s))
-        until_s, began_s, count = time.perf_counter() + seconds / 20, time.perf_counter(), 0
-        while time.perf_counter() < until_s:
-            for shard, end in ends.items():
-                count += len(store.get_cells_for_shard(shard, max(0, end - 200), 200).cells)
-        rates["feed"].append(count / (time.perf_counter() - began_s))
-    return {name: statistics.median(each) for name, each in rates.items()}
+
+    def get() -> int:
+        assert store.get_cell_latest(chance.choice(rows), "BASE") is not None
+        return 1
+
+    def feed() -> int:
+        return sum(len(store.get_cells_for_shard(shard, max(0, end - 200), 200).cells) for shard, end in ends.items())
+
+    rates = {}
+    for name, call in (("gets", get), ("end of the feed", feed)):
+        began_s, count = time.perf_counter(), 0
+        while time.perf_counter() < began_s + seconds:
+            count += call()
+        rates[name] = count / (time.perf_counter() - began_s)
+    return rates
 
 
 def figures(seconds: list[float]) -> tuple[float, float]:

@@ -1,13 +1,14 @@
 """The job that executes an erasure: shard by shard, throttled, and safe to kill anywhere.
 
 In each shard it erases the cells on the primary, then their copies in tables of moves, and waits for the replicas. The
-shard is recorded in the ledger after that. Each step is safe to repeat, so an interrupted shard starts again.
+shard is recorded in the ledger after that. Each step is safe to repeat, so an interrupted shard starts again, and so
+does one whose primary has changed: the new primary may lack erasures that the old one had committed.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Unpack
@@ -55,11 +56,13 @@ def work(store: Datastore, run: ShardRun) -> None:
     spec = EraseSpec.of(run.job)
     internals = internals_of(store)
     ledger, shard = internals.erasures.ledger, run.state.shard
-    targets = ledger.targets(spec.erasure, shard)
     before = bounds_of(ledger.entry(spec.erasure))[shard] if spec.replay else None
     search = DictionarySearch(internals)
     eraser = internals.erasures.eraser(shard, spec.erasure, search.see if search.needed else None)
-    batches = eraser.erase_targets(targets, before)
+
+    def batches() -> Iterator[Batch]:
+        return eraser.erase_targets(ledger.targets(spec.erasure, shard), before)
+
     _execute(store, run, eraser, batches, spec.replica_patience_s)
     if search.found:
         ledger.note(spec.erasure, {"dictionaries": sorted(search.found)})
@@ -75,7 +78,7 @@ def erase_batches(
     store: Datastore,
     run: ShardRun,
     erasure: int,
-    batches: Iterable[tuple[int, Sequence[int]]],
+    batches: Callable[[], Iterable[tuple[int, Sequence[int]]]],
     *,
     replica_patience_s: float = REPLICA_PATIENCE_S,
 ) -> None:
@@ -87,7 +90,9 @@ def erase_batches(
         store: the datastore.
         run: the job's run on the shard; its checkpoint is moved.
         erasure: number of the erasure in the ledger; a ``range``.
-        batches: pairs of the checkpoint to record afterwards and the added_ids to erase.
+        batches: returns pairs of the checkpoint to record afterwards and the added_ids to erase, from the run's
+            checkpoint on. Each pair is taken right before its cells are erased. Called again, with the checkpoint at 0,
+            if the primary has changed.
         replica_patience_s: how long to wait for a replica, in seconds.
 
     Raises:
@@ -99,44 +104,64 @@ def erase_batches(
     eraser = internals.erasures.eraser(run.state.shard, erasure, search.see if search.needed else None)
 
     def erased() -> Iterator[Batch]:
-        for checkpoint, ids in batches:
+        primary = str(internals.topology.cluster_of(run.state.shard).primary)
+        if run.state.counters.setdefault("primary", primary) != primary:
+            run.state.checkpoint = 0
+            run.state.counters["primary"] = primary
+        for checkpoint, ids in batches():
             yield from eraser.erase_ids(ids)
             run.state.checkpoint = max(run.state.checkpoint, checkpoint)
             yield Batch()
 
-    _execute(store, run, eraser, erased(), replica_patience_s)
+    _execute(store, run, eraser, erased, replica_patience_s)
     if search.found:
         internals.erasures.ledger.note(erasure, {"dictionaries": sorted(search.found)})
 
 
+def cells_at_once(run: ShardRun) -> int:
+    """Return the maximum number of cells of the next transaction: fewer while applications use the server."""
+    return _YIELDING_CELLS if run.yields else MAX_CELLS
+
+
 def _execute(
-    store: Datastore, run: ShardRun, eraser: ShardEraser, batches: Iterator[Batch], replica_patience_s: float
+    store: Datastore,
+    run: ShardRun,
+    eraser: ShardEraser,
+    batches: Callable[[], Iterator[Batch]],
+    replica_patience_s: float,
 ) -> None:
     internals = internals_of(store)
     state, ledger = run.state, internals.erasures.ledger
+    before = None
+    # A failover may have lost erasures, and a move has taken the shard to another primary: start again there.
+    while before != (cluster := internals.topology.cluster_of(state.shard)).primary:
+        before = cluster.primary
+        _erase_batches(run, eraser, batches())
+        _erase_copies(store, run, eraser)
+        _erase_left(store, run, eraser)
+        name = internals.topology.cluster_of(state.shard).name
+        behind = wait_for_replicas(internals, name, run.gate, replica_patience_s)
+        # Counted in the shard's log: a killed runner has not counted its last transaction.
+        cells, body_bytes, event = eraser.executed()
+    ledger.note(eraser.erasure, {"replicas_behind": behind} if behind else {})
+    state.cells, state.bytes_before = cells, body_bytes
+    ledger.record_shard(eraser.erasure, state.shard, cells, body_bytes, event)
+
+
+def _erase_batches(run: ShardRun, eraser: ShardEraser, batches: Iterator[Batch]) -> None:
     while True:
         run.gate()
-        eraser.max_cells = _YIELDING_CELLS if run.yields else MAX_CELLS
+        eraser.max_cells = cells_at_once(run)
         began_s = time.monotonic()
         batch = next(batches, None)
         if batch is None:
-            break
-        state.cells += batch.cells
-        state.bytes_before += batch.body_bytes
+            return
+        run.state.cells += batch.cells
+        run.state.bytes_before += batch.body_bytes
         run.spend(batch.body_bytes)
         run.rest(time.monotonic() - began_s)
         if run.due():
             run.checkpoint()
-    _erase_copies(store, run, eraser)
-    _erase_left(store, run, eraser)
-    # The cluster may have changed during the job: the shard may have moved.
-    cluster = internals.topology.cluster_of(state.shard).name
-    behind = wait_for_replicas(internals, cluster, run.gate, replica_patience_s)
-    ledger.note(eraser.erasure, {"replicas_behind": behind} if behind else {})
-    # Counted in the shard's log: a killed runner has not counted its last transaction.
-    cells, body_bytes, event = eraser.executed()
-    state.cells, state.bytes_before = cells, body_bytes
-    ledger.record_shard(eraser.erasure, state.shard, cells, body_bytes, event)
 
 
 def _erase_copies(store: Datastore, run: ShardRun, eraser: ShardEraser) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self
@@ -66,7 +66,6 @@ class Block:
 
     Attributes:
         up_to: last added_id of the range.
-        rows: number of rows looked at, at most.
         ids: added_ids of expired cells, erased ones included.
         held: number of expired cells that are kept because their row is held.
     """
@@ -83,10 +82,11 @@ def blocks(
     after: int,
     top: int,
     during: tuple[datetime, datetime] | None = None,
+    at_once: Callable[[], int] = lambda: BLOCK_ROWS,
 ) -> Iterator[Block]:
     """Yield the expired cells after an added_id, up to another one.
 
-    A hold that is set while a block is being erased protects the rows from the next block on.
+    Holds are read right before a block is yielded.
 
     Args:
         internals: the datastore.
@@ -96,6 +96,7 @@ def blocks(
         top: added_id of the last cell.
         during: begin and end of an earlier run, to yield what expired then: cells and versions that were created later
             do not count, and rows that were held then are kept as if they were held now.
+        at_once: returns the maximum number of expired cells of the next block.
 
     Raises:
         ServerError: a server is unreachable or refuses.
@@ -106,10 +107,16 @@ def blocks(
         end = internals.shards.rows(shard, sql.select_block_end(database, after, top, BLOCK_ROWS))[0][0]
         up_to = top if end is None else int(end)
         found = internals.shards.rows(shard, sql.select_expired(database, after, up_to, conditions))
-        rows = {int(added_id): bytes(row_key) for added_id, row_key, _ in found}
-        held = {hold.row_key.bytes for hold in internals.holds.of_rows({*rows.values()}, during)}
-        ids = [added_id for added_id, row_key in rows.items() if row_key not in held]
-        yield Block(up_to, ids, len(rows) - len(ids))
+        rows = [(int(added_id), bytes(row_key)) for added_id, row_key, _ in found]
+        start = 0
+        while True:
+            part = dict(rows[start : start + at_once()])
+            start += len(part)
+            held = {hold.row_key.bytes for hold in internals.holds.of_rows({*part.values()}, during)}
+            ids = [added_id for added_id, row_key in part.items() if row_key not in held]
+            yield Block(up_to if start == len(rows) else max(part), ids, len(part) - len(ids))
+            if start == len(rows):
+                break
         after = up_to
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Unpack
 
 from schemaless.cell import TOMBSTONE_BYTES
 from schemaless.datastore import Datastore
-from schemaless.erase.job import bounds_of, erase_batches
+from schemaless.erase.job import bounds_of, cells_at_once, erase_batches
 from schemaless.erasures.ledger import Erasure
 from schemaless.errors import InvalidInput
 from schemaless.internals import internals_of
@@ -62,14 +62,15 @@ def work(store: Datastore, run: ShardRun) -> None:
     during = (entry.intended_at, bounds_of(entry)[state.shard]) if spec.replay else None
     low, high = id_span(internals, state.shard)
     state.first_id, state.top_id = low, high
-    state.counters["held"] = state.counters.get("held", 0)
 
     def batches() -> Iterator[tuple[int, Sequence[int]]]:
-        for block in blocks(internals, state.shard, rules, max(state.checkpoint, low - 1), high, during):
+        after = max(state.checkpoint, low - 1)
+        state.counters["held"] = state.counters.get("held", 0) if state.checkpoint else 0
+        for block in blocks(internals, state.shard, rules, after, high, during, lambda: cells_at_once(run)):
             state.counters["held"] += block.held
             yield block.up_to, block.ids
 
-    erase_batches(store, run, spec.erasure, batches())
+    erase_batches(store, run, spec.erasure, batches)
     state.bytes_after = TOMBSTONE_BYTES * state.cells
     run.finish()
 

@@ -1,7 +1,7 @@
-"""An erasure that dies before any of its statements, beside writers, a reader, a follower, a migration and a move.
+"""An erasure that dies before any of its statements, beside writers, a reader and a migration, or whose primary dies.
 
-Its successor ends with the same result: every cell that was asked for is erased, no other one has changed, each erased
-cell is in the log once, and the ledger counts them.
+It ends with the same result: every cell that was asked for is erased, no other one has changed, each erased cell is in
+the log once, and the ledger counts them.
 """
 
 from __future__ import annotations
@@ -14,21 +14,32 @@ import random
 import signal
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
 
 import schemaless
+from schemaless.erase import job
 from schemaless.erase.job import ERASE, EraseSpec
 from schemaless.erase.job import run as run_erasure
 from schemaless.erase.verify import verify
 from schemaless.erasures.ledger import target
+from schemaless.failover import nodes
+from schemaless.indexes.registry import Registry
 from schemaless.internals import internals_of
 from schemaless.jobs.job_store import JobStore
+from schemaless.jobs.runner import ShardRun
+from schemaless.local import servers as local
+from schemaless.local.description import LocalServer
 from schemaless.migrate import run as migrate
 from schemaless.migrate.spec import MigrateSpec
+from schemaless.policies.retention import Policy
+from schemaless.retention import job as retain
+from schemaless.testing.servers import private_servers
 from schemaless.wire.connection import Connection
+from tests.promotion import caught_up, sql, word
 
 REASON = "gdpr-art-17"
 POINTS = 3
@@ -84,12 +95,22 @@ def contents(store: schemaless.Datastore) -> dict[Any, Any]:
 
 def check(store: schemaless.Datastore, number: int, before: dict[Any, Any], rows: list[uuid.UUID]) -> None:
     """Compare all cells with those from before, and the log and the ledger with them."""
+    compare(store, before, {key: number for key in before if key[0] in rows})
+
+
+def compare(store: schemaless.Datastore, before: dict[Any, Any], erased: dict[Any, int]) -> None:
+    """Compare all cells with those from before, and the log and the ledger with the numbers of their erasures."""
     after = contents(store)
-    asked = {key for key in before if key[0] in rows}
     assert after.keys() >= before.keys()
     for key, (added_id, created_at, body) in before.items():
         assert after[key][:2] == (added_id, created_at)
-        assert after[key][2] == (schemaless.Erased(number) if key in asked else body), key
+        assert after[key][2] == (schemaless.Erased(erased[key]) if key in erased else body), key
+    for number in {*erased.values()}:
+        check_ledger(store, number, before, {key for key, of in erased.items() if of == number})
+
+
+def check_ledger(store: schemaless.Datastore, number: int, before: dict[Any, Any], asked: set[Any]) -> None:
+    """Compare the log and the ledger with the cells that an erasure must have erased."""
     log = [event for shard in range(store.shard_count) for event in store.get_erased_for_shard(shard, limit=100_000)]
     logged = [(event.key, event.added_id) for event in log if event.erasure == number]
     assert sorted(logged) == sorted((key, before[key][0]) for key in asked)
@@ -167,3 +188,77 @@ def test_an_erasure_beside_writers_readers_and_a_migration(url, new_row):
         assert faults == []
         check(store, number, before, rows[:40])
         assert [key.ref_key for key in written] == list(range(1, len(written) + 1))
+
+
+class Interrupted(Exception):
+    """Stands for the end of a process in the middle of a job."""
+
+
+@pytest.fixture
+def mortal(flavour: str) -> Iterator[LocalServer]:
+    """A primary with an asynchronous replica; the test kills it."""
+    with private_servers(flavour, 1, replicas=1) as (server,):
+        yield server
+
+
+@pytest.mark.mysql
+def test_erasures_that_a_failover_loses_are_repeated(mortal, servers, new_row, monkeypatch):
+    """The primary dies, and its replica lacks erasures: the jobs of an erasure and of a retention run start again.
+
+    The retention run has recorded a checkpoint after the lost erasures, and continues in another process.
+    """
+    (replica,) = mortal.replicas
+    url = schemaless.create(f"lost{uuid.uuid4().hex[:8]}", 2, [servers[0].url, mortal.url])
+    nodes.add_replica(url, "cluster-2", replica.url)
+    chance = random.Random(3)
+    for module in (job, retain):
+        monkeypatch.setattr(module, "cells_at_once", lambda run: 5)
+    with schemaless.connect(url) as store:
+        ledger = internals_of(store).erasures.ledger
+        rows = list(islice((row for row in iter(new_row, None) if store.shard_of(row) == 1), 60))
+        for row, version in itertools.product(rows, (1, 2)):
+            store.put_cell(row, "BASE", version, {"row": str(row), "version": version})
+            store.put_cell(row, "LOG", version, {"row": str(row), "version": version})
+        before = contents(store)
+        internals_of(store).policies.set(Policy("LOG", keep_versions=1))
+        number = ledger.intend(REASON, [target(row, "BASE") for row in rows[:40]])
+        retention = retain.begin(store)
+        assert retention is not None
+        steps = itertools.count()
+        behind, dies = chance.randrange(2, 6), chance.randrange(9, 14)
+        read, jobs = Registry.read, [retention, number]
+
+        def hooked(registry: Registry) -> Any:
+            """Runs before each transaction."""
+            step = next(steps)
+            if step == behind:
+                with caught_up(mortal):
+                    sql(replica, f"STOP {word(replica)}")
+            if step == dies:
+                if jobs.pop(0) == retention:
+                    raise Interrupted
+                fail_over()
+            return read(registry)
+
+        def fail_over() -> None:
+            local.kill(mortal)
+            sql(replica, f"RESET {word(replica)} ALL", "SET GLOBAL read_only = 0")
+            nodes.set_primary(url, "cluster-2", replica.url, timeout_s=1)
+
+        monkeypatch.setattr(Registry, "read", hooked)
+        monkeypatch.setattr(ShardRun, "due", lambda run: True)
+        # Jobs would wait for the replica that has stopped; others stop between two looks at it.
+        monkeypatch.setattr(ShardRun, "gate", lambda run: None)
+        with pytest.raises(Interrupted):
+            retain.run(store, retention)
+        (retaining,) = JobStore(store).jobs("retain")
+        JobStore(store).leases.release_dead(retaining.job_id, "")
+        assert JobStore(store).shards(retaining.job_id)[1].checkpoint > 0
+        steps = itertools.count(behind + 1)
+        run_erasure(store, EraseSpec(number))
+
+    with schemaless.connect(url) as store:
+        assert retain.run(store, retention).cells == len(rows)
+        erased = {key: number for key in before if key[0] in rows[:40] and key[1] == "BASE"}
+        erased |= {key: retention for key in before if key[1:] == ("LOG", 1)}
+        compare(store, before, erased)

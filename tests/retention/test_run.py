@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from schemaless.cell import TOMBSTONE_BYTES, Erased
 from schemaless.cli.main import run as command
 from schemaless.erase.replay import ledger_lines
 from schemaless.erasures.ledger import target
+from schemaless.indexes.registry import Registry
 from schemaless.internals import internals_of
 from schemaless.jobs.job_store import JobStore
 from schemaless.policies.retention import Policy
+from schemaless.retention import job
 from schemaless.retention.job import RETAIN, begin, outcome_of, run
 from schemaless.retention.plan import plan
 from schemaless.retention.replay import undone_runs
@@ -203,6 +206,30 @@ def test_a_held_row_is_not_erased_until_it_is_released(
     assert erase_store.erase(other, reason="gdpr-art-17").cells == 1
     assert holds.release([held], "legal") == 1
     assert erase_store.erase(held, reason="gdpr-art-17").cells == 1
+
+
+def test_a_hold_set_during_a_run_counts_from_the_next_transaction_on(
+    fresh_store: Datastore, erase_store: Datastore, new_row: Callable[[], uuid.UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hold is set while the first of three cells, found by one query, is erased."""
+    rows = list(islice((row for row in iter(new_row, None) if fresh_store.shard_of(row) == 1), 3))
+    for row in rows:
+        fresh_store.put_cells([NewCell(row, "LOG", 1, {"n": 1}, created_at=datetime.now(UTC) - timedelta(100))])
+    internals = internals_of(erase_store)
+    internals.policies.set(Policy("LOG", 10))
+    read = Registry.read
+
+    def hold(registry: Registry) -> Any:
+        internals.holds.hold(rows[2:], "legal", "case-1")
+        return read(registry)
+
+    monkeypatch.setattr(Registry, "read", hold)
+    monkeypatch.setattr(job, "cells_at_once", lambda run: 1)
+    number = begin(erase_store)
+    assert number is not None
+    done = run(erase_store, number)
+    assert (done.cells, done.held) == (2, 1)
+    assert [fresh_store.get_cell(row, "LOG", 1) is None for row in rows] == [True, True, False]
 
 
 def test_a_row_whose_erasure_is_recorded_cannot_be_held(
