@@ -25,8 +25,8 @@ def metrics(url: str, listen: str) -> None:
     """Serve metrics for Prometheus, until Ctrl-C.
 
     The metrics cover jobs and their leases, servers, circuit breakers, replica lag, the ends of change feeds, the lag
-    of triggers and indexes, stored cells and bytes, and the days until disks are full. The account needs the role
-    measure. The command needs the extra [metrics]; the days until disks are full also need [report].
+    of triggers, indexes and exports, stored cells and bytes, and the days until disks are full. The account needs the
+    role measure. The command needs the extra [metrics]; the days until disks are full also need [report].
 
     \b
     Example:

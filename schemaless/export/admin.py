@@ -15,7 +15,7 @@ from schemaless.codec.envelope import is_erased
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
 from schemaless.events import Listener, ignore_events
-from schemaless.export.exporter import Exporter, Pace, follower_name, is_export
+from schemaless.export.exporter import Exporter, Pace, export_name, follower_name, is_export
 from schemaless.export.manifest import (
     ROOT,
     Definition,
@@ -259,7 +259,7 @@ def caught_up(store: Datastore, definition: Definition, listener: Listener = ign
 def exports(store: Datastore) -> dict[str, str]:
     """Return the targets of all exports, by name."""
     settings = Settings(internals_of(store).follower_access).all()
-    return {name.partition(":")[2]: str(setting.spec["uri"]) for name, setting in settings.items() if is_export(name)}
+    return {export_name(name): str(setting.spec["uri"]) for name, setting in settings.items() if is_export(name)}
 
 
 def export_status(store: Datastore, name: str) -> ExportStatus:

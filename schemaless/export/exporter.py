@@ -45,6 +45,11 @@ def follower_name(export: str) -> str:
     return _KIND + export
 
 
+def export_name(follower: str) -> str:
+    """Return the name of the export that a follower belongs to."""
+    return follower.removeprefix(_KIND)
+
+
 def is_export(follower: str) -> bool:
     """Return whether a follower belongs to an export."""
     return follower.startswith(_KIND)

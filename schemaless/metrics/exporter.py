@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector as RegistryCollector
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput, SchemalessError
 from schemaless.metrics.capacity import CAPACITY
+from schemaless.metrics.exports import EXPORTS
 from schemaless.metrics.feed import FEED
 from schemaless.metrics.followers import FOLLOWERS
 from schemaless.metrics.indexes import INDEXES
@@ -31,7 +32,7 @@ from schemaless.metrics.servers import SERVERS
 
 log: Final = logging.getLogger("schemaless")
 
-COLLECTORS: Final = (JOBS, SERVERS, FEED, FOLLOWERS, INDEXES, CAPACITY)
+COLLECTORS: Final = (JOBS, SERVERS, FEED, FOLLOWERS, INDEXES, EXPORTS, CAPACITY)
 
 SHARDS: Final = Metric("shards", "Number of shards of the datastore.")
 READ: Final = Metric("collector_up", "1 if the collector's last reading succeeded, else 0.", ("collector",))

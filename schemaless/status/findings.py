@@ -119,9 +119,10 @@ def _job(job: JobView, clusters_down: Container[str]) -> Iterator[Finding]:
 def _follower(follower: FollowerView) -> Iterator[Finding]:
     where, name = f"{follower.kind} {follower.name}", follower.name
     status = f"schemaless {follower.kind} status {name}"
-    is_trigger = follower.kind == "trigger"
+    is_trigger, is_export = follower.kind == "trigger", follower.kind == "export"
     if stopped := follower.shards.get(STOPPED):
         command = f"schemaless trigger resume {name}" if is_trigger else "schemaless index run"
+        command = status if is_export else command
         yield Finding("fault", where, f"has stopped in {_count(stopped, 'shard')}", command)
     if missing := follower.shards.get("missing"):
         yield Finding("fault", where, f"has no progress row, or no answer, in {_count(missing, 'shard')}", status)
@@ -130,6 +131,9 @@ def _follower(follower: FollowerView) -> Iterator[Finding]:
     if follower.parked:
         text = f"has parked {_count(follower.parked, 'cell')}"
         yield Finding("notice", where, text, f"schemaless trigger parked {name}")
+    if is_export:
+        # An export that runs from cron lags between its runs and has no worker.
+        return
     if follower.state == PAUSED:
         yield Finding("notice", where, "is paused", f"schemaless trigger resume {name}" if is_trigger else status)
     elif not follower.workers and follower.ids_behind:

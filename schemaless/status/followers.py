@@ -1,4 +1,4 @@
-"""Reads triggers and indexes: lag, parked cells, shard states and workers.
+"""Reads triggers, indexes and exports: lag, parked cells, shard states and workers.
 
 Reading the rows of all shards costs the servers seconds of CPU time if they have thousands, and their table caches are
 small. ``ShardReader`` does it at long intervals. In between, ``FollowerReader`` reads the catalog, and only the shards
@@ -16,6 +16,7 @@ from typing import Any, Final
 from schemaless.admin.indexes import indexes_of
 from schemaless.datastore import Datastore
 from schemaless.errors import SchemalessError
+from schemaless.export.exporter import export_name, is_export
 from schemaless.followers import sql
 from schemaless.followers.membership import Pair
 from schemaless.followers.rows import FollowerRow, FollowerRows
@@ -102,7 +103,7 @@ class FollowerReader:
         self._served: frozenset[str] = frozenset()
 
     def __call__(self) -> Followers:
-        """Return triggers, then indexes."""
+        """Return triggers, then indexes, then exports."""
         found = self._found()
         workers, reported = self._workers() if found else (Counter[str](), set[Pair]())
         followers = tuple(Follower(*each, workers[each[0]]) for each in found)
@@ -133,6 +134,11 @@ class FollowerReader:
                 if is_trigger(name)
             ),
             *((entry.follower, "index", entry.name, entry.state) for entry in entries),
+            *(
+                (name, "export", export_name(name), setting.desired_state)
+                for name, setting in settings.items()
+                if is_export(name)
+            ),
         ]
 
     def _workers(self) -> tuple[Counter[str], set[Pair]]:

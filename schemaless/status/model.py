@@ -105,11 +105,11 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class FollowerView:
-    """A trigger or an index.
+    """A trigger, an index or an export.
 
     Attributes:
-        kind: "trigger" or "index".
-        state: running, paused or new for a trigger, backfilling or ready for an index.
+        kind: "trigger", "index" or "export".
+        state: running, paused or new for a trigger or an export, backfilling or ready for an index.
         ids_behind: added_ids between the locations and the ends of all shards.
         behind_s: age of the oldest cell that was not handled, in the shards that are furthest behind.
         parked: cells that the trigger has parked.

@@ -117,7 +117,7 @@ def _eta(job: JobView) -> str:
 
 def _followers(followers: tuple[FollowerView, ...]) -> Table:
     return Table(
-        "Triggers and indexes",
+        "Triggers, indexes and exports",
         ("name", "kind", "state", "workers", "behind", "oldest", "parked"),
         tuple(
             (
@@ -132,7 +132,7 @@ def _followers(followers: tuple[FollowerView, ...]) -> Table:
             for follower in followers
         ),
         3,
-        "no triggers or indexes",
+        "no triggers, indexes or exports",
         faulty=frozenset(
             number for number, follower in enumerate(followers) if {"stopped", "missing"} & follower.shards.keys()
         ),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import duckdb
 import pytest
 
+import schemaless
+from schemaless.metrics.exports import EXPORTS
 from tests.cli.conftest import invoke  # noqa: F401 - the fixture
 from tests.export.conftest import rows_of
 from tests.followers.conftest import put  # noqa: F401 - the fixture
@@ -22,6 +24,12 @@ def test_export_once_status_files_and_remove(put, invoke, follow_url, tmp_path):
     first = invoke(*arguments, "--workers", 2, "--json", url=follow_url)
     second = invoke(*arguments, url=follow_url)
     status = invoke("export", "status", "--json", url=follow_url)
+    overview = invoke("status", "--json", url=follow_url)
+    with schemaless.connect(follow_url) as store:
+        scraped = {(sample.metric.name, *sample.labels): sample.value for sample in EXPORTS.reading(store)()}
+        (lake / "manifest.json").rename(lake / "away.json")
+        unreadable = {sample.metric.name: sample.value for sample in EXPORTS.reading(store)()}
+        (lake / "away.json").rename(lake / "manifest.json")
     listed = invoke("export", "files", "--to", lake, "--json")
     removed = invoke("export", "remove", "parquet", "--execute", url=follow_url)
     nothing = invoke("export", "status", url=follow_url)
@@ -30,6 +38,14 @@ def test_export_once_status_files_and_remove(put, invoke, follow_url, tmp_path):
     assert proposed.json == [{"field": "total=BASE.fare.total:float", "present": 1.0}]
     assert (first.json["rows"], first.json["files"], first.json["ids_behind"]) == (400, 4, 0)
     assert status.json[0]["rows"] == 400
+    assert [(each["kind"], each["name"]) for each in overview.json["followers"]] == [("export", "parquet")]
+    assert scraped["export_ids_behind", "parquet"] == scraped["export_behind_seconds", "parquet"] == 0
+    assert (scraped["export_rows", "parquet"], scraped["export_files", "parquet"]) == (400, 4)
+    assert scraped["export_bytes", "parquet"] == sum(path.stat().st_size for path in lake.glob("cells/*/*"))
+    assert scraped["export_shards", "parquet", "running"] == 4
+    assert (scraped["export_target_up", "parquet"], scraped["export_workers", "parquet"]) == (1, 0)
+    assert unreadable["export_target_up"] == 0
+    assert "export_rows" not in unreadable
     assert "4 files, 400 cells" in second.out
     assert "there is no export yet" in nothing.out
     found = [(row["shard"], row["added_id"]) for row in rows_of(lake / "cells", "shard, added_id")]

@@ -62,7 +62,7 @@ def test_status_shows_every_part_and_no_document(invoke, measured_url, row, acco
     ]
     assert [part["problem"] for part in found.json["parts"]] == [None] * 5
     assert "schemaless index run" in shown.out
-    for heading in ("Servers", "Jobs", "Triggers and indexes", "Space"):
+    for heading in ("Servers", "Jobs", "Triggers, indexes and exports", "Space"):
         assert heading in shown.out
     for forbidden in (SECRET, str(row), row.hex):
         assert forbidden not in shown.out + found.out
