@@ -46,6 +46,14 @@ class Kept:
         self._worker = None
         return entry
 
+    def rebuild(self, name: str) -> IndexEntry:
+        """Start building an index again, and grant the accounts access to its new tables."""
+        entry, created = indexes_of(self.admin).rebuild(name)
+        assert created
+        self.allow(entry.number)
+        self._worker = None
+        return entry
+
     def worker(self) -> Worker:
         """Return the worker that maintains all indexes."""
         if self._worker is None:
