@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import re
+from contextlib import redirect_stdout
+
 import duckdb
 import pytest
 
@@ -10,6 +14,7 @@ from schemaless.metrics.exports import EXPORTS
 from tests.cli.conftest import invoke  # noqa: F401 - the fixture
 from tests.export.conftest import rows_of
 from tests.followers.conftest import put  # noqa: F401 - the fixture
+from tests.test_docs import ROOT
 
 pytestmark = [pytest.mark.mysql, pytest.mark.shared]
 
@@ -88,3 +93,22 @@ def test_export_arguments_that_cannot_be_used(invoke, follow_url, tmp_path):  # 
     assert invoke("export", "files", "--to", tmp_path / "lake").code == 2
     assert invoke("export", "remove", "parquet", url=follow_url).code == 2
     assert not (tmp_path / "lake").exists()
+
+
+def test_the_recipe_for_iceberg_registers_the_files(put, invoke, follow_url, tmp_path):  # noqa: F811
+    """The program on the page, twice, as after a nightly export that replaced files; a field was added meanwhile."""
+    put(40, body={"fare": {"total": 1.5}})
+    arguments = ("export", "parquet", "--to", tmp_path / "mezzanine", "--column", "BASE", "--min-mib", 0)
+    assert invoke(*arguments, url=follow_url).code == 0
+    (program,) = re.findall(
+        r"^```python\n([^`]*pyiceberg[^`]*)```$", (ROOT / "docs/export.md").read_text(), re.MULTILINE
+    )
+    program = program.replace("/data/", f"{tmp_path}/")
+
+    for rows in (40, 80):
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            exec(compile(program, "docs/export.md", "exec"), {"__name__": "__main__"})
+        assert printed.getvalue() == f"{rows}\n"
+        put(40, body={"fare": {"total": 2}})
+        assert invoke(*arguments, "--field", "total=fare.total:float", url=follow_url).code == 0
