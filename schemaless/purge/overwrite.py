@@ -339,8 +339,16 @@ def _flush_singly(connection: Connection) -> None:
 
 def _flush_by_lru(connection: Connection) -> None:
     """Have MySQL's page cleaner write pages to make room in the buffer pool, although there is room."""
-    with _globals(connection, {"innodb_lru_scan_depth": _DEEP_SCAN}):
-        _until(connection, lambda: int(connection.rows(sql.SHOW_DIRTY_PAGES)[0][1]) < _FEW_PAGES, "writing LRU batches")
+
+    def written() -> bool:
+        # The page cleaner of a server without activity writes no such batches.
+        connection.execute(sql.insert_filler(1, "x"))
+        return int(connection.rows(sql.SHOW_DIRTY_PAGES)[0][1]) < _FEW_PAGES
+
+    # Replicas have to allow the statements, and must not log them.
+    settings: dict[str, float] = {"innodb_lru_scan_depth": _DEEP_SCAN, "super_read_only": 0}
+    with _globals(connection, settings), _unlogged(connection):
+        _until(connection, written, "writing LRU batches")
 
 
 def _flush(connection: Connection) -> None:

@@ -216,8 +216,8 @@ def test_labels_name_no_cell():
     labels = {label for metric in METRICS for label in metric.labels}
 
     assert labels <= {
-        "bound", "cluster", "codec", "collector", "column", "disk", "index", "job", "kind", "number", "reason", "role",
-        "server", "shard", "state", "trigger",
+        "bound", "cluster", "codec", "collector", "column", "disk", "export", "index", "job", "kind", "number",
+        "reason", "role", "server", "shard", "state", "trigger",
     }  # fmt: skip
     assert len(EXPORTED) == len(METRICS)
     assert all(re.fullmatch(r"schemaless_[a-z][a-z0-9_]*", name) for name in EXPORTED)
