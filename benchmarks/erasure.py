@@ -180,7 +180,7 @@ def fill(
 
 
 class Phase(NamedTuple):
-    """Calls of the clients while a job ran, or quietly.
+    """Calls that clients made, with or without a job beside them.
 
     Attributes:
         seconds: duration of the phase.

@@ -107,7 +107,7 @@ class LeftTable(NamedTuple):
 
 
 def left_tables(store: Datastore, shard: int) -> list[LeftTable]:
-    """Return the tables with parts of a shard's documents that finished moves have left behind, but those of cells.
+    """Return tables that finished moves have left behind with parts of a shard's documents, except those of cells.
 
     Index entries may be in another shard than their rows, so these are the tables of indexes of all shards, and of the
     shard's followers. Tables of a move that is under way are the mover's, which also rewinds the followers.
@@ -163,7 +163,7 @@ def _keys(internals: Internals, shard: int, ids: Sequence[int], table: LeftTable
 
 
 def blank_left(internals: Internals, shard: int, ids: Sequence[int], tables: Sequence[LeftTable]) -> None:
-    """Overwrite what tables that moves have left behind have of some cells."""
+    """Overwrite the copies of some cells in tables that moves have left behind."""
     for table in tables:
         keys = _keys(internals, shard, ids, table)
         statement = sql.blank_rows(table.database, table.name, table.values, table.key, keys)

@@ -27,7 +27,7 @@ class ExportFile:
         name: path of the file below the target.
         documents: number of documents of the erasure that were removed from it so far.
         state: "rewritten", "pending" (its range has erased cells that the exporter has not acknowledged), or "missing"
-            (rewritten, and deleted by somebody since).
+            (rewritten, but no longer in the target).
     """
 
     name: str

@@ -314,7 +314,7 @@ def count_live_copies(database: str, name: str, ids: Iterable[int]) -> bytes:
     return b"SELECT COUNT(*) FROM %b WHERE added_id IN (%b) AND %b" % (quoted_table(database, name), numbers(ids), LIVE)
 
 
-# What followers have kept of cells, in tables that a move has left behind
+# Data about cells in follower tables that a move has left behind
 
 REMOVED: Final = b"'removed by an erasure'"
 

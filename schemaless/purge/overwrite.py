@@ -338,7 +338,7 @@ def _flush_singly(connection: Connection) -> None:
 
 
 def _flush_by_lru(connection: Connection) -> None:
-    """Have MySQL's page cleaner write pages to make room in the buffer pool, although there is room."""
+    """Make MySQL's page cleaner write dirty pages in LRU batches, which normally happens only when memory is short."""
 
     def written() -> bool:
         # The page cleaner of a server without activity writes no such batches.

@@ -83,7 +83,7 @@ class Part(Generic[T]):
             self._woken.clear()
 
     def wake(self) -> None:
-        """Have the part read soon."""
+        """Bring the next reading forward."""
         self._woken.set()
 
     def end(self) -> None:

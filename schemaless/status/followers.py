@@ -41,9 +41,9 @@ class Follower:
 
     Attributes:
         name: name of the follower, as in its rows.
-        kind: "trigger" or "index".
-        shown: name of the trigger or index.
-        state: its desired state, or that of the index.
+        kind: "trigger", "index" or "export".
+        shown: name of the trigger, index or export.
+        state: its desired state; for an index, the state of the index.
         workers: number of live workers.
     """
 

@@ -1,4 +1,4 @@
-"""A client of its own, of plain PyMySQL, zlib and msgpack, and a model in memory: all three agree on every cell."""
+"""An independent client (PyMySQL, zlib, msgpack), the library and an in-memory model agree on every cell."""
 
 from __future__ import annotations
 

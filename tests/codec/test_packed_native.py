@@ -309,7 +309,7 @@ def test_native_threads_read_and_write_the_same() -> None:
     "Other Language Changes, gh-97922; 'make test-native' runs this on Python 3.11",
 )
 def test_native_unpack_within_unpack_reads_the_same() -> None:
-    """Making objects may run the garbage collector, and that somebody's code, which may unpack too."""
+    """Creating objects may run the garbage collector, whose callbacks may call unpack."""
     payload = max(PAYLOADS, key=len)
     expected = unpack_reference(payload)
     inner: list[Any] = []

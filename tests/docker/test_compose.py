@@ -16,7 +16,8 @@ from tests import foreign
 
 ROOT = Path(__file__).parents[2]
 containers = pytest.mark.skipif(
-    not foreign.DOCKER, reason="looks at the containers of docker/compose.yaml, which run with SERVER=docker only"
+    not foreign.DOCKER,
+    reason="docker/compose.yaml is not running: needs Docker; 'make test SERVER=docker' starts it and runs this",
 )
 
 

@@ -96,7 +96,7 @@ def test_export_arguments_that_cannot_be_used(invoke, follow_url, tmp_path):  # 
 
 
 def test_the_recipe_for_iceberg_registers_the_files(put, invoke, follow_url, tmp_path):  # noqa: F811
-    """The program on the page, twice, as after a nightly export that replaced files; a field was added meanwhile."""
+    """The page's program runs after each of two exports, the second of which adds a field."""
     put(40, body={"fare": {"total": 1.5}})
     arguments = ("export", "parquet", "--to", tmp_path / "mezzanine", "--column", "BASE", "--min-mib", 0)
     assert invoke(*arguments, url=follow_url).code == 0
