@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import datetime
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -87,6 +88,8 @@ class Asked:
 
 
 DEFAULT_OPTIONS: Final = Asked()
+
+_log = logging.getLogger("schemaless")
 
 
 def make(
@@ -335,7 +338,7 @@ def _planning(report: CapacityReport, growth: GrowthOfAll) -> Planning:
 def try_all(cells: CellSample, listener: Listener = ignore_events) -> CodecTrials:
     """Try every codec on sampled cells of every column. Needs no server."""
     layout = cells.layouts[0]
-    now = {column: [len(cell.body) for cell in cells.of_column(column)] for column in cells.column_names()}
+    now = _lengths(cells)
     columns: list[ColumnTrial] = []
     units: dict[str, dict[str, Unit]] = {}
     for name in codec_names():
@@ -349,9 +352,31 @@ def try_all(cells: CellSample, listener: Listener = ignore_events) -> CodecTrial
             unit = unit_of(column, lengths, layout, trial.migrated_share, now[column])
             if unit is not None and trial.carried:
                 units.setdefault(name, {})[column] = unit
-    per_body = {column: disk_per_body(column, lengths, layout) for column, lengths in now.items()}
-    known = {column: size for column, size in per_body.items() if size is not None}
-    return CodecTrials(tuple(columns), units, known, layout)
+    return replace(_as_stored(cells), columns=tuple(columns), units=units)
+
+
+def sizes_as_stored(store: Datastore, newest: Measurement) -> CodecTrials:
+    """Sample cells for the disk space that bodies need as they are stored, without trying any codec.
+
+    With the result, ``assemble_report`` forecasts the disks as ``make`` does. If no cell can be read, it uses the ratio
+    in the current files, which is too high in small ones.
+    """
+    try:
+        cells = _cells(store, newest, DEFAULT_OPTIONS.seed)
+    except (ServerError, InvalidInput) as error:
+        _log.warning("cells could not be sampled for the forecast, which may expect too large files: %s", error)
+        cells = None
+    return NO_CODEC_TRIALS if cells is None else _as_stored(cells)
+
+
+def _as_stored(cells: CellSample) -> CodecTrials:
+    layout = cells.layouts[0]
+    per_body = {column: disk_per_body(column, lengths, layout) for column, lengths in _lengths(cells).items()}
+    return CodecTrials((), {}, {column: size for column, size in per_body.items() if size is not None}, layout)
+
+
+def _lengths(cells: CellSample) -> dict[str, list[int]]:
+    return {column: [len(cell.body) for cell in cells.of_column(column)] for column in cells.column_names()}
 
 
 def _cells(store: Datastore, newest: Measurement, seed: int) -> CellSample | None:

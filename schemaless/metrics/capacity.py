@@ -10,7 +10,6 @@ from typing import Final
 from schemaless.capacity import history
 from schemaless.capacity.disks import disks_of
 from schemaless.capacity.measurement import Measurement
-from schemaless.capacity.report import NO_CODEC_TRIALS
 from schemaless.datastore import Datastore
 from schemaless.metrics.metric import Collector, Metric, Read, Sample
 
@@ -38,14 +37,14 @@ def _reading(store: Datastore) -> Read:
         nonlocal reported, samples
         kept = tuple(measurement.sample_id for measurement in history.kept(store))
         if kept != reported:  # a forecast takes seconds of CPU, so run it only after a new measurement
-            samples = list(_samples(history.read(store, kept)))
+            samples = list(_samples(store, history.read(store, kept)))
             reported = kept
         return samples
 
     return read
 
 
-def _samples(measurements: list[Measurement]) -> Iterator[Sample]:
+def _samples(store: Datastore, measurements: list[Measurement]) -> Iterator[Sample]:
     if not measurements:
         return
     newest = measurements[-1]
@@ -67,13 +66,14 @@ def _samples(measurements: list[Measurement]) -> Iterator[Sample]:
             yield SIZE.at(disk.disk_bytes, disk.name)
         if disk.free_bytes is not None:
             yield FREE.at(disk.free_bytes, disk.name)
-    yield from _days_left(measurements)
+    yield from _days_left(store, measurements)
 
 
-def _days_left(measurements: list[Measurement]) -> Iterator[Sample]:
-    from schemaless.capacity.reporting import assemble_report  # needs NumPy, which the other collectors do not
+def _days_left(store: Datastore, measurements: list[Measurement]) -> Iterator[Sample]:
+    # Needs NumPy, which the other collectors do not.
+    from schemaless.capacity.reporting import assemble_report, sizes_as_stored
 
-    report = assemble_report(measurements, NO_CODEC_TRIALS, datetime.now(UTC))
+    report = assemble_report(measurements, sizes_as_stored(store, measurements[-1]), datetime.now(UTC))
     for outlook in report.now.disks:
         if outlook.days is not None:
             for bound, days in outlook.days._asdict().items():

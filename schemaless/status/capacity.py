@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from schemaless.capacity import history
 from schemaless.capacity.disks import disks_of
 from schemaless.capacity.measurement import Measurement
-from schemaless.capacity.report import NO_CODEC_TRIALS, CapacityReport
+from schemaless.capacity.report import CapacityReport
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
 from schemaless.pages.capacity_words import answer, days_text
@@ -33,19 +33,19 @@ class CapacityReader:
         kept = tuple(each.sample_id for each in history.kept(self._store))
         if kept != self._seen:  # a forecast takes seconds of CPU: one for each new measurement
             measurements = history.read(self._store, kept)
-            self._view = _view(measurements) if measurements else None
+            self._view = _view(self._store, measurements) if measurements else None
             self._seen = kept
         return self._view
 
 
-def _view(measurements: list[Measurement]) -> CapacityView:
-    from schemaless.capacity.reporting import assemble_report  # it imports NumPy
+def _view(store: Datastore, measurements: list[Measurement]) -> CapacityView:
+    from schemaless.capacity.reporting import assemble_report, sizes_as_stored  # it imports NumPy
 
     newest = measurements[-1]
     problem: str | None = None
     report: CapacityReport | None = None
     try:
-        report = assemble_report(measurements, NO_CODEC_TRIALS, datetime.now(UTC))
+        report = assemble_report(measurements, sizes_as_stored(store, newest), datetime.now(UTC))
     except InvalidInput as missing:  # the extra [report] is not installed
         problem = str(missing)
     first = None if report is None else answer(report.now)

@@ -13,12 +13,16 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import schemaless
+from schemaless import NewCell
+from schemaless.capacity import history
+from schemaless.capacity.reporting import make
 from schemaless.errors import ServerUnavailable
 from schemaless.failover import nodes
 from schemaless.internals import internals_of
 from schemaless.metrics import capacity, servers
 from schemaless.metrics.exporter import COLLECTORS, OWN, Exporter
 from schemaless.metrics.metric import Collector, Metric
+from schemaless.status.capacity import CapacityReader
 from schemaless.wire.breaker import FAILURES
 from schemaless.wire.node import Node
 from tests.accounts import accounts_on
@@ -148,21 +152,33 @@ def test_a_breaker_opens_for_a_server_that_does_not_answer(fresh_store, tmp_path
     assert [each[servers.BREAKER, up.name] for each in found] == [0] * FAILURES
 
 
-@pytest.mark.once
-def test_days_left_and_sizes_are_those_of_the_report():
-    """The newest measurement counts, and the forecast is of all of them."""
-    found: dict[str, Samples] = {}
-    for sample in capacity._samples([measurement(days=40)]):
-        found.setdefault(sample.metric.exported, {})[sample.labels] = sample.value
+@pytest.mark.mysql
+def test_days_left_and_sizes_are_those_of_the_report(fresh_store, fresh_url, new_row, accounts):
+    """The newest measurement counts, and the forecast is of all of them; so are those of the status page."""
+    fresh_store.put_cells([NewCell(new_row(), "BASE", 1, {"n": number, "s": "x" * 900}) for number in range(400)])
+    accounts.allow("measure", fresh_store.name, 4)
+    with schemaless.connect(accounts.url("measure", fresh_url)) as store:
+        read = capacity.CAPACITY.reading(store)
+        assert read() == []
+        history.keep(store, measurement(days=40))
+        found: dict[str, Samples] = {}
+        for sample in read():
+            found.setdefault(sample.metric.exported, {})[sample.labels] = sample.value
 
-    assert found["schemaless_disk_bytes"][("cluster-1",)] == 4 << 30
-    assert found["schemaless_measured_timestamp_seconds"][()] == measurement().taken_at.timestamp()
-    assert found["schemaless_stored_cells"][("cluster-1", "BASE", "legacy")] > 0
-    days = found["schemaless_disk_days_left"]
-    bounds = [days["cluster-1", bound] for bound in ("low_95", "low_80", "mid", "high_80", "high_95")]
-    assert bounds == sorted(bounds)
-    assert bounds[0] < bounds[-1]
-    assert list(capacity._samples([])) == []
+        assert found["schemaless_disk_bytes"][("cluster-1",)] == 4 << 30
+        assert found["schemaless_measured_timestamp_seconds"][()] == measurement().taken_at.timestamp()
+        assert found["schemaless_stored_cells"][("cluster-1", "BASE", "legacy")] > 0
+        days = found["schemaless_disk_days_left"]
+        bounds = [days["cluster-1", bound] for bound in ("low_95", "low_80", "mid", "high_80", "high_95")]
+        assert bounds == sorted(bounds)
+        assert bounds[0] < bounds[-1]
+        page = CapacityReader(store)()
+        assert page is not None
+        for outlook in make(store).now.disks:
+            assert outlook.days is not None
+            assert [days[outlook.disk, bound] for bound in outlook.days._fields] == list(outlook.days)
+            (shown,) = (disk for disk in page.disks if disk.name == outlook.disk)
+            assert shown.days == outlook.days.mid
 
 
 @pytest.mark.mysql
