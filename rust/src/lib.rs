@@ -1,8 +1,8 @@
-//! The native part of the packed serializer: documents to payloads and back, without anything in between. And, in
-//! `replies`, what a server sends, as rows.
+//! The native extension of `schemaless-store`: converts between Python objects and packed payloads, parses rows of
+//! server replies (`replies`), and handles zlib streams (`zlib`).
 //!
-//! The grammar is that of `schemaless/codec/FORMAT.md`. The Python reference is the law: what this module refuses, it
-//! decides and words.
+//! `schemaless/codec/FORMAT.md` has the grammar. Input that this module refuses goes to the Python reference
+//! implementation, which decides and raises the error.
 
 #[cfg_attr(direct, path = "direct.rs")]
 #[cfg_attr(not(direct), path = "stable.rs")]
