@@ -132,7 +132,7 @@ def codecs(
       schemaless bench codecs --corpus extremes --compressor none --json
 
     Ctrl-C stops the measurement; after the first round, the complete rounds are still shown and written.
-    docs/codec-benchmark.md explains how to read the result.
+    docs/codecs.md explains how to read the result.
     """
     names = [member for name in sets for member in _SETS.get(name, [name])]
     if not files and not names:
