@@ -107,5 +107,5 @@ def test_numbers_on_the_page_are_the_limits() -> None:
     assert f"shorter than {COMPRESS_MIN_BYTES} bytes" in PAGE
     assert f"more than {MAX_DEPTH} levels" in PAGE
     assert PAGE.count(f"{MAX_VALUES:,}") == 2
-    assert f"{DEFAULT_LIMITS.decoded_bytes >> 20} MiB (unless told)" in PAGE
+    assert f"{DEFAULT_LIMITS.decoded_bytes >> 20} MiB (by default)" in PAGE
     assert f"at most {MAX_INTEGER_DIGITS:,} digits" in PAGE
