@@ -84,6 +84,7 @@ def grants(
       tail     reads cells and metadata locks, for the change feed
       follow   reads the change feed, and runs triggers and indexes
       migrate  reads cells, replaces only their bodies, and stores jobs
+      erase    replaces bodies by tombstones, and writes the ledger of erasures
       move     moves shards between servers; the only role that can drop tables
       measure  reads cells and file sizes, and stores measurements
       admin    creates the datastore, upgrades its tables, and writes its catalog
