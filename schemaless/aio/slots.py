@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import OrderedDict
 from queue import Empty
 
 from schemaless.aio.bridge import wait
@@ -17,7 +17,7 @@ class AsyncSlots(ConnectionSlots):
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
-        self._waiters: deque[asyncio.Future[Slot | None]] = deque()
+        self._waiters = OrderedDict[asyncio.Future[Slot | None], None]()
 
     def take(self, held: list[Slot], timeout_s: float, listener: Listener | None = None) -> bool:
         """Wait for a slot and append it to ``held``; return False on a timeout."""
@@ -30,7 +30,7 @@ class AsyncSlots(ConnectionSlots):
         began_s = time.monotonic()
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[Slot | None] = loop.create_future()
-        self._waiters.append(waiter)
+        self._waiters[waiter] = None
         timer = loop.call_later(timeout_s, _give_up, waiter)
         try:
             slot = wait(waiter)
@@ -41,6 +41,7 @@ class AsyncSlots(ConnectionSlots):
             raise
         finally:
             timer.cancel()
+            self._waiters.pop(waiter, None)
         if slot is None:
             return False
         held.append(slot)
@@ -53,7 +54,7 @@ class AsyncSlots(ConnectionSlots):
         while held:
             slot = held.pop()
             while self._waiters:
-                waiter = self._waiters.popleft()
+                waiter, _ = self._waiters.popitem(last=False)
                 if not waiter.done():
                     waiter.set_result(slot)
                     break

@@ -232,6 +232,30 @@ def test_a_slot_goes_to_the_longest_waiter_and_back_if_that_is_cancelled() -> No
 
 
 @pytest.mark.once
+def test_waiters_that_time_out_or_are_cancelled_are_forgotten() -> None:
+    """While all connections stay in use, calls that gave up take no memory."""
+
+    async def main() -> None:
+        slots = AsyncSlots(1)
+        assert slots.take([], 10)
+
+        def wait_for_one(timeout_s: float) -> asyncio.Task[bool]:
+            return asyncio.ensure_future(Bridge().run(lambda: slots.take([], timeout_s)))
+
+        timed_out, cancelled = wait_for_one(0), wait_for_one(10)
+        waiting = wait_for_one(10)
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.wait([timed_out, cancelled])
+        assert (timed_out.result(), cancelled.cancelled()) == (False, True)
+        assert len(slots._waiters) == 1, "the one that still waits"
+        slots.give_back([Slot()])
+        assert await waiting
+
+    asyncio.run(main())
+
+
+@pytest.mark.once
 def test_waiting_outside_of_a_call_is_an_error() -> None:
     """Code that would block the loop fails instead."""
 
