@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from schemaless.status.servers import ServerReader
 
 T = TypeVar("T")
 
+_log = logging.getLogger("schemaless")
 _SERVERS_S: Final = 2.0
 _JOBS_S: Final = 2.0
 _FOLLOWERS_S: Final = 3.0
@@ -41,7 +43,7 @@ class Part(Generic[T]):
     Args:
         name: name of the part.
         every_s: rest between two readings, in seconds.
-        read: reads it; an error of this package is reported, and leaves the part unknown until the next reading.
+        read: reads it; an error is reported, and leaves the part unknown until the next reading.
         rest: least rest, as a multiple of the time that the last reading took.
     """
 
@@ -71,6 +73,11 @@ class Part(Generic[T]):
             value = self._read()
         except SchemalessError as error:
             problem = str(error)
+        except Exception as error:  # noqa: BLE001 - a reader with a bug must not end its thread
+            # The page must not show what the message of such an error says: it may contain a key.
+            problem = f"unexpected {type(error).__name__}; the log of 'schemaless status' has the traceback"
+            if problem != self._problem:
+                _log.exception("status: cannot read %s", self.name)
         self.value, self._problem = value, problem
         self._took_s = time.monotonic() - began_s
         self._read_at = datetime.now(UTC)

@@ -18,7 +18,10 @@ from schemaless.followers.settings import Settings
 from schemaless.followers.sql import delete_worker, renew_worker, stop
 from schemaless.indexes.definition import define
 from schemaless.internals import internals_of
+from schemaless.status.collector import Collector
 from schemaless.status.followers import FollowerReader, ShardReader, follower_views
+from schemaless.status.jobs import JobReader
+from schemaless.status.model import JobView
 from schemaless.status.serve import address
 from tests.accounts import Accounts
 
@@ -144,6 +147,39 @@ def test_a_remote_address_always_has_a_token():
     assert address("[::1]:1", remote=True, token=TOKEN).token is None
     assert address("localhost:1", remote=False, token=None).token is None
     assert address("[::]:1", remote=True, token=TOKEN).token == TOKEN
+
+
+@pytest.mark.mysql
+def test_an_unexpected_error_is_a_fault_of_its_part_until_a_reading_succeeds(
+    fresh_store, eventually, monkeypatch, caplog
+):
+    """Other parts are not affected. The message, which may contain a key, is logged once, and not shown."""
+    reads = JobReader.__call__
+    failing = [True]
+
+    def read(reader: JobReader) -> tuple[JobView, ...]:
+        if failing:
+            raise KeyError(SECRET)
+        return reads(reader)
+
+    monkeypatch.setattr(JobReader, "__call__", read)
+    with Collector(fresh_store) as collected:
+
+        def faults() -> list[tuple[str, str]]:
+            found = [each for each in collected.status().findings if each.severity == "fault"]
+            return [(each.where, each.text) for each in found]
+
+        eventually(faults, "the fault")
+        first = faults()
+        eventually(lambda: collected.status().clusters, "the servers")
+        assert collected.status().jobs is None
+        failing.clear()
+        eventually(lambda: collected.status().jobs == () and not faults(), "the jobs")
+
+    assert first == [("jobs", "cannot be read: unexpected KeyError; the log of 'schemaless status' has the traceback")]
+    assert [(record.getMessage(), record.exc_info[1].args) for record in caplog.records] == [
+        ("status: cannot read jobs", (SECRET,))
+    ], "logged once, however often it fails"
 
 
 @pytest.mark.mysql
