@@ -127,14 +127,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         )
 
 
-@pytest.fixture(scope="session")
-def server_kind(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The kind of server: "mysql", "mariadb", or "myrocks", where each datastore keeps its cells in MyRocks."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Let a test on MyRocks, with its fixtures, create everything there; the next test may use another kind."""
+    callspec = getattr(item, "callspec", None)
     with pytest.MonkeyPatch.context() as patch:
-        if request.param == "myrocks":
+        if callspec is not None and callspec.params.get("server_kind") == "myrocks":
             for call in (schemaless.create, add_cluster, unwrap(private_servers)):
                 patch.setitem(call.__kwdefaults__, "engine", "rocksdb")
-        yield str(request.param)
+        return (yield)
+
+
+@pytest.fixture(scope="session")
+def server_kind(request: pytest.FixtureRequest) -> str:
+    """The kind of server: "mysql", "mariadb", or "myrocks", where each datastore keeps its cells in MyRocks."""
+    return str(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -170,3 +170,31 @@ def test_the_second_side_takes_over_what_either_may_run(run, pytester):
     found = re.findall(r"\[(mysql|mariadb)-\d\] \[ *\d+%\] PASSED test_either_(\w)\.py::test_once", result.stdout.str())
     assert sorted(letter for _, letter in found) == list("abcdefgh")
     assert {side for side, _ in found} == {"mysql", "mariadb"}
+
+
+def test_an_engine_is_the_default_for_tests_on_its_servers_only(run, pytester):
+    """Neither a test of another kind nor one without servers creates cells in MyRocks because of the test before."""
+    pytester.makeconftest("from tests.conftest import pytest_runtest_protocol, server_kind")
+    pytester.makepyfile("""
+        import pytest, schemaless
+
+        def engine():
+            return schemaless.create.__kwdefaults__["engine"]
+
+        @pytest.fixture(scope="session")
+        def created_in(server_kind):
+            return engine()
+
+        @pytest.mark.parametrize("server_kind", ["myrocks"], indirect=True, scope="session")
+        def test_on_myrocks(created_in):
+            assert (engine(), created_in) == ("rocksdb", "rocksdb")
+
+        def test_without_servers():
+            assert engine() == "innodb"
+
+        @pytest.mark.parametrize("server_kind", ["mysql"], indirect=True, scope="session")
+        def test_on_mysql(created_in):
+            assert (engine(), created_in) == ("innodb", "innodb")
+    """)
+
+    pytester.runpytest_subprocess(*OPTIONS).assert_outcomes(passed=3)
