@@ -19,6 +19,12 @@ def runner_name() -> str:
     return f"{who()} pid {getpid()} of {_pid_namespace()} {secrets.token_hex(4)}"
 
 
+def process_of(runner: str) -> str:
+    """Return the user, host and process id in a runner's name, which is the part to show."""
+    parts = _RUNNER.fullmatch(runner)
+    return runner if parts is None else f"{runner.partition(' pid ')[0]} pid {parts['worker'] or parts['driver']}"
+
+
 def is_dead_here(runner: str) -> bool:
     """Return True if a runner was a process on this machine that has ended, so its lease can be taken over at once."""
     parts = _RUNNER.fullmatch(runner)

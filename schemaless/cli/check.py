@@ -17,6 +17,7 @@ from schemaless.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
     bytes_text,
+    counted,
     facts,
     json_option,
     note,
@@ -78,8 +79,8 @@ def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_
         codecs = ", ".join(f"{cells:,} {name}" for name, cells in report.by_codec.most_common()) or "no cells"
         verdict = f"{report.faults.total():,} faults" if report.faults else "clean"
         out().print(
-            f"{verdict}: {report.cells:,} cells in {report.shards} shards, {bytes_text(report.body_bytes)} of bodies "
-            f"({codecs})"
+            f"{verdict}: {counted(report.cells, 'cell')} in {counted(report.shards, 'shard')}, "
+            f"{bytes_text(report.body_bytes)} of bodies ({codecs})"
         )
         if tables.followers or tables.indexes or tables.faults:
             _print_tables(tables)
@@ -88,12 +89,13 @@ def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_
 
 def _print_tables(tables: TableCheckReport) -> None:
     out().print(
-        f"tables of {tables.followers:,} followers and {tables.indexes:,} indexes in {tables.shards:,} shards: "
-        f"checked {tables.locations:,} locations, {tables.parked_cells:,} parked cells and {tables.index_tables:,} "
-        "index tables; to compare index entries with their rows, use 'schemaless index check NAME'"
+        f"tables of {counted(tables.followers, 'follower')} and {counted(tables.indexes, 'index', 'indexes')} in "
+        f"{counted(tables.shards, 'shard')}: checked {counted(tables.locations, 'location')}, "
+        f"{counted(tables.parked_cells, 'parked cell')} and {counted(tables.index_tables, 'index table')}; "
+        "to compare index entries with their rows, use 'schemaless index check NAME'"
     )
     for unseen in tables.unseen:
-        note(f"not checked: {unseen.table} in {unseen.shards:,} shards of {unseen.server}: {unseen.message}")
+        note(f"not checked: {unseen.table} in {counted(unseen.shards, 'shard')} of {unseen.server}: {unseen.message}")
 
 
 def _json(tables: TableCheckReport) -> dict[str, Any]:

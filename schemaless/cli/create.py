@@ -7,7 +7,7 @@ import click
 from schemaless.admin.create import create as create_datastore
 from schemaless.cli.options import engine_option
 from schemaless.events import Advanced
-from schemaless.terminal.output import json_option, note, out, print_json, progress
+from schemaless.terminal.output import counted, json_option, note, out, print_json, progress
 
 
 @click.command()
@@ -52,4 +52,4 @@ def create(name: str, shards: int, clusters: tuple[str, ...], engine: str, as_js
         print_json({"name": name, "shards": shards, "url": url})
         return
     out().print(url, markup=False)
-    note(f"created {name!r} with {shards} shards; to use it: export SCHEMALESS_URL='{url}'")
+    note(f"created {name!r} with {counted(shards, 'shard')}; to use it: export SCHEMALESS_URL='{url}'")

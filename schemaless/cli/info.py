@@ -14,7 +14,16 @@ from schemaless.events import Advanced
 from schemaless.internals import internals_of
 from schemaless.survey.sql import estimate_cells
 from schemaless.survey.table_sizes import TableSize, cell_table_sizes, obsolete_bytes, other_table_sizes
-from schemaless.terminal.output import ReadOnlyCommand, bytes_text, json_option, out, print_json, print_table, progress
+from schemaless.terminal.output import (
+    ReadOnlyCommand,
+    bytes_text,
+    counted,
+    json_option,
+    out,
+    print_json,
+    print_table,
+    progress,
+)
 
 _BLOCK_ROWS = 10_000
 
@@ -49,7 +58,7 @@ def info(url: str, count: bool, internals: bool, as_json: bool) -> None:
         print_json(facts)
         return
     placed = f", placed by {facts['placement']}" if internals else ""
-    out().print(f"datastore {facts['name']}: {facts['shards']} shards{placed}")
+    out().print(f"datastore {facts['name']}: {counted(store.shard_count, 'shard')}{placed}")
     print_table(
         None,
         ["cluster", "primary", "server", "engine", "shards", "cells" if count else "cells (estimate)", "table files"],

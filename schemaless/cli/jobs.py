@@ -36,8 +36,8 @@ from schemaless.jobs.status import Eta, JobStatus, status_of
 from schemaless.jobs.throttle import MOST, Thresholds
 from schemaless.jobs.workers import MOST_WORKERS
 from schemaless.numbers import shards_text
-from schemaless.runner_names import who
-from schemaless.terminal.output import bytes_text, err, facts, note, out, print_json, print_table
+from schemaless.runner_names import process_of, who
+from schemaless.terminal.output import bytes_text, counted, err, facts, note, out, print_json, print_table
 from schemaless.terminal.progress import ProgressLine, amount_text, duration
 
 _LINE_S: Final = 5.0
@@ -201,7 +201,8 @@ def steer(url: str, job_id: int | None, before: Sequence[JobState], after: JobSt
                 return
             raise JobConflict(f"job {job.job_id} is {now.state}; only one that is {' or '.join(before)} can be {after}")
         runners = sum(state.held for state in job_store.shards(job.job_id, counters=False))
-        out().print(f"job {job.job_id} is {after}; {runners} runners learn of it within two seconds")
+        reach = f"; {counted(runners, 'runner')} will notice within two seconds" if runners else ""
+        out().print(f"job {job.job_id} is {after}{reach}")
         if after == "running" and not runners:
             note(f"no runner works on it now; start one with '{continue_command(job.kind, job.job_id)}'")
 
@@ -294,7 +295,7 @@ def _line(status: JobStatus) -> str:
         cells = sum(state.cells for state in status.shards)
         parts.append(f"{cells:,} cells {_DONE_TO_CELLS[status.job.kind]}")
     if status.mb_per_s is not None:
-        parts.append(f"{status.mb_per_s:.1f} MB/s by {status.runners} runners")
+        parts.append(f"{status.mb_per_s:.1f} MB/s by {counted(status.runners, 'runner')}")
     if status.eta is not None:
         parts.append(f"{_eta(status.eta)} left")
     parts += [f"waits on {cluster}: {reason}" for cluster, reason in status.waits]
@@ -315,7 +316,7 @@ def _picture(status: JobStatus) -> ProgressLine:
         facts.append(amount_text(sum(state.cells for state in status.shards), None, "cells"))
     facts.append(f"{status.done} of {len(status.shards)} shards")
     if status.runners:
-        facts.append("1 runner" if status.runners == 1 else f"{status.runners} runners")
+        facts.append(counted(status.runners, "runner"))
     style = "yellow" if status.waits else ""
     return ProgressLine(f"job {status.job.job_id}", status.fraction, facts, style=style)
 
@@ -379,7 +380,7 @@ def _shard_row(state: ShardState) -> dict[str, str]:
         "before": bytes_text(state.bytes_before),
         "after": bytes_text(state.bytes_after),
         "left": f"{state.left_cells:,}",
-        "runner": (state.runner or "") if state.held else "",
+        "runner": process_of(state.runner) if state.runner is not None and state.held else "",
     }
 
 

@@ -26,6 +26,7 @@ from schemaless.terminal.files import unwritable_folder
 from schemaless.terminal.output import (
     EXIT_FAILED,
     bytes_text,
+    counted,
     facts,
     json_option,
     key_json,
@@ -160,7 +161,9 @@ def _show_dry_run(store: Datastore, spec: MigrateSpec, shards: list[int] | None)
     count = store.shard_count if shards is None else len(shards)
     sources = " or ".join(spec.sources) or f"any codec except {spec.target}"
     columns = ", ".join(spec.columns) or "all columns"
-    out().print(f"would re-encode bodies in {sources} to {spec.target}: {count:,} shards of {store.name}, {columns}")
+    out().print(
+        f"would re-encode bodies in {sources} to {spec.target}: {counted(count, 'shard')} of {store.name}, {columns}"
+    )
     note("nothing was changed; add --execute to re-encode, or run 'schemaless migrate plan' to estimate the savings")
 
 
@@ -194,8 +197,8 @@ def _show_outcome(outcome: MigrateOutcome, as_json: bool) -> None:
     )
     if outcome.interruptions:
         note(
-            f"{outcome.interruptions} runners were killed; the work of each since its last checkpoint (about a second) "
-            "is done but not included in these counts"
+            f"killed runners: {outcome.interruptions}; the work of each since its last checkpoint (about a second) is "
+            "done but not included in these counts"
         )
     _show_exceptions(outcome, total)
 

@@ -32,6 +32,7 @@ from schemaless.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
     bytes_text,
+    counted,
     facts,
     json_option,
     note,
@@ -248,12 +249,11 @@ def _share(text: str) -> float:
 
 def _verdict(report: VerifyReport, archive: Originals | None) -> str:
     verdict = f"{report.faults.total():,} faults" if report.faults else "sound"
-    parts = [
-        f"{verdict}: {report.cells:,} cells in {report.shards:,} shards, {bytes_text(report.body_bytes)} of bodies"
-    ]
+    where = f"{counted(report.cells, 'cell')} in {counted(report.shards, 'shard')}"
+    parts = [f"{verdict}: {where}, {bytes_text(report.body_bytes)} of bodies"]
     parts += [f"{cells:,} compared with replica {node}" for node, cells in sorted(report.compared.items())]
     if archive is not None:
-        parts.append(f"{report.archived:,} originals from {len(archive.files):,} files compared")
+        parts.append(f"{counted(report.archived, 'original')} from {counted(len(archive.files), 'file')} compared")
     if report.seed is not None:
         parts.append(f"sample of {report.blocks:,} of {report.blocks_of:,} blocks, --seed {report.seed}")
     return "; ".join(parts)
@@ -338,8 +338,8 @@ def _show_restore(report: RestoreOutcome, execute: bool) -> None:
     total = report.total
     verb = "restored" if execute else "to restore"
     out().print(
-        f"{total.restored:,} originals {verb}, in {report.shards:,} shards, from {report.files:,} files "
-        f"({bytes_text(report.archive_bytes)}): {total.bytes_before:,} body bytes "
+        f"{counted(total.restored, 'original')} {verb}, in {counted(report.shards, 'shard')}, "
+        f"from {counted(report.files, 'file')} ({bytes_text(report.archive_bytes)}): {total.bytes_before:,} body bytes "
         f"{'became' if execute else 'would become'} {total.bytes_after:,}"
     )
     if total.already:
@@ -358,7 +358,7 @@ def _show_restore(report: RestoreOutcome, execute: bool) -> None:
         )
     if report.interruptions:
         note(
-            f"{report.interruptions} runners were killed; the originals that each archived after its last checkpoint "
+            f"killed runners: {report.interruptions}; the originals that each archived after its last checkpoint "
             "(about a second) are not recorded, so this command cannot tell whether any of those are missing"
         )
     note_torn(report.torn)

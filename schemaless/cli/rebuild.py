@@ -25,6 +25,7 @@ from schemaless.numbers import Interval
 from schemaless.terminal.output import (
     EXIT_FAILED,
     bytes_text,
+    counted,
     estimate_json,
     estimate_text,
     facts,
@@ -135,7 +136,7 @@ def _show_plan(plans: list[RebuildPlan], as_json: bool) -> None:
         return
     total = _plan_total(plans)
     out().print(
-        f"{len(plans)} shards: files of {bytes_text(total['file_bytes'])} would become "
+        f"{counted(len(plans), 'shard')}: files of {bytes_text(total['file_bytes'])} would become "
         f"{bytes_text(total['rebuilt_bytes'])}, {bytes_text(total['file_bytes'] - total['rebuilt_bytes'])} less"
     )
     if any(plan.replicas for plan in plans):

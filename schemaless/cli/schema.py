@@ -14,6 +14,7 @@ from schemaless.cli.options import url_option
 from schemaless.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
+    counted,
     json_option,
     note,
     out,
@@ -110,14 +111,15 @@ def upgrade(url: str, at_once: int, as_json: bool) -> int:
         print_json({"upgraded": outcome.upgraded, "current": outcome.current, "failed": outcome.failed})
     else:
         out().print(
-            f"upgraded {len(outcome.upgraded):,} databases; {outcome.current:,} already had this version's revision"
+            f"upgraded {counted(len(outcome.upgraded), 'database')}; "
+            f"{outcome.current:,} already had this version's revision"
         )
         for message, names in names_by_message(outcome.failed):
             note(f"failed: {names}: {message}")
     if outcome.failed:
         note(
-            f"{len(outcome.failed):,} databases failed, and all others are done; fix the errors and run the same "
-            "command again to upgrade these"
+            f"{counted(len(outcome.failed), 'database')} failed, and all others are done; "
+            "fix the errors and run the same command again to upgrade these"
         )
     return EXIT_FAILED if outcome.failed else 0
 

@@ -26,6 +26,7 @@ from schemaless.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
     bytes_text,
+    counted,
     estimate_json,
     estimate_text,
     facts,
@@ -308,8 +309,8 @@ def _show_plan(target: str, plans: Sequence[ShardPlan]) -> None:
         return
     total = _plan_data(target, plans)["total"]
     out().print(
-        f"{len(plans)} shards with {bytes_text(total['file_bytes'])} would move to {target}; copying them one by one "
-        f"may take {duration(total['seconds'])}"
+        f"{counted(len(plans), 'shard')} with {bytes_text(total['file_bytes'])} would move to {target}; "
+        f"copying them one by one may take {duration(total['seconds'])}"
     )
     if plans[0].free_bytes is None:
         note("the free space on the target's disk cannot be read from here; check it on that server first")
@@ -402,8 +403,9 @@ def show_skew(uneven: Skew) -> None:
         )
         return
     out().print(
-        f"the fullest cluster has {uneven.cluster_ratio:.2f} times its share; moving {len(uneven.moves)} shards with "
-        f"{bytes_text(uneven.moved_bytes)} leaves {uneven.cluster_ratio_after:.2f}",
+        f"the fullest cluster has {uneven.cluster_ratio:.2f} times its share; "
+        f"moving {counted(len(uneven.moves), 'shard')} with {bytes_text(uneven.moved_bytes)} "
+        f"leaves {uneven.cluster_ratio_after:.2f}",
         markup=False,
     )
 

@@ -26,6 +26,7 @@ from schemaless.keys import check_created_at
 from schemaless.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
+    counted,
     facts,
     json_option,
     key_json,
@@ -97,7 +98,8 @@ def run(target: str, workers: int, once: bool, url: str, as_json: bool) -> int:
     with open_store(url) as store:
         supervisor = trigger_supervisor(store, target, loaded.name, workers)
         if prepare(store, loaded):
-            note(f"trigger {loaded.name} is new; it starts at the {loaded.start} of {store.shard_count} shards")
+            place = f"the {loaded.start} of {counted(store.shard_count, 'shard')}"
+            note(f"trigger {loaded.name} is new; it starts at {place}")
         if not once:
             supervisor.run()
             return 0
@@ -151,9 +153,9 @@ def show_status(trigger: TriggerStatus, each_shard: bool) -> None:
     spec = trigger.setting.spec
     of = "all columns" if spec["column"] is None else f"column {spec['column']}"
     separate = sum(worker.for_quarantine for worker in trigger.workers)
-    by = _counted(len(trigger.workers) - separate)
+    by = counted(len(trigger.workers) - separate, "worker")
     if separate:
-        by += f", and {_counted(separate)} for quarantined shards"
+        by += f", and {counted(separate, 'worker')} for quarantined shards"
     out().print(f"[bold]{trigger.name}[/]: {trigger.setting.desired_state}, cells of {of}, by {by}")
     if not trigger.workers and trigger.setting.desired_state != "paused":
         note("no worker is running it; start one with 'schemaless trigger run MODULE:NAME'")
@@ -186,10 +188,6 @@ def show_status(trigger: TriggerStatus, each_shard: bool) -> None:
             )
         for _, number, reason in worker.reported.get("waits", []):
             note(f"worker {worker.worker} waits in shard {number}: {reason}")
-
-
-def _counted(workers: int) -> str:
-    return "1 worker" if workers == 1 else f"{workers} workers"
 
 
 def _badness(status: ShardStatus) -> tuple[Any, ...]:
@@ -374,8 +372,8 @@ def reset(
         return
     total = sum(change["added_ids"] for change in changes)
     out().print(
-        f"{name} {'continues' if execute else 'would continue'} from there in {len(changes)} shards, with {total:,} "
-        "added_ids of all columns before it",
+        f"{name} {'continues' if execute else 'would continue'} from there in {counted(len(changes), 'shard')}, "
+        f"with {total:,} added_ids of all columns before it",
         markup=False,
     )
     if not execute:

@@ -18,6 +18,7 @@ from schemaless.status.model import (
     PartView,
     Severity,
 )
+from schemaless.terminal.output import counted
 from schemaless.terminal.progress import duration
 
 _OBJECTS: Final = 4
@@ -104,7 +105,7 @@ def _job(job: JobView, clusters_down: Container[str]) -> Iterator[Finding]:
         command = continue_command(job.kind, job.job_id)
         yield Finding("fault", where, "is not finished, and no runner works on it", command)
     elif job.runners_silent:
-        text = f"{_count(job.runners_silent, 'shard')}: the runner has not renewed its lease; it may have died"
+        text = f"{counted(job.runners_silent, 'shard')}: the runner has not renewed its lease; it may have died"
         yield Finding("fault", where, text, continue_command(job.kind, job.job_id))
     for wait in job.waits if job.state != "paused" else ():
         # Its servers have findings of their own; thresholds do not bring one back.
@@ -112,7 +113,7 @@ def _job(job: JobView, clusters_down: Container[str]) -> Iterator[Finding]:
         command = "schemaless topology show" if down else steer_command("throttle", job.kind, job.job_id)
         yield Finding("notice", where, f"waits on {wait.cluster}: {wait.reason}", command)
     if job.shards_failed:
-        text = f"the last attempt at {_count(job.shards_failed, 'shard')} failed or was interrupted"
+        text = f"the last attempt at {counted(job.shards_failed, 'shard')} failed or was interrupted"
         yield Finding("notice", where, text, status)
 
 
@@ -123,13 +124,13 @@ def _follower(follower: FollowerView) -> Iterator[Finding]:
     if stopped := follower.shards.get(STOPPED):
         command = f"schemaless trigger resume {name}" if is_trigger else "schemaless index run"
         command = status if is_export else command
-        yield Finding("fault", where, f"has stopped in {_count(stopped, 'shard')}", command)
+        yield Finding("fault", where, f"has stopped in {counted(stopped, 'shard')}", command)
     if missing := follower.shards.get("missing"):
-        yield Finding("fault", where, f"has no progress row, or no answer, in {_count(missing, 'shard')}", status)
+        yield Finding("fault", where, f"has no progress row, or no answer, in {counted(missing, 'shard')}", status)
     if quarantined := follower.shards.get(QUARANTINED):
-        yield Finding("notice", where, f"{_count(quarantined, 'shard')} quarantined: a cell killed a worker", status)
+        yield Finding("notice", where, f"{counted(quarantined, 'shard')} quarantined: a cell killed a worker", status)
     if follower.parked:
-        text = f"has parked {_count(follower.parked, 'cell')}"
+        text = f"has parked {counted(follower.parked, 'cell')}"
         yield Finding("notice", where, text, f"schemaless trigger parked {name}")
     if is_export:
         # An export that runs from cron lags between its runs and has no worker.
@@ -141,10 +142,6 @@ def _follower(follower: FollowerView) -> Iterator[Finding]:
         yield Finding("fault", where, f"no worker runs, and the oldest cell has waited {_age(follower)}", command)
     elif follower.behind_s > _BEHIND_S:
         yield Finding("notice", where, f"is {_age(follower)} behind", status)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _age(follower: FollowerView) -> str:

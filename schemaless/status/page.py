@@ -12,7 +12,7 @@ from typing import Final
 from schemaless.pages import frame
 from schemaless.status.model import Finding, JobView, Status
 from schemaless.status.tables import Table, tables_of
-from schemaless.terminal.output import bytes_text
+from schemaless.terminal.output import bytes_text, counted
 
 STYLE: Final = """
 :root { --fault: #a5222d; --notice: #8a4a00; --good: #0b6b5d; }
@@ -93,7 +93,7 @@ setTimeout(refresh, everyMs);
 def status_html(status: Status) -> str:
     """Return the page of a status."""
     name = status.datastore
-    clusters = "" if status.clusters is None else f" on {_count(len(status.clusters), 'cluster')}"
+    clusters = "" if status.clusters is None else f" on {counted(len(status.clusters), 'cluster')}"
     page = frame.html_page(
         f"Status of {name}",
         f"{status.shards:,} shards{clusters}. Read-only.",
@@ -112,15 +112,15 @@ def status_html(status: Status) -> str:
 
 
 def _title(status: Status) -> str:
-    prefix = f"({_count(status.faults, 'fault')}) " if status.faults else ""
+    prefix = f"({counted(status.faults, 'fault')}) " if status.faults else ""
     return f"{prefix}Status of {status.datastore}"
 
 
 def _summary(status: Status) -> str:
     notices = len(status.findings) - status.faults
     boxes = [
-        ("fault" if status.faults else "good", _count(status.faults, "fault"), "broken or stopped"),
-        ("notice" if notices else "", _count(notices, "notice"), "worth a look"),
+        ("fault" if status.faults else "good", counted(status.faults, "fault"), "broken or stopped"),
+        ("notice" if notices else "", counted(notices, "notice"), "worth a look"),
     ]
     if status.clusters is not None:
         nodes = [node for cluster in status.clusters for node in cluster.nodes]
@@ -128,7 +128,7 @@ def _summary(status: Status) -> str:
         boxes.append(("" if up == len(nodes) else "fault", f"{up:,} of {len(nodes):,}", "servers answer"))
     if status.jobs is not None:
         unfinished = sum(job.unfinished for job in status.jobs)
-        boxes.append(("", _count(unfinished, "job"), "not finished"))
+        boxes.append(("", counted(unfinished, "job"), "not finished"))
     if status.capacity is not None:
         boxes.append(("", status.capacity.answer, "until the first disk is full"))
     inner = "".join(
@@ -204,7 +204,3 @@ def _parts(status: Status) -> str:
         for part in status.parts
     )
     return f'<p class="soft">Read: {escape(read)} (UTC). Breakers are those of this process.</p>'
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

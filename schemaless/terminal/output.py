@@ -130,6 +130,11 @@ def print_table(title: str | None, columns: list[str], rows: list[list[str]], *,
         console.print(line, markup=False, soft_wrap=True)
 
 
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """Return a number with its noun, such as ``1 shard`` or ``2 shards``; ``plural`` is for irregular ones."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def bytes_text(count: float) -> str:
     """Format a number of bytes with binary units, such as ``12.3 MiB``."""
     size = float(count)

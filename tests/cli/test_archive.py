@@ -192,7 +192,7 @@ def test_restore_says_where_a_runner_ended_without_a_word(invoke, fresh_store, n
     data = invoke("migrate", "restore", *archive, "--json", url=migrate_url).json
 
     assert plain.code == 0
-    assert "1 runners were killed; the originals that each archived after its last checkpoint " in plain.err
+    assert "killed runners: 1; the originals that each archived after its last checkpoint " in plain.err
     assert (data["interruptions"], data["missing_originals"]) == (1, [])
 
 

@@ -134,10 +134,10 @@ def test_schema_status_and_upgrade(invoke, fresh_store, by_hand, admin_url):
     assert "3 of 5 databases" in behind.out
     assert "next: schemaless schema upgrade" in behind.err
     assert [state["database"] for state in behind_json.json if not state["current"]] == [database, other]
-    assert failed.out == "upgraded 1 databases; 3 already had this version's revision\n"
+    assert failed.out == "upgraded 1 database; 3 already had this version's revision\n"
     assert f"failed: {database}: " in failed.err
     assert "modify_type cell.body. Correct them by hand" in failed.err
-    assert "1 databases failed, and all others are done; fix the errors and run the same command again" in failed.err
+    assert "1 database failed, and all others are done; fix the errors and run the same command again" in failed.err
     assert list(failed_json.json["failed"]) == [database]
 
 
@@ -204,6 +204,6 @@ def test_schema_upgrade_says_what_it_did(invoke, fresh_store, by_hand, admin_url
     result = invoke("schema", "upgrade", "--at-once", 1, url=admin_url)
 
     assert result.code == 0
-    assert result.out == "upgraded 1 databases; 4 already had this version's revision\n"
+    assert result.out == "upgraded 1 database; 4 already had this version's revision\n"
     assert invoke("schema", "status", url=admin_url).out == "5 of 5 databases have this version's revision\n"
     assert invoke("schema", "upgrade", "--at-once", 0, url=admin_url).code == 2

@@ -8,7 +8,7 @@ from schemaless import InvalidInput, JobConflict, LeaseLost
 from schemaless.jobs.job import Failure
 from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.leases import INTERRUPTED
-from schemaless.runner_names import is_dead_here, runner_name
+from schemaless.runner_names import is_dead_here, process_of, runner_name
 
 pytestmark = pytest.mark.mysql
 
@@ -208,3 +208,10 @@ def test_dead_runner_of_this_machine_is_detected():
     assert is_dead_here(f"{here}/4194999.1")
     assert not is_dead_here(gone.replace("@", "@elsewhere-"))
     assert not is_dead_here("somebody else's name")
+
+
+def test_a_status_shows_who_runs_and_in_which_process():
+    """It leaves out the random token; where a runner has worker processes, the number is that of the worker."""
+    assert process_of("ann smith@db-1 pid 17 of 4026531836 a8452ecd") == "ann smith@db-1 pid 17"
+    assert process_of("ann smith@db-1 pid 17 of 4026531836 a8452ecd/18.19") == "ann smith@db-1 pid 18"
+    assert process_of("another form") == "another form"
