@@ -73,7 +73,7 @@ def erase() -> None:
 def plan(
     row_key: str | None, column: str | None, ref_key: int | None, keys: str | None, url: str, as_json: bool
 ) -> int:
-    """Show what an erasure would erase, and where else documents may be.
+    """Show what an erasure would erase, and where copies may remain.
 
     Without COLUMN, all columns of the row are erased; without REF_KEY, all versions.
 
@@ -236,7 +236,7 @@ def verify(number: int, url: str, folders: tuple[Path, ...], search: tuple[str, 
 @url_option
 @execute_option
 def purge(url: str, execute: bool) -> None:
-    """Overwrite what the files of local servers still hold of erased documents.
+    """Overwrite remains of erased documents in files of local servers.
 
     Free pages, undo and redo logs, doublewrite buffers and binary logs hold them until the servers reuse the space. The
     command rebuilds all tables, overwrites or truncates the logs, and deletes all binary logs but the current one, on

@@ -107,7 +107,7 @@ def run(
     thresholds: Thresholds,
     as_json: bool,
 ) -> int:
-    """Erase documents: a row, a column of it, or one version; or what a file of keys names.
+    """Erase a row, a column of it, one version, or the keys in a file.
 
     The erasure is recorded in the ledger first. Then every body is replaced by a tombstone, also in tables that moves
     have left behind, and the command waits for replicas. Keys, added_id and created_at stay, and a key cannot be

@@ -206,7 +206,7 @@ def _echo_command(*parts: str) -> None:
 )
 @json_option
 def status(folder: Path, number: int | None, as_json: bool) -> int:
-    """Show the state of the servers, of replication and of group membership.
+    """Show the state of servers, replication and group membership.
 
     The servers are those in --folder.
 

@@ -401,7 +401,7 @@ def finalise(
     dask: str | None,
     as_json: bool,
 ) -> int:
-    """Verify a migration, then list the archive files that may be deleted.
+    """Verify a migration, then list archive files to delete.
 
     The command performs the checks of 'migrate verify' on all cells, and counts the originals in the archive. It
     refuses if the job is not done, if there is a fault, or if a body is left that the job should have replaced, such as

@@ -174,7 +174,7 @@ def adopt(primary: str, cluster: str, accept_loss: bool, timeout_s: float, url: 
 @url_option
 @json_option
 def watch(once: bool, interval_s: float, url: str, as_json: bool) -> int:
-    """Adopt the primaries that Group Replication elects, until Ctrl-C.
+    """Adopt the primaries that groups elect, until Ctrl-C.
 
     Use it for clusters whose servers form a MySQL Group Replication group in single-primary mode. A group that loses
     its primary elects another. The command asks the members which server that is, and then adopts it as 'schemaless
