@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Final, Unpack
 
 from schemaless.datastore import Datastore
-from schemaless.erase.copies import blank_left, copy_tables, erase_copies, left_tables, wait_for_replicas
+from schemaless.erase.copies import copy_tables, erase_copies, wait_for_replicas
 from schemaless.erase.dictionaries import DictionarySearch
 from schemaless.erasures.eraser import MAX_CELLS, Batch, ShardEraser
 from schemaless.erasures.ledger import Erasure
@@ -138,7 +138,6 @@ def _execute(
         before = cluster.primary
         _erase_batches(run, eraser, batches())
         _erase_copies(store, run, eraser)
-        _erase_left(store, run, eraser)
         name = internals.topology.cluster_of(state.shard).name
         behind = wait_for_replicas(internals, name, run.gate, replica_patience_s)
         # Counted in the shard's log: a killed runner has not counted its last transaction.
@@ -177,15 +176,6 @@ def _erase_copies(store: Datastore, run: ShardRun, eraser: ShardEraser) -> None:
         erased += erase_copies(internals, run.state.shard, eraser.erasure, ids, tables)
         after = events[-1][0]
     run.state.counters["copies"] = run.state.counters.get("copies", 0) + erased
-
-
-def _erase_left(store: Datastore, run: ShardRun, eraser: ShardEraser) -> None:
-    internals, after = internals_of(store), 0
-    tables = left_tables(store, run.state.shard)
-    while tables and (events := eraser.erased_ids(after, _COPIES_AT_ONCE)):
-        run.gate()
-        blank_left(internals, run.state.shard, [added_id for _, added_id in events], tables)
-        after = events[-1][0]
 
 
 def _weigh(store: Datastore, shards: Sequence[int]) -> Mapping[int, int]:

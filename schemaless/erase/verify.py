@@ -14,7 +14,7 @@ from typing import Final
 
 from schemaless.datastore import Datastore
 from schemaless.erase.archives import erase_from_archives
-from schemaless.erase.copies import copy_tables, left_tables, live_copies, not_blank
+from schemaless.erase.copies import copy_tables, live_copies, tables_of_moves
 from schemaless.erase.job import bounds_of
 from schemaless.erase.places import archives, places
 from schemaless.erase.status import ErasureStatus, record_acknowledgements
@@ -89,6 +89,8 @@ def verify(
             live = older_cells(internals, entry, shard.shard)
             found.faults += Counter({f"cells of shard {shard.shard} older than the erasure": live})
         listener(Advanced())
+    for table in tables_of_moves(store, {shard.shard for shard in entry.shards}):
+        found.faults[f"table {table}, which a move drops before it ends"] += 1
     _verify_archives(store, archive_folders, found)
     _verify_dictionaries(internals, entry.notes.get("dictionaries", ()), search, found)
     _search_files(internals, search, found)
@@ -111,7 +113,7 @@ def older_cells(internals: Internals, entry: Erasure, shard: int) -> int:
 
 
 def _verify_shard(store: Datastore, shard: int, number: int, found: Verification) -> None:
-    internals, left = internals_of(store), left_tables(store, shard)
+    internals = internals_of(store)
     eraser = internals.erasures.eraser(shard, number)
     database = internals.shards.database(shard)
     cluster = internals.topology.cluster_of(shard)
@@ -123,7 +125,6 @@ def _verify_shard(store: Datastore, shard: int, number: int, found: Verification
         live, parked = internals.shards.rows(shard, sql.count_left(database, ids))[0]
         found.faults += Counter({"cells on the primary": int(live), "parked cells": int(parked)})
         found.faults.update(live_copies(internals, shard, ids, copy_tables(internals, shard)))
-        found.faults.update(not_blank(internals, shard, ids, left))
         for node in cluster.replicas:
             statement = sql.count_live(database, ids)
             try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -27,6 +27,8 @@ from schemaless.wire.sql.parts import (
 
 ANY_COLUMN: Final = ""
 ANY_VERSION: Final = -1
+
+_REMOVED: Final = b"'removed by an erasure'"
 
 _SIZES: Final = b"added_id, row_key, column_name, ref_key, LENGTH(body)"
 
@@ -128,7 +130,7 @@ def blank_messages(database: str, ids: Sequence[int], kept_prefix: str) -> bytes
     """
     return b"UPDATE %b SET message=%b WHERE message IS NOT NULL AND location<%d AND LEFT(message,%d)<>%b" % (
         table(database, b"follower"),
-        REMOVED,
+        _REMOVED,
         max(ids),
         len(kept_prefix),
         text(kept_prefix),
@@ -312,35 +314,6 @@ def erase_copies(database: str, name: str, ids: Iterable[int], tombstone: bytes)
 def count_live_copies(database: str, name: str, ids: Iterable[int]) -> bytes:
     """Select how many of these cells a table has that were not erased."""
     return b"SELECT COUNT(*) FROM %b WHERE added_id IN (%b) AND %b" % (quoted_table(database, name), numbers(ids), LIVE)
-
-
-# Data about cells in follower tables that a move has left behind
-
-REMOVED: Final = b"'removed by an erasure'"
-
-
-def blank_rows(database: str, name: str, values: Mapping[str, bytes], key: str, keys: Iterable[bytes]) -> bytes:
-    """Overwrite columns of some rows, unless they have these values.
-
-    Args:
-        database: the shard's database.
-        name: name of the table.
-        values: the new values by column, as SQL.
-        key: column by which the rows are chosen.
-        keys: its values, as SQL.
-    """
-    changes = b", ".join(b"`%b`=%b" % (column.encode(), value) for column, value in values.items())
-    return b"UPDATE %b SET %b WHERE %b" % (quoted_table(database, name), changes, _not_blank(values, key, keys))
-
-
-def count_not_blank(database: str, name: str, values: Mapping[str, bytes], key: str, keys: Iterable[bytes]) -> bytes:
-    """Select how many rows ``blank_rows`` would change."""
-    return b"SELECT COUNT(*) FROM %b WHERE %b" % (quoted_table(database, name), _not_blank(values, key, keys))
-
-
-def _not_blank(values: Mapping[str, bytes], key: str, keys: Iterable[bytes]) -> bytes:
-    blank = b" AND ".join(b"`%b`<=>%b" % (column.encode(), value) for column, value in values.items())
-    return b"%b IN (%b) AND NOT (%b)" % (key.encode(), b",".join(keys), blank)
 
 
 def count_left(database: str, ids: Sequence[int]) -> bytes:

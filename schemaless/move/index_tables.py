@@ -173,6 +173,21 @@ class IndexMover:
                     raise failed
                 connection.execute(sql.drop_table(database, table))
 
+    def drop_left(self, node: Node, token: str) -> None:
+        """Drop the old tables of followers and indexes, which are not needed and may have parts of erased documents.
+
+        Call it after ``rewind_followers``: until the followers have been rewound, an erasure counts as acknowledged
+        whose entries may be in these tables. Safe to repeat.
+
+        Args:
+            node: the server that the shard has left.
+            token: token in the names of the move's tables.
+        """
+        shards, database = self._internals.shards, self._internals.shards.database(self._run.state.shard)
+        with session(shards, node, self._run.state.shard) as connection:
+            for table in (*index_tables(side_of(connection, database).moved), *sql.CARRIED):
+                connection.execute(sql.drop_table(database, moving.moved(table, token)))
+
     def _locations(self, names: Sequence[str]) -> list[tuple[str, int, int, int]]:
         """Return the name, shard, location and erased_event of the followers in all shards; 0 if there is no row."""
         locations = dict.fromkeys(((name, shard) for name in names for shard in self._all), (0, 0))

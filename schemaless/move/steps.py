@@ -119,6 +119,7 @@ class _ShardMove:
                 _copy_dictionaries(self._internals, self._spec.target)
                 self._indexes.rewind_followers(self._topology.cluster(record.target).primary)
             if record.phase == "moved":
+                self._indexes.drop_left(self._topology.cluster(record.source).primary, record.token or "")
                 verify_shard(self._store, self._run, record, self._servers.rest_ungated)
         finally:
             self._servers.close()

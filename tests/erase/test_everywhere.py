@@ -245,7 +245,6 @@ def test_nothing_is_left_of_documents_from_any_path(clusters, server_kind, tmp_p
         for folder in of_cluster_1:
             assert is_in(held["index"], folder, r"\d+\.sst" if rocksdb else r"index_1\w*\.ibd")
             assert is_in(held["parked"], folder, r"parked\.ibd")
-            assert is_in(held["parked"], folder, r"parked_moved_\w+\.ibd")
             assert is_in(held["moved"], folder, r"\d+\.sst" if rocksdb else r"cell_moved_\w+\.ibd")
         assert is_in(held["moved"], folders[-1], cells)
 

@@ -22,7 +22,7 @@ from schemaless.admin.ndjson import dump_lines, iter_dump
 from schemaless.cells.dictionaries import keep
 from schemaless.codec.dictionaries import Dictionary
 from schemaless.erase.archives import erase_from_archives
-from schemaless.erase.copies import blank_left, copy_tables, left_tables
+from schemaless.erase.copies import copy_tables
 from schemaless.erase.job import EraseSpec
 from schemaless.erase.job import run as run_erasure
 from schemaless.erase.plan import plan
@@ -161,7 +161,7 @@ def test_a_migration_never_brings_a_document_back(root, new_row, monkeypatch):
     assert all(root.get_row(row) == {} for row in rows[:3])
 
 
-def test_tables_that_a_move_leaves_behind_are_erased(root, erase_store, new_row, movers_of):
+def test_tables_that_a_move_leaves_behind_are_erased(root, new_row, movers_of):
     """The moved shard, and its old table; the control is a cell that was not erased."""
     rows = list(islice((row for row in iter(new_row, None) if root.shard_of(row) == 1), 6))
     for row in rows:
@@ -180,10 +180,6 @@ def test_tables_that_a_move_leaves_behind_are_erased(root, erase_store, new_row,
     assert found_by_reading(root) == 2
     assert verify(root, number).status.state == "verified"
     assert [event.erasure for event in root.get_erased_for_shard(1)] == [first, number, number, number]
-    # The role erase can do the same in the source's old tables of followers.
-    of_followers = left_tables(erase_store, 1)
-    blank_left(internals_of(erase_store), 1, [1, 2], of_followers)
-    assert {table.key for table in of_followers} == {"added_id", "name"}
     (left,) = moves.left_behind(root, [1])
     compared = compare(root, left)
     assert (compared.same, compared.erased) == (True, 0)

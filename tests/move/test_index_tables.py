@@ -16,6 +16,8 @@ import schemaless
 from schemaless import Datastore, JobConflict, MoveRefused, ServerUnavailable
 from schemaless.admin.indexes import indexes_of
 from schemaless.cell import StoredCell
+from schemaless.erase.verify import verify
+from schemaless.followers.erasures import ErasureEvent
 from schemaless.followers.handler_context import HandlerContext
 from schemaless.followers.lease_state import LeaseState
 from schemaless.followers.membership import Timing
@@ -30,6 +32,7 @@ from schemaless.jobs.job import Job
 from schemaless.jobs.runner import ShardRun, Stopped
 from schemaless.jobs.worker import Outcome
 from schemaless.move import run as moves
+from schemaless.move.copying import Copier
 from schemaless.move.index_tables import IndexMover
 from schemaless.move.record import Records
 from schemaless.move.spec import MoveSpec
@@ -69,6 +72,9 @@ class Seen:
         for cell in cells:
             self.ids.append((cell.shard, cell.added_id))
             context.advance(lease, cell.added_id)
+        return True
+
+    def handle_erased(self, context: HandlerContext, lease: LeaseState, events: Sequence[ErasureEvent]) -> bool:
         return True
 
     def replay(self, context: HandlerContext, lease: LeaseState) -> None:
@@ -135,6 +141,14 @@ class Indexed:
                 return
             time.sleep(0.002)
         raise AssertionError([lease.reason for lease in worker.leases.held.values()])
+
+    def handle_erasures(self) -> None:
+        """Let the worker learn of erased cells."""
+        self._worker.membership.renew()
+        for lease in self._worker.leases.held.values():
+            lease.deferred_until_s, lease.erasures_at_s = 0.0, 0.0
+        self._worker.schedule.poll_now()
+        self._worker.turn()
 
     def write_beside(self) -> None:
         """Write more rows and index them, as another process would."""
@@ -208,9 +222,46 @@ def test_an_index_and_a_trigger_move_with_the_shard(indexed, bench, client):
         row for row in indexed.rows if client.get_cell_latest(row, "BASE").body["client"] == str(CLIENTS[0])
     }
     (left,) = moves.left_behind(client)
-    assert left.tables[0].startswith(f"{table}_moved_")
+    assert [name.partition("_moved_")[0] for name in left.tables] == ["erased_cell", "cell"]
     moves.drop(client, left)
     assert indexed.tables(source) == set()
+
+
+def test_an_erasure_is_verified_once_a_move_has_dropped_what_followers_made(
+    indexed, bench, movers: Movers, client, monkeypatch
+):
+    """A cell is erased during the copy: old and copied tables have its entry, which verification reports until then."""
+    clients = {str(each) for each in CLIENTS}
+    row = next(
+        row
+        for row in indexed.rows
+        if client.shard_of(row) == SHARD and client.get_cell_latest(row, "BASE").body["client"] in clients
+    )
+    internals, home = internals_of(client), internals_of(client).topology.cluster_of(SHARD).name
+    node, database = internals.shards.node_of(SHARD), internals.shards.database(SHARD)
+    copy_tail, erased = Copier.copy_tail, list[int]()
+
+    def erase(*arguments: object, **named: object) -> object:
+        if not erased:
+            erased.append(client.erase(row, reason="ticket-1").number)
+        return copy_tail(*arguments, **named)  # type: ignore[arg-type]
+
+    job = bench.begin()
+    with monkeypatch.context() as patch:
+        patch.setattr(Copier, "copy_tail", erase)
+        movers.die_in(client, job, IndexMover, "drop_left")
+    left = {name for name in indexed.tables(home) if "_moved_" in name and "cell" not in name}
+    faults = verify(client, erased[0]).faults
+
+    assert {name.partition("_moved_")[0] for name in left} == {indexed.entry.layout.table, "follower", "parked"}
+    (entries,) = (name for name in left if "index" in name)
+    assert query(node, f"SELECT 1 FROM `{database}`.{entries} WHERE row_key=x'{row.hex}'")
+    assert {f"table {database}.{name} on {node}, which a move drops before it ends" for name in left} <= faults.keys()
+    bench.end(job, movers, abort=False)
+    assert {name for name in indexed.tables(home) if "_moved_" in name and "cell" not in name} == set()
+    indexed.handle_erasures()
+    found = verify(client, erased[0])
+    assert (dict(found.faults), found.status.state) == ({}, "verified")
 
 
 @pytest.mark.usefixtures("beside")
