@@ -18,7 +18,7 @@ from schemaless.cells.sql import select_by_id
 from schemaless.codec.envelope import tombstone
 from schemaless.erasures import sql
 from schemaless.erasures.ledger import Target
-from schemaless.errors import CorruptBody
+from schemaless.errors import AccessDenied, CorruptBody
 from schemaless.followers.sql import select_last_event
 from schemaless.followers.states import DIED
 from schemaless.indexes.registry import IndexEntry, Registry
@@ -129,13 +129,23 @@ class ShardEraser:
         """Erase what a query finds, until it finds nothing."""
         while True:
             indexes, statement = self._registry.read(), select_sizes()
-            batch = self._shards.run(
-                self.shard,
-                lambda connection, statement=statement, indexes=indexes: self._transaction(  # type: ignore[misc]
-                    connection, statement, wanted, key, indexes
-                ),
-                writes=True,
-            )
+            try:
+                batch = self._shards.run(
+                    self.shard,
+                    lambda connection, statement=statement, indexes=indexes: self._transaction(  # type: ignore[misc]
+                        connection, statement, wanted, key, indexes
+                    ),
+                    writes=True,
+                )
+            except AccessDenied as denied:
+                raise AccessDenied(
+                    f"{denied.message.partition('; ')[0]}; the role erase needs privileges on the server that has the "
+                    "shard now, and a move with --unchecked-accounts does not grant them: 'schemaless grants --role "
+                    "erase' prints what to run there",
+                    node=denied.node,
+                    shard=self.shard,
+                    code=denied.code,
+                ) from denied
             if not batch.ids:
                 return
             yield batch

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import schemaless
+from schemaless.admin.grants import grants
 from schemaless.admin.ndjson import dump_lines, iter_dump
 from schemaless.cells.dictionaries import keep
 from schemaless.codec.dictionaries import Dictionary
@@ -184,6 +185,29 @@ def test_tables_that_a_move_leaves_behind_are_erased(root, new_row, movers_of):
     compared = compare(root, left)
     assert (compared.same, compared.erased) == (True, 0)
     moves.drop(root, left)
+
+
+def test_the_role_erase_needs_its_grants_where_a_move_has_taken_the_shard(
+    root, erase_store, accounts, new_row, movers_of
+):
+    """The error names the command that prints them; then the account erases there."""
+    row = next(row for row in iter(new_row, None) if root.shard_of(row) == 1)
+    root.put_cell(row, "BASE", 1, document(1))
+    moves.run(root, MoveSpec(movers_of(root), accounts=False), [1])
+    with pytest.raises(
+        schemaless.AccessDenied, match=r"command denied .*'schemaless grants --role erase' prints"
+    ) as denied:
+        erase_store.erase(row, reason=REASON)
+    assert denied.value.shard == 1
+    assert "--role follow" not in str(denied.value)
+
+    internals = internals_of(root)
+    internals.shards.router.again(internals.shards.routing)
+    account = accounts.account("erase")
+    mariadb = internals.catalog.run(lambda connection: connection.is_mariadb)
+    for server in grants("erase", account, internals.topology, internals.catalog.node, mariadb=mariadb):
+        query(server.node, *server.statements)
+    assert erase_store.erase(row, reason=REASON).cells == 1
 
 
 @pytest.fixture
