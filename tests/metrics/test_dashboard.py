@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from schemaless.metrics import capacity, followers, servers
+from schemaless.metrics import capacity, exports, followers, servers
 from schemaless.metrics.exporter import COLLECTORS, OWN
 
 pytestmark = pytest.mark.once
@@ -62,8 +62,18 @@ def test_queries_ask_for_what_is_exported():
     both = set(re.findall(r"schemaless_\w+", alerts())) & set(
         re.findall(r"schemaless_\w+", "".join(dashboard_queries()))
     )
-    wanted = (capacity.DAYS, servers.LAG, servers.BREAKER, followers.LAG_S, followers.PARKED, followers.SHARDS)
+    wanted = (
+        capacity.DAYS,
+        servers.LAG,
+        servers.BREAKER,
+        followers.LAG_S,
+        followers.PARKED,
+        followers.SHARDS,
+        exports.SHARDS,
+    )
     assert both >= {metric.exported for metric in wanted}
+    shown = "".join(dashboard_queries())
+    assert [metric.exported for metric in exports.EXPORTS.metrics if metric.exported not in shown] == []
 
 
 def test_panels_have_places_of_their_own():
