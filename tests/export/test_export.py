@@ -27,7 +27,7 @@ from tests.admin.ndjson import LINES
 from tests.arrow.random_documents import random_document
 from tests.export.conftest import ONCE, rows_of
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.myrocks]
 
 
 def test_export_has_every_cell_once_with_its_exact_document(fresh_store, new_row, export, tmp_path):
