@@ -142,7 +142,7 @@ def parquet(
 
     Exit status: 3 stopped; with --once 0, or 1 if a shard has stopped or a cell was exported without its body.
     """
-    pace = Pace(int(file_mib * 2**20), int(min_mib * 2**20), max_age_s, once, skip_corrupt)
+    pace = Pace(max(1, int(file_mib * 2**20)), int(min_mib * 2**20), max_age_s, once, skip_corrupt)
     with open_store(url) as store:
         if proposes:
             _propose(infer(store, columns or None), as_json=as_json)
@@ -227,9 +227,10 @@ def files(uri: str, latest: bool, as_json: bool) -> None:
 def compact(uri: str, file_mib: float, as_json: bool) -> int:
     """Merge the small files of an export.
 
-    Consecutive files are merged into one. In a local folder, all files of a shard are exchanged in one step; repeat a
-    query that was reading the old ones. Exporters can keep running: a shard that is written all the time is skipped.
-    The command can be killed at any moment; run it again to continue.
+    Consecutive files are merged into one, and files that the manifest does not list are deleted. In a local folder, all
+    files of a shard are exchanged in one step; repeat a query that was reading the old ones. Exporters can keep
+    running: a shard that is written all the time is skipped. The command can be killed at any moment; run it again to
+    continue.
 
     \b
     Examples:
@@ -274,6 +275,9 @@ def remove(name: str, execute: bool, url: str) -> None:
 def _propose(proposals: list[Proposal], *, as_json: bool) -> None:
     if as_json:
         print_json([{"field": each.column.declared, "present": each.present} for each in proposals])
+        return
+    if not proposals:
+        note("the newest cells have no value that a type holds exactly")
         return
     for each in proposals:
         out().print(f"--field '{each.column.declared}'", markup=False, soft_wrap=True)

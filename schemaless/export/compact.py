@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from schemaless.arrow.batches import load
 from schemaless.errors import ExportFailed, LeaseLost
 from schemaless.events import Advanced, Listener, Total, ignore_events
-from schemaless.export.manifest import DataFile, Definition, ShardEntry, ShardWriter, cells_folder, read_shard
+from schemaless.export.manifest import (
+    DataFile,
+    Definition,
+    ShardEntry,
+    ShardWriter,
+    cells_folder,
+    read_shard,
+    unlisted_files,
+)
 from schemaless.export.parquet import merged, read_table
 from schemaless.export.target import Target
 
@@ -46,14 +54,15 @@ def groups(entry: ShardEntry, file_bytes: int) -> Iterator[list[DataFile]]:
 
 
 def compact_shard(target: Target, shard: int, file_bytes: int) -> ShardEntry:
-    """Merge the small files of a shard, and return its entry.
+    """Merge the small files of a shard, delete those that its manifest does not list, and return its entry.
 
     Raises:
         LeaseLost: another process has begun to write the shard.
         ExportFailed: a file cannot be read or written.
     """
+    unlisted = unlisted_files(target, shard, lambda: read_shard(target, shard))
     entry = read_shard(target, shard)
-    if entry.pending is not None or not any(groups(entry, file_bytes)):
+    if entry.pending is not None or not (unlisted or any(groups(entry, file_bytes))):
         # A change that is under way is its writer's, or the next exporter's.
         return entry
     writer = ShardWriter(target, shard)
@@ -61,16 +70,21 @@ def compact_shard(target: Target, shard: int, file_bytes: int) -> ShardEntry:
         raise LeaseLost(f"another process is writing shard {shard} of the export in {target.uri}")
     folder = cells_folder(shard)
     for group in list(groups(writer.entry, file_bytes)):
-        try:
-            tables = [read_table(target.open_input(f"{folder}/{file.name}")) for file in group]
-        except (OSError, load().ArrowException) as error:
-            raise ExportFailed(f"{target.uri}: cannot read files of shard {shard}: {error}") from error
-        file, content = merged(tables, group)
+        with writer.reading():
+            file, content = merged(_tables(target, shard, group), group)
         replaced = [each.name for each in group]
-        writer.announce(file, replaced)
+        file = writer.announce(file, replaced)
         writer.replace(folder, file, content, replaced)
         writer.complete()
+    writer.sweep()
     return writer.entry
+
+
+def _tables(target: Target, shard: int, files: Iterable[DataFile]) -> list[Any]:
+    try:
+        return [read_table(target.open_input(f"{cells_folder(shard)}/{file.name}")) for file in files]
+    except (OSError, load().ArrowException) as error:
+        raise ExportFailed(f"{target.uri}: cannot read files of shard {shard}: {error}") from error
 
 
 def compact(

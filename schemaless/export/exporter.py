@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from schemaless.arrow.batches import Batches
 from schemaless.arrow.fields import typed_columns
@@ -19,7 +19,7 @@ from schemaless.cells.paging import Row
 from schemaless.codec.exact_text import exact_text
 from schemaless.errors import CorruptBody, ExportFailed, LocationLost, SchemalessError
 from schemaless.export.latest import latest_file
-from schemaless.export.manifest import DataFile, Definition, ShardWriter, cells_folder, latest_folder
+from schemaless.export.manifest import DataFile, Definition, Pending, ShardWriter, cells_folder, latest_folder
 from schemaless.export.parquet import CellFile, without_documents
 from schemaless.export.target import Target
 from schemaless.followers.erasures import ErasureEvent
@@ -127,26 +127,16 @@ class ShardExport:
         return self._definition.latest and self.writer.entry.location > (0 if latest is None else latest.up_to)
 
     def recover(self, check: Callable[[], None]) -> None:
-        """Complete the change that a writer announced before it died.
+        """Complete the change that a writer announced before it died, and delete what it left.
 
         Args:
             check: called after each page; it raises an error to stop.
         """
         pending = self.writer.entry.pending
-        if pending is None:
-            return
-        file, replaced = pending
-        name = f"{cells_folder(self._shard)}/{file.name}"
-        if self._target.sha256(name) == file.sha256:
-            self.writer.complete()
-            self._target.delete([f"{cells_folder(self._shard)}/{each}" for each in replaced if each != file.name])
-        elif replaced:
-            # The files that it was to replace are still there.
-            self.writer.update(pending=None)
-        else:
-            built, _ = self._build(file.after, file.up_to, check)
-            self._publish(built, file.after, file.up_to)
-        self.location = max(self.location, self.writer.entry.location)
+        if pending is not None:
+            self._finish(pending, check)
+            self.location = max(self.location, self.writer.entry.location)
+        self.writer.sweep()
 
     def write_next(self, check: Callable[[], None]) -> tuple[int, bool]:
         """Write the next file; return its number of cells, and whether the end of the feed was reached."""
@@ -158,9 +148,9 @@ class ShardExport:
 
     def write_latest(self) -> None:
         """Bring the file of the latest versions up to date."""
-        file, content = latest_file(self._target, self._shard, self.writer.entry)
-        self.writer.put(f"{latest_folder(self._shard)}/{file.name}", content)
-        self.writer.update(latest=file)
+        with self.writer.reading():
+            file, content = latest_file(self._target, self._shard, self.writer.entry)
+        self.writer.write_latest(file, content)
 
     def erase(self, erased: Mapping[int, int]) -> None:
         """Rewrite the files that have a document of these cells without it; rows stay, so no older version is latest.
@@ -171,21 +161,18 @@ class ShardExport:
         Raises:
             ExportFailed: a file cannot be read or written.
         """
-        added_ids = sorted(erased)
-        for file in self.writer.entry.files:
-            place = bisect_right(added_ids, file.after)
-            if place < len(added_ids) and added_ids[place] <= file.up_to:
-                name = f"{cells_folder(self._shard)}/{file.name}"
-                if (rewritten := without_documents(self._target, name, file, erased)) is not None:
-                    self.writer.announce(rewritten[0], [file.name])
-                    self.writer.put(name, rewritten[1])
-                    self.writer.complete()
+        ids = sorted(erased)
+        files = self.writer.entry.files
+        for file in [each for each in files if bisect_right(ids, each.after) < bisect_right(ids, each.up_to)]:
+            if (rewritten := self._without(cells_folder(self._shard), file, erased)) is not None:
+                self._write(*rewritten, replaced=[file.name])
         latest = self.writer.entry.latest
-        if latest is not None:
-            name = f"{latest_folder(self._shard)}/{latest.name}"
-            if (rewritten := without_documents(self._target, name, latest, erased)) is not None:
-                self.writer.put(name, rewritten[1])
-                self.writer.update(latest=rewritten[0])
+        if latest is not None and (rewritten := self._without(latest_folder(self._shard), latest, erased)) is not None:
+            self.writer.write_latest(*rewritten)
+
+    def _without(self, folder: str, file: DataFile, erased: Mapping[int, int]) -> tuple[DataFile, Any] | None:
+        with self.writer.reading():
+            return without_documents(self._target, f"{folder}/{file.name}", file, erased)
 
     def _build(self, after: int, up_to: int | None, check: Callable[[], None]) -> tuple[CellFile, _End]:
         """Read the cells after a location, up to an added_id or until the file is full."""
@@ -208,10 +195,25 @@ class ShardExport:
         return built, _End(after, False)
 
     def _publish(self, built: CellFile, after: int, up_to: int) -> None:
-        file, content = built.close(after, up_to)
-        self.writer.announce(file)
+        self._write(*built.close(after, up_to))
+
+    def _write(self, file: DataFile, content: Any, replaced: Sequence[str] = ()) -> None:
+        file = self.writer.announce(file, replaced)
         self.writer.put(f"{cells_folder(self._shard)}/{file.name}", content)
         self.writer.complete()
+
+    def _finish(self, pending: Pending, check: Callable[[], None]) -> None:
+        """Complete an announced change, or withdraw it."""
+        file, replaced = pending
+        folder = cells_folder(self._shard)
+        if self._target.sha256(f"{folder}/{file.name}") == file.sha256:
+            self._target.settle(folder)
+            self.writer.complete()
+        elif replaced:
+            self.writer.abandon()
+        else:
+            built, _ = self._build(file.after, file.up_to, check)
+            self._publish(built, file.after, file.up_to)
 
 
 class Exporter:

@@ -11,6 +11,10 @@ entry. So a writer that was suspended, and wakes up when another one has taken o
 
 - finds the higher fence at its check, or its temporary file gone when it renames, and stops;
 - or has announced its file before the other one read the manifest. The other one then completes that very file.
+
+Files that are replaced are deleted once the entry that no longer lists them counts. A writer that is killed before it
+deletes them leaves files that the manifest does not list. So does, in an object store, a writer that is suspended after
+its check. The next writer of the shard, or a compaction, deletes them (``ShardWriter.sweep``).
 """
 
 from __future__ import annotations
@@ -18,7 +22,8 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -28,6 +33,9 @@ from schemaless.export.target import Target, Vanished
 FORMAT: Final = 1
 ROOT: Final = "manifest.json"
 _ENTRY: Final = re.compile(r"(\d{10})-([0-9a-f]{8})-(\d{10})\.(json|fence)\Z")
+_SWEPT: Final = re.compile(r"(\d{20}-\d{20}(-[0-9a-f]{8}-\d{6,})?|latest-[0-9a-f]{8}-\d{6,})\.parquet\Z")
+"""Names that can be swept: no later writer gives them to another file."""
+
 _KEPT: Final = 3
 """Number of a shard's latest entries that are kept, for readers that have listed them."""
 
@@ -212,6 +220,29 @@ def present_files(target: Target, shard: int) -> tuple[DataFile, ...]:
     return entry.files
 
 
+def unlisted_files(target: Target, shard: int, read_entry: Callable[[], ShardEntry]) -> list[str]:
+    """Return the names of a shard's files that its entry does not list.
+
+    They are none if a file that it does list is missing: the entry is then not to be trusted.
+
+    Args:
+        target: where the export is.
+        shard: the shard.
+        read_entry: returns the entry. It is called once the folders have been listed: a file is announced before it is
+            there, so an entry that was read earlier may lack a file that is being written.
+    """
+    folders = (cells_folder(shard), latest_folder(shard))
+    found = {f"{folder}/{name}" for folder in folders for name in target.names(folder) if _SWEPT.match(name)}
+    entry = read_entry()
+    listed = {f"{folders[0]}/{file.name}" for file in entry.files}
+    if entry.latest is not None:
+        listed.add(f"{folders[1]}/{entry.latest.name}")
+    if not listed <= found:
+        return []
+    announced = set() if entry.pending is None else {f"{folders[0]}/{entry.pending.file.name}"}
+    return sorted(found - listed - announced)
+
+
 class _Place(NamedTuple):
     """The name of an entry; the order of places is the order of entries."""
 
@@ -283,18 +314,51 @@ class ShardWriter:
         if any((place.fence, place.writer) > mine for place in _entries(self._target, self._shard)):
             raise LeaseLost(f"another process has taken over shard {self._shard} of the export in {self._target.uri}")
 
-    def announce(self, file: DataFile, replaced: Sequence[str] = ()) -> None:
-        """Record a file that is about to be renamed into place."""
+    def announce(self, file: DataFile, replaced: Sequence[str] = ()) -> DataFile:
+        """Record a file that is about to be written, and return it with the name that it is to have."""
+        file = self._named(file)
         self._write(replace(self.entry, pending=Pending(file, tuple(replaced))))
+        return file
 
-    def complete(self, *, latest: DataFile | None = None) -> None:
-        """List the file that was announced, once it is in its place."""
-        entry = self.entry.completed()
-        self._write(entry if latest is None else replace(entry, latest=latest))
+    def complete(self) -> None:
+        """List the file that was announced, once it is in its place, and delete those that it replaces.
 
-    def update(self, **changes: Any) -> None:
-        """Change attributes of the entry."""
-        self._write(replace(self.entry, **changes))
+        Raises:
+            LeaseLost: another writer has taken over; nothing was deleted.
+        """
+        assert self.entry.pending is not None
+        file, replaced = self.entry.pending
+        self._write(self.entry.completed())
+        self._discard([f"{cells_folder(self._shard)}/{each}" for each in replaced if each != file.name])
+
+    def abandon(self) -> None:
+        """Withdraw the announcement of a file that was to replace others, which are still there."""
+        self._write(replace(self.entry, pending=None))
+
+    def write_latest(self, file: DataFile, content: Any) -> None:
+        """Write and list the file of the latest versions; raises what ``put`` does."""
+        old, file = self.entry.latest, self._named(file)
+        self.put(f"{latest_folder(self._shard)}/{file.name}", content)
+        self._write(replace(self.entry, latest=file))
+        if old is not None and old.name != file.name:
+            self._discard([f"{latest_folder(self._shard)}/{old.name}"])
+
+    def sweep(self) -> None:
+        """Delete files of the shard that the manifest does not list.
+
+        Raises:
+            LeaseLost: another writer has taken over; nothing was deleted.
+        """
+        self._discard(unlisted_files(self._target, self._shard, lambda: self.entry))
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Turn a failure to read files that another writer has replaced into ``LeaseLost``."""
+        try:
+            yield
+        except ExportFailed:
+            self.check()
+            raise
 
     def put(self, name: str, content: Any) -> None:
         """Write a file of the shard, unless another writer has taken over.
@@ -313,6 +377,15 @@ class ShardWriter:
             self._target.replace(folder, file.name, content, replaced, self.token, self.check)
         except (Vanished, FileNotFoundError) as error:
             raise self._lost() from error
+
+    def _named(self, file: DataFile) -> DataFile:
+        return replace(file, name=self._target.own_name(file.name, f"{self.token}-{self._generation:06d}"))
+
+    def _discard(self, names: Sequence[str]) -> None:
+        """Delete files that the entry does not list, if this writer's entry counts: a later one has read it then."""
+        if names:
+            self.check()
+            self._target.delete(names)
 
     def _write(self, entry: ShardEntry) -> None:
         self._generation += 1

@@ -11,6 +11,7 @@ import ctypes
 import errno
 import hashlib
 import os
+import re
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -23,6 +24,9 @@ from schemaless.errors import ExportFailed, InvalidInput
 
 TEMPORARY: Final = "tmp"
 """Folder of files that are still being written, outside of the folders that readers list."""
+
+_WRITER: Final = re.compile(r"-[0-9a-f]{8}-\d{6,}\Z")
+"""Part of an object's name that names its writer."""
 
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
@@ -79,9 +83,16 @@ class Target(ABC):
         """Return a file as an input of ``pyarrow.parquet``."""
 
     def replace(self, folder: str, name: str, content: Any, replaced: Sequence[str], writer: str, check: Check) -> None:
-        """Write a file that takes the place of others in the same folder, and delete those."""
+        """Write a file that takes the place of others in the same folder; those may be gone afterwards."""
         self.put(f"{folder}/{name}", content, writer, check)
-        self.delete([f"{folder}/{each}" for each in replaced])
+
+    def own_name(self, name: str, writer: str) -> str:
+        """Return the name of a Parquet file that a writer is about to write."""
+        return name
+
+    @abstractmethod
+    def settle(self, folder: str) -> None:
+        """Make the names in a folder durable, which a writer that was killed may have left undone."""
 
     @abstractmethod
     def remove_temporary(self, prefix: str, *, but: str) -> None:
@@ -175,11 +186,17 @@ class LocalTarget(Target):
                 if self._exchange(here, beside):
                     self._sync(here.parent)
                 else:
-                    # Readers that list the folder between the two steps see some rows twice.
+                    # Readers that list the folder before the others are deleted see some rows twice.
                     self._rename(beside / name, here / name)
-                    self.delete([f"{folder}/{each}" for each in replaced])
             finally:
                 shutil.rmtree(beside, ignore_errors=True)
+
+    def settle(self, folder: str) -> None:
+        """Sync a folder, and its own name."""
+        with _naming(self.uri, folder):
+            path = self._root / folder
+            self._sync(path)
+            self._sync(path.parent)
 
     def delete(self, names: Collection[str]) -> None:
         """Delete files."""
@@ -195,7 +212,7 @@ class LocalTarget(Target):
         """Delete temporary files of other writers: their renames fail from then on."""
         folder = self._root / TEMPORARY
         with _naming(self.uri, TEMPORARY), contextlib.suppress(FileNotFoundError):
-            for entry in os.scandir(folder):
+            for entry in list(os.scandir(folder)):
                 if not entry.name.startswith(prefix) or f"-{but}-" in entry.name:
                     continue
                 if not entry.is_dir():
@@ -276,7 +293,9 @@ def exchange(one: Path, other: Path) -> bool:
 class ObjectTarget(Target):
     """A file system of pyarrow: an object store whose objects appear once they are complete.
 
-    Readers of such a target go through the manifest: there is no step that exchanges several objects at once.
+    Readers of such a target go through the manifest: there is no step that exchanges several objects at once. A writer
+    that was suspended while it wrote an object still completes it when another writer has taken over. Each writer
+    therefore gives its objects names of its own, so that such an object is never one that the manifest lists.
     """
 
     def __init__(self, filesystem: Any, root: str, uri: str) -> None:
@@ -312,6 +331,13 @@ class ObjectTarget(Target):
         for name in names:
             with _naming(self.uri, name), contextlib.suppress(FileNotFoundError):
                 self._fs.delete_file(self._path(name))
+
+    def own_name(self, name: str, writer: str) -> str:
+        """Return a name that no other writer gives to an object."""
+        return f"{_WRITER.sub('', name.removesuffix('.parquet'))}-{writer}.parquet"
+
+    def settle(self, folder: str) -> None:
+        """Do nothing: an object that can be read is durable."""
 
     def remove_temporary(self, prefix: str, *, but: str) -> None:
         """Do nothing: objects have no temporary names."""
