@@ -1,27 +1,35 @@
 """Export to Parquet: speed and size beside a plain loop, and kills under writers and moving shards.
 
     python benchmarks/export.py speed [--flavour mysql|mariadb] [--documents N] [--rounds N]
-    python benchmarks/export.py kills [--flavour mysql|mariadb] [--kills N] [--seed N]
+    python benchmarks/export.py kills [--flavour mysql|mariadb] [--kills N] [--seed N] [--control FAULT]
+    python benchmarks/export.py live [--flavour mysql|mariadb] [--documents N] [--rounds N]
 
 ``speed`` exports the documents of four shards, with one typed column: by a plain loop over PyMySQL, zlib, msgpack, json
 and pyarrow, and by the exporter with one process and with two. Rounds alternate; the median counts. The processes are
 started beforehand. Files are compressed alike, and are compared with gzip'd NDJSON.
 
-``kills`` puts cells and moves shards between two servers, while a process that exports is killed at random moments and
-replaced. Afterwards each cell must be in the files once. Exit status: 1 if one is missing or there twice.
+``kills`` kills a process that exports and merges files at each of its steps in turn, with and without a power failure,
+and starts the next one, while cells are put and shards move between two clusters. On MySQL, the primary of the first
+cluster is killed once in ``--kills-per-failover`` kills, and its replica promoted; each failover has new servers.
+Readers of the manifest and of the folder must see no cell twice after each kill, and each cell once at the end. A
+``--control`` is a fault that must be found. Exit status: 1 if a cell is missing or there twice, or a control not found.
+
+``live``: clients put and get documents as in ``erasure.py``, quietly and beside the command that exports all cells, in
+turns. Exit status: 1 if the p99 of puts is more than 1.3 times the quiet one.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
+import itertools
 import json
 import multiprocessing
 import os
 import random
 import shutil
-import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -29,9 +37,9 @@ import time
 import uuid
 import zlib
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,23 +51,32 @@ import pymysql
 import schemaless
 from schemaless import Datastore, NewCell
 from schemaless.admin.ndjson import dump_line
-from schemaless.errors import LeaseLost
-from schemaless.export.admin import file_names
 from schemaless.export.exporter import Pace, ShardExport
 from schemaless.export.manifest import Definition
 from schemaless.export.target import LocalTarget
+from schemaless.failover import nodes
+from schemaless.failover.adopt import adopt
 from schemaless.internals import internals_of
 from schemaless.keys import row_key_for
+from schemaless.local.description import LocalServer
+from schemaless.local.servers import kill
 from schemaless.testing.servers import private_servers
 from schemaless.wire.urls import parse_url
 
+sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import erasure
+from failover import promote
+
+from tests.export.killed import CONTROLS, STEPS, Death, Exporters, preload
 from tests.movers import move_away
 
 SHARDS = 4
 IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
-"""Syncs take no time there, so kills meet every step; what a power failure does is simulated by the tests."""
+"""Syncs take no time there; what a power failure does is simulated."""
+TARGET = 1.3
+PATIENCE_S = 30.0
 FIELDS = ("total=BASE.fare.total:float",)
 WORDS = ("pickup", "dropoff", "airport", "station", "hotel", "street", "square", "bridge", "tower", "harbour", "north")
 
@@ -181,104 +198,193 @@ def speed(flavour: str, documents: int, rounds: int) -> int:
     return 0
 
 
-def keep_exporting(url: str, root: str, ready: Connection) -> None:
-    """Export shards in turns until killed, as a service does that writes a file for a few cells."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with schemaless.connect(url) as store:
-        definition = Definition("parquet", store.name, store.shard_count, None, FIELDS)
-        parts: dict[int, ShardExport] = {}
-        ready.send_bytes(b"ready")
-        while True:
-            for shard in range(SHARDS):
-                try:
-                    if shard not in parts:
-                        parts[shard] = ShardExport(
-                            internals_of(store), LocalTarget(Path(root)), definition, Pace(once=True), shard
-                        )
-                        parts[shard].recover(lambda: None)
-                    parts[shard].write_next(lambda: None)
-                except LeaseLost:
-                    del parts[shard]
+class Traffic:
+    """Writers and moves of shards, which go on during failovers.
+
+    Args:
+        url: the datastore, as root.
+        seed: seed of the documents.
+
+    Attributes:
+        url: the datastore; after a failover, by its new primary.
+        batches: number of batches put.
+        moved: number of moves.
+        failed: number of calls that failed and were repeated.
+        still: held while a shard moves.
+    """
+
+    def __init__(self, url: str, seed: int) -> None:
+        self.url = url
+        self.batches = self.moved = self.failed = 0
+        self._chance = random.Random(seed)
+        self.still = threading.Lock()
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(2)
+        self._running = [self._pool.submit(work) for work in (self._write, self._move)]
+
+    def fail_over(self, primary: LocalServer) -> None:
+        """Kill the first cluster's primary, and let its replica take over; no shard may move."""
+        (replica,) = primary.replicas
+        kill(primary)
+        promote(replica)
+        self.url = replica.url.replace("/?", "/trips?", 1)
+        adopt(self.url, "cluster-1", replica.url)
+
+    def end(self) -> None:
+        """Stop, and raise what a thread has raised."""
+        self._stop.set()
+        self._pool.shutdown()
+        for each in self._running:
+            each.result()
+
+    def _write(self) -> None:
+        with schemaless.connect(self.url) as store:
+            while not self._stop.wait(0.02):
+                count = self._chance.randrange(1, 9)
+                cells = [NewCell(uuid.uuid4(), "BASE", 1, document(self._chance)) for _ in range(count)]
+                while not self._put(store, cells):
+                    time.sleep(0.05)
+                self.batches += 1
+
+    def _put(self, store: Datastore, cells: list[NewCell]) -> bool:
+        try:
+            store.put_cells(cells)
+        except (schemaless.ServerError, schemaless.BatchError):
+            self.failed += 1
+            return False
+        return True
+
+    def _move(self) -> None:
+        while not self._stop.wait(2.0):
+            with self.still, schemaless.connect(self.url) as store:
+                move_away(store, self.moved % SHARDS)
+                self.moved += 1
 
 
-def kills(flavour: str, count: int, seed: int) -> int:
-    """Kill exporters under writers and moves, and compare the files with the store."""
-    chance = random.Random(seed)
-    processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(["schemaless.export.admin", "pyarrow.parquet", "benchmarks.export"])
-    with private_servers(flavour, 2) as servers, tempfile.TemporaryDirectory(dir=IN_MEMORY) as root:
-        url = schemaless.create("trips", SHARDS, [server.url for server in servers])
-        stop, put, moved, own = threading.Event(), [0], [0], random.Random(seed + 1)
+def kills(options: argparse.Namespace) -> int:
+    """Kill exporters at each step in turn, print what was wrong, and return the exit status."""
+    preload("benchmarks.export")
+    counts: Counter[str] = Counter()
+    chance, steps = random.Random(options.seed), itertools.cycle(STEPS)
+    began_s = time.monotonic()
+    faults: list[str] = []
+    late: Counter[str] = Counter()
+    while counts["kills"] < options.kills and time.monotonic() < began_s + options.at_most:
+        count = min(options.kills - counts["kills"], options.kills_per_failover)
+        exporters, figures = round_of_kills(options, count, chance, steps, began_s + options.at_most)
+        counts.update(figures)
+        faults += exporters.faults
+        late += exporters.late
+        print(f"{dict(counts)}, late {dict(late)}: {faults or 'no fault'}", file=sys.stderr, flush=True)
+        if faults:
+            break
+    took_s = time.monotonic() - began_s
+    print(
+        f"{options.flavour}, seed {options.seed}, {took_s:.0f} s: " + ", ".join(f"{n:,} {k}" for k, n in counts.items())
+    )
+    if late:
+        print("steps that were not reached in time, so the kill came at another one:", dict(late))
+    if options.control:
+        print(f"control, {options.control}: {f'found: {faults[0]}' if faults else 'NOT FOUND'}")
+        return int(not faults)
+    print("\n".join(faults) or "0 missing, 0 twice, 0 that the store does not have, 0 files that no manifest lists")
+    return int(bool(faults))
 
-        def write() -> None:
-            with schemaless.connect(url) as store:
-                while not stop.is_set():
-                    store.put_cells(NewCell(uuid.uuid4(), "BASE", 1, document(own)) for _ in range(own.randrange(1, 9)))
-                    put[0] += 1
-                    time.sleep(0.02)
 
-        def move() -> None:
-            with schemaless.connect(url) as store:
-                while not stop.wait(2.0):
-                    move_away(store, moved[0] % SHARDS)
-                    moved[0] += 1
+def round_of_kills(
+    options: argparse.Namespace, count: int, chance: random.Random, steps: Iterator[str], until_s: float
+) -> tuple[Exporters, dict[str, int]]:
+    """Kill exporters on new servers, with one failover among the kills; return them and figures."""
+    fails_over = options.flavour == "mysql"
+    with (
+        private_servers(options.flavour, 1, replicas=int(fails_over), semi_sync=fails_over) as (first,),
+        private_servers(options.flavour, 1) as (second,),
+        tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder,
+    ):
+        url = schemaless.create("trips", SHARDS, [first.url, second.url])
+        if fails_over:
+            nodes.add_replica(url, "cluster-1", first.replicas[0].url)
+        exporters = Exporters(url, Path(folder) / "lake", PATIENCE_S)
+        exporters.prepare()
+        traffic = Traffic(url, chance.getrandbits(32))
+        failover_at = chance.randrange(count) if fails_over else None
+        try:
+            for number in range(count):
+                power = chance.getrandbits(32) if options.control or chance.random() < 0.5 else None
+                death = Death(next(steps), chance.randrange(4), power, options.control)
+                if number == failover_at:
+                    # The process dies some time after the failover.
+                    death = Death("create cells", 40)
+                    with traffic.still:
+                        process = exporters.start(death)
+                        traffic.fail_over(first)
+                    exporters.url = traffic.url
+                else:
+                    process = exporters.start(death)
+                exporters.end(process, death)
+                if exporters.faults or time.monotonic() > until_s:
+                    break
+        finally:
+            traffic.end()
+        cells, files = (0, 0) if exporters.faults else exporters.finish()
+    return exporters, {
+        "kills": exporters.killed.total() + exporters.late.total(),
+        "of them with a power failure": exporters.without_power,
+        "failovers": int(exporters.url != url),
+        "moves": traffic.moved,
+        "batches": traffic.batches,
+        "puts repeated": traffic.failed,
+        "cells": cells,
+        "files": files,
+    }
 
-        threads = [threading.Thread(target=work) for work in (write, move)]
-        for thread in threads:
-            thread.start()
-        began_s = time.monotonic()
-        for number in range(count):
-            ours, theirs = processes.Pipe()
-            process = processes.Process(target=keep_exporting, args=(url, root, theirs))
-            process.start()
-            theirs.close()
-            ours.recv_bytes()
-            time.sleep(chance.uniform(0.0, 2.0))
-            process.kill()
-            process.join()
-            if number % 50 == 49:
-                print(f"{number + 1} kills, {put[0]:,} batches, {moved[0]} moves", file=sys.stderr, flush=True)
-        stop.set()
-        for thread in threads:
-            thread.join()
-        export_shards(url, root, list(range(SHARDS)))
+
+def live(options: argparse.Namespace) -> int:
+    """Measure puts and gets of clients beside exports of all cells, and print the ratios to quiet phases."""
+    with (
+        private_servers(options.flavour, 1, {"innodb-buffer-pool-size": "2G"}) as (server,),
+        tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder,
+    ):
+        url = schemaless.create("live", 2, [server.url])
+        print(f"{server.flavour} {server.version}, 1 server, 2 shards, {os.cpu_count()} cores", flush=True)
         with schemaless.connect(url) as store:
-            wrong = compare(store, Path(root))
-        took_s = time.monotonic() - began_s
-    traffic = f"{put[0]:,} batches, {moved[0]} moves of shards"
-    print(f"{flavour}, seed {seed}: {count} kills in {took_s:.0f} s, {traffic}: {wrong}")
-    return 0 if wrong.startswith("0 missing, 0 twice") else 1
+            documents = options.documents or 150_000
+            rows = erasure.fill(store, "live", documents)
+            ends, quiet, beside = threading.Event(), [], []
+            for number in range(options.rounds):
+                seed, name = 2 * number * erasure.CLIENTS, f"lake{number}"
+                quiet.append(erasure.clients(url, rows, lambda: ends.wait(options.seconds), seed, "quiet"))
+                job = partial(export_once, url, f"{folder}/{name}", name)
+                beside.append(erasure.clients(url, rows, job, seed + erasure.CLIENTS, "export"))
+            erasure.ratios("exports", quiet, beside, options.rounds * documents)
+        (before, after) = (erasure.merged(phases, "put")[1] for phases in (quiet, beside))
+    return int(after > TARGET * before)
 
 
-def compare(store: Datastore, root: Path) -> str:
-    """Return how the files differ from the store: by the manifest, and as a reader of the folder sees them."""
-    expected = {(shard, cell.added_id) for shard in range(SHARDS) for cell in store.scan_shard(shard)}
-    target = LocalTarget(root)
-    definition = Definition("parquet", store.name, store.shard_count, None, FIELDS)
-    listed = [root / name for name in file_names(target, definition)]
-    assert sorted(listed) == sorted(root.glob("cells/*/*.parquet")), "the folder has other files than the manifest"
-    found: Counter[tuple[int, int]] = Counter()
-    for path in listed:
-        table = pq.read_table(path, columns=["shard", "added_id"], partitioning=None)
-        found.update(zip(table["shard"].to_pylist(), table["added_id"].to_pylist(), strict=True))
-    missing = len(expected - found.keys())
-    twice = sum(times > 1 for times in found.values())
-    return f"{missing} missing, {twice} twice of {len(expected):,} cells in {len(listed):,} files"
+def export_once(url: str, folder: str, name: str) -> None:
+    """Export all cells by the command, with its defaults."""
+    command = [sys.executable, "-m", "schemaless.cli.entry", "export", "parquet", "--to", folder, "--name", name]
+    environment = {**os.environ, "SCHEMALESS_URL": url}
+    subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
 
 
 def main() -> int:
     """Run what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["speed", "kills"])
+    parser.add_argument("what", choices=["speed", "kills", "live"])
     parser.add_argument("--flavour", default="mysql", choices=["mysql", "mariadb"])
-    parser.add_argument("--documents", type=int, default=40_000)
+    parser.add_argument("--documents", type=int, help="40,000 for speed, 150,000 for live")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=20.0, help="duration of a quiet phase, with live")
     parser.add_argument("--kills", type=int, default=500)
+    parser.add_argument("--kills-per-failover", type=int, default=50)
+    parser.add_argument("--at-most", type=float, default=3_600.0, help="seconds until no further kill")
     parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
-    if arguments.what == "speed":
-        return speed(arguments.flavour, arguments.documents, arguments.rounds)
-    return kills(arguments.flavour, arguments.kills, arguments.seed)
+    parser.add_argument("--control", default="", choices=["", *CONTROLS], help="a fault that kills must find")
+    options = parser.parse_args()
+    if options.what == "speed":
+        return speed(options.flavour, options.documents or 40_000, options.rounds)
+    return kills(options) if options.what == "kills" else live(options)
 
 
 if __name__ == "__main__":
