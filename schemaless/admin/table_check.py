@@ -1,4 +1,4 @@
-"""Checks each shard's followers, parked cells and index tables against the catalog.
+"""Checks each shard's followers, parked cells, index tables and storage engines against the catalog.
 
 The check reads table definitions and follower rows, so it is cheap. Every fault is verified a second time after the
 catalog was read again, because followers and indexes may be created or removed during the check. ``indexes/check.py``
@@ -24,6 +24,8 @@ from schemaless.followers.settings import NEW, Setting, Settings
 from schemaless.indexes import sql
 from schemaless.indexes.registry import BACKFILLING, READY, IndexEntry
 from schemaless.internals import internals_of
+from schemaless.schema.sql import select_tables_elsewhere
+from schemaless.topology.model import Cluster
 from schemaless.triggers.declaration import is_trigger, trigger_name
 from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DatabaseMissing
@@ -235,7 +237,8 @@ class TableCheck:
         def check(connection: Connection) -> _ShardResult:
             # The probe before and after fails if the shard is being moved, whose missing tables are no faults.
             connection.execute(probe)
-            result = _ShardCheck(self._catalog, shard, database, connection).run()
+            cluster = self._shards.topology.cluster_of(shard)
+            result = _ShardCheck(self._catalog, shard, database, connection, cluster).run()
             connection.execute(probe)
             return result
 
@@ -247,17 +250,21 @@ class TableCheck:
 
 
 class _ShardCheck:
-    def __init__(self, catalog: _CatalogState, shard: int, database: str, connection: Connection) -> None:
+    def __init__(
+        self, catalog: _CatalogState, shard: int, database: str, connection: Connection, cluster: Cluster
+    ) -> None:
         self._catalog = catalog
         self._shard = shard
         self._database = database
         self._connection = connection
+        self._cluster = cluster
         self._result = _ShardResult()
 
     def run(self) -> _ShardResult:
         self._locations()
         self._parked()
         self._indexes()
+        self._engines()
         return self._result
 
     def _locations(self) -> None:
@@ -355,6 +362,22 @@ class _ShardCheck:
                 UNKNOWN_TABLES,
                 "the account sees only tables that it has privileges on, and therefore no unknown index tables; an "
                 "account with the role admin sees all tables",
+            )
+
+    def _engines(self) -> None:
+        if not self._connection.is_mariadb:
+            return
+        statement = select_tables_elsewhere([self._database], self._cluster.engine)
+        by_table = {entry.layout.table: entry for entry in self._catalog.kept}
+        for name, found, _ in self._connection.rows(statement):
+            entry = by_table.get(str(name))
+            rebuild = "" if entry is None else f"'schemaless index rebuild {entry.name} --execute' or "
+            self._fault(
+                "EngineMismatch",
+                str(name),
+                self._database if entry is None else entry.follower,
+                f"it is in the storage engine {found}, and the catalog records {self._cluster.engine} for "
+                f"{self._cluster.name}. It can be used all the same; {rebuild}a move of the shard converts it",
             )
 
     def _missing(self, entry: IndexEntry) -> None:

@@ -41,6 +41,8 @@ def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_
     - Identity: each shard is the one that the catalog lists.
     - Triggers and indexes: each shard has their locations, the index tables
       of their definitions, and the cells that are parked.
+    - Storage engines: cells and index entries are in the engine that the
+      catalog records.
 
     Each fault is one line that names the cell or the table. The page docs/troubleshooting.md says how to fix it. To
     check that the entries of an index agree with their rows, use 'schemaless index check'.

@@ -80,6 +80,20 @@ def select_table_engine(database: str, name: str) -> bytes:
     )
 
 
+def select_tables_elsewhere(databases: Iterable[str], engine: str) -> bytes:
+    """Select the tables of cells and index entries in another storage engine than the given one.
+
+    Returns:
+        A statement whose rows are the table, its engine in lower case, and the number of shards.
+    """
+    return (
+        b"SELECT TABLE_NAME, LOWER(ENGINE) AS found, COUNT(*) FROM information_schema.TABLES "
+        b"WHERE TABLE_SCHEMA IN (%b) AND (TABLE_NAME='cell' OR TABLE_NAME REGEXP '^index_[0-9]+$') "
+        b"AND LOWER(ENGINE)<>%b GROUP BY TABLE_NAME, found ORDER BY TABLE_NAME, found"
+        % (texts(databases), text(engine))
+    )
+
+
 COMPACT: Final = (b"SET GLOBAL rocksdb_force_flush_memtable_now=1", b"SET GLOBAL rocksdb_compact_cf='default'")
 """Compacts all tables of MyRocks on a server, while they are used; OPTIMIZE TABLE would block readers and writers."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from schemaless.wire.sql.parts import by_id, cell_table, id_range, text, texts
+from schemaless.wire.sql.parts import by_id, cell_table, id_range, texts
 from schemaless.wire.sql.sessions import set_session
 
 
@@ -136,20 +136,6 @@ A file holds several indexes. Its compressed size is divided among them by their
 def select_engines(databases: Iterable[str]) -> bytes:
     """Select the database and storage engine of each shard's ``cell`` table."""
     return _of_tables(b"ENGINE", databases)
-
-
-def select_tables_elsewhere(databases: Iterable[str], engine: str) -> bytes:
-    """Select the tables of cells and index entries in another storage engine than the given one.
-
-    Returns:
-        A statement whose rows are the table, its engine in lower case, and the number of shards.
-    """
-    return (
-        b"SELECT TABLE_NAME, LOWER(ENGINE) AS found, COUNT(*) FROM information_schema.TABLES "
-        b"WHERE TABLE_SCHEMA IN (%b) AND (TABLE_NAME='cell' OR TABLE_NAME REGEXP '^index_[0-9]+$') "
-        b"AND LOWER(ENGINE)<>%b GROUP BY TABLE_NAME, found ORDER BY TABLE_NAME, found"
-        % (texts(databases), text(engine))
-    )
 
 
 def select_other_tablespaces(databases: Iterable[str], *, mariadb: bool) -> bytes:

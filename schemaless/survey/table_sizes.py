@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from schemaless.errors import AccessDenied, InvalidInput
 from schemaless.schema.engines import INNODB, ROCKSDB
+from schemaless.schema.sql import select_tables_elsewhere
 from schemaless.survey.lsm_sizes import in_myrocks, lsm_layout, lsm_sizes, other_lsm_sizes
 from schemaless.survey.page_model import MARIADB, MYSQL, PAGE_BYTES, Layout
 from schemaless.survey.sql import (
@@ -24,7 +25,6 @@ from schemaless.survey.sql import (
     select_other_tablespaces,
     select_page_lengths,
     select_table_lengths,
-    select_tables_elsewhere,
     select_tablespaces,
 )
 from schemaless.wire.connection import Connection

@@ -254,6 +254,33 @@ def test_each_kind_of_damage_to_tables_is_found_and_named(
     assert invoke("check", url=admin_url).code == 0
 
 
+@pytest.mark.myrocks(only=True)
+def test_tables_in_another_storage_engine_than_recorded_are_named(
+    followed,
+    fresh_store,
+    by_hand,
+    invoke,  # noqa: F811
+    admin_url,
+):
+    """With the command that converts them: a move of the shard or, for entries of an index, its rebuild."""
+    shards = by_hand(fresh_store)
+    for table in ("cell", "index_1"):
+        shards.execute(2, f"ALTER TABLE `{shards.database(2)}`.{table} ENGINE=InnoDB".encode())
+    said = invoke("check", "--json", url=admin_url)
+    for table in ("cell", "index_1"):
+        shards.execute(2, f"ALTER TABLE `{shards.database(2)}`.{table} ENGINE=ROCKSDB".encode())
+
+    assert said.code == 1
+    assert [(fault["kind"], fault["shard"], fault["table"]) for fault in said.json["faults"]] == [
+        ("EngineMismatch", 2, "cell"),
+        ("EngineMismatch", 2, "index_1"),
+    ]
+    cell, index = (fault["message"] for fault in said.json["faults"])
+    assert "in the storage engine innodb, and the catalog records rocksdb for cluster-" in cell
+    assert ("index rebuild" in cell, "'schemaless index rebuild client_trips --execute'" in index) == (False, True)
+    assert invoke("check", url=admin_url).code == 0
+
+
 @pytest.mark.shared
 def test_an_index_that_is_made_or_dropped_while_tables_are_checked_is_no_fault(kept, admin_store):
     """A difference is checked again after the catalog was read again."""
