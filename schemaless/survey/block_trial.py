@@ -1,8 +1,8 @@
 """Compresses sampled cells like MyRocks does, to predict their size there: blocks of neighbouring rows, zstd.
 
 RocksDB (storage/rocksdb of MariaDB 10.11, table/block_based) writes rows in the order of added_id into blocks of
-``block_size`` bytes, compresses each with the dictionary of its file, which consists of sampled rows, and stores a
-block uncompressed if compression saves less than an eighth.
+``block_size`` bytes, compresses each with the dictionary of its file, which is one of its blocks, chosen at random, and
+stores a block uncompressed if compression saves less than an eighth.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Final
 import zstandard
 
 from schemaless.numbers import Interval
-from schemaless.survey.page_model import lsm_row_bytes
 
 BLOCK_BYTES: Final = 16_384
 DICTIONARY_BYTES: Final = 16_384
@@ -25,7 +24,12 @@ LEVEL: Final = 3
 MODEL_ERROR: Final = 0.04
 """Standard error of the prediction besides that of the sample, as measured by benchmarks/engines.py."""
 
-_SAMPLE_BYTES: Final = 64
+_DICTIONARIES: Final = 8
+"""Number of blocks that serve as dictionaries, so that the result does not depend on a single choice."""
+
+_WINDOW_IDS: Final = 99_991
+"""Assumed distance of the added_ids of two windows; equal ids in all windows would compress too well."""
+
 _BLOCK_OVERHEAD_BYTES: Final = 5 + 22
 """Trailer of a block, and its entry in the file's index, in bytes."""
 
@@ -38,19 +42,20 @@ def stored_bytes(windows: Sequence[Sequence[tuple[bytes, bytes]]], column_name: 
     Args:
         windows: row_key and body of sampled cells; those of a window are neighbours.
         column_name: column of all cells.
-        seed: seed of the dictionary's samples.
+        seed: seed of the choice of dictionaries.
     """
-    rows = [[_row(number, key, column_name, body) for number, (key, body) in enumerate(window)] for window in windows]
-    raw = b"".join(row for window in rows for row in window)
-    if not raw:
-        return [0.0] * len(windows)
-    samples = random.Random(seed)  # noqa: S311 - a sample
-    places = (samples.randrange(max(1, len(raw) - _SAMPLE_BYTES)) for _ in range(DICTIONARY_BYTES // _SAMPLE_BYTES))
-    content = b"".join(raw[place : place + _SAMPLE_BYTES] for place in places)
-    dictionary = zstandard.ZstdCompressionDict(content, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
-    compressor = zstandard.ZstdCompressor(level=LEVEL, dict_data=dictionary, write_content_size=False)
+    rows = [
+        [_row(place * _WINDOW_IDS + number, key, column_name, body) for number, (key, body) in enumerate(window)]
+        for place, window in enumerate(windows)
+    ]
+    blocks = list(_blocks(rows))
+    chosen = random.Random(seed).sample(range(len(blocks)), min(_DICTIONARIES, len(blocks)))  # noqa: S311 - a sample
+    compressors = {number: _compressor(blocks[number][0]) for number in chosen}
     sizes = [0.0] * len(windows)
-    for block, parts in _blocks(rows):
+    for number, (block, parts) in enumerate(blocks):
+        # A block is not its own dictionary: in a file, that is one block of thousands.
+        others = [other for other in chosen if other != number]
+        compressor = compressors[others[number % len(others)]] if others else _compressor(b"")
         small = len(compressor.compress(block))
         stored = small if small <= len(block) * 7 // 8 else len(block)
         for window, length in parts:
@@ -58,15 +63,14 @@ def stored_bytes(windows: Sequence[Sequence[tuple[bytes, bytes]]], column_name: 
     return sizes
 
 
-def row_share(windows: Sequence[Sequence[tuple[bytes, bytes]]], column_name: str) -> float:
-    """Return the compressed size of rows relative to their raw size; see ``page_model.Layout``."""
-    raw = sum(lsm_row_bytes(column_name, len(body)) for window in windows for _, body in window)
-    return sum(stored_bytes(windows, column_name)) / raw if raw else 1.0
+def _compressor(dictionary: bytes) -> zstandard.ZstdCompressor:
+    content = zstandard.ZstdCompressionDict(dictionary[:DICTIONARY_BYTES], dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+    return zstandard.ZstdCompressor(level=LEVEL, dict_data=content, write_content_size=False)
 
 
-def widened(size: Interval) -> Interval:
-    """Return a predicted size with the error of the model added to that of the sample."""
-    half = 1.96 * MODEL_ERROR * size.mid
+def widened(size: Interval, error: float = MODEL_ERROR) -> Interval:
+    """Return a predicted size with the relative standard error of a model added to that of the sample."""
+    half = 1.96 * error * size.mid
     low, high = ((size.mid - size.low) ** 2 + half**2) ** 0.5, ((size.high - size.mid) ** 2 + half**2) ** 0.5
     return Interval(max(0.0, size.mid - low), size.mid, size.mid + high)
 
