@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from schemaless.capacity.expiry import NO_RETENTION, Retention
 from schemaless.capacity.measurement import Measurement, qualified
@@ -30,17 +30,19 @@ class Collected:
         trials: Trials of every codec on sampled cells of every column.
         notes: Caveats of collecting it.
         retention: The policies in force, and what is known about expired cells.
+        engines: Name of the storage engine by cluster.
     """
 
     measurements: tuple[Measurement, ...]
     trials: CodecTrials
     notes: tuple[str, ...] = ()
     retention: Retention = NO_RETENTION
+    engines: Mapping[str, str] = field(default_factory=dict)
 
 
-def predicted(measurement: Measurement, trials: CodecTrials) -> dict[tuple[str, str], Interval]:
-    """Return file lengths after a migration and a rebuild, by cluster and codec."""
-    files = {}
+def predicted(measurement: Measurement, trials: CodecTrials) -> dict[tuple[str, str | None], Interval]:
+    """Return file lengths after a migration and a rebuild, by cluster and codec; of codec None, as stored now."""
+    files: dict[tuple[str, str | None], Interval] = {}
     for space in measurement.clusters:
         for name, units in trials.units.items():
             size = predicted_files(measurement, space, units, trials.layout)
@@ -74,24 +76,17 @@ def combine(parts: Mapping[str, Collected]) -> Collected:
         for name, part in parts.items()
         for note in (*part.notes, *note_on_other_tables(part.measurements))
     ]
-    trials = CodecTrials(
-        columns=tuple(
-            replace(trial, column_name=qualified(name, trial.column_name))
-            for name, part in parts.items()
-            for trial in part.trials.columns
-        ),
-        units={},
-        disk_per_body={
-            qualified(name, column): size
-            for name, part in parts.items()
-            for column, size in part.trials.disk_per_body.items()
-        },
-        files={
-            (qualified(name, cluster), codec): size
-            for name, part in parts.items()
-            for (cluster, codec), size in predicted(part.measurements[-1], part.trials).items()
-        },
-    )
+    trials = {name: (part.measurements[-1], part.trials) for name, part in parts.items()}
+    tried = {
+        engine: _joined_trials(
+            {
+                name: (newest, of_store.engines[engine])
+                for name, (newest, of_store) in trials.items()
+                if engine in of_store.engines
+            }
+        )
+        for engine in {engine for part in parts.values() for engine in part.trials.engines}
+    }
     retention = Retention(
         policies={
             qualified(name, column): policy
@@ -104,7 +99,35 @@ def combine(parts: Mapping[str, Collected]) -> Collected:
             for (column, kept), share in part.retention.superseded.items()
         },
     )
-    return Collected((*_by_day(earlier, len(parts)), _joined(newest_ones, until)), trials, tuple(notes), retention)
+    return Collected(
+        (*_by_day(earlier, len(parts)), _joined(newest_ones, until)),
+        replace(_joined_trials(trials), engines=tried),
+        tuple(notes),
+        retention,
+        {qualified(name, cluster): engine for name, part in parts.items() for cluster, engine in part.engines.items()},
+    )
+
+
+def _joined_trials(trials: Mapping[str, tuple[Measurement, CodecTrials]]) -> CodecTrials:
+    """Join the trials of different datastores, with the file lengths predicted for the newest measurement of each."""
+    return CodecTrials(
+        columns=tuple(
+            replace(trial, column_name=qualified(name, trial.column_name))
+            for name, (_, of_store) in trials.items()
+            for trial in of_store.columns
+        ),
+        units={},
+        disk_per_body={
+            qualified(name, column): size
+            for name, (_, of_store) in trials.items()
+            for column, size in of_store.disk_per_body.items()
+        },
+        files={
+            (qualified(name, cluster), codec): size
+            for name, (newest, of_store) in trials.items()
+            for (cluster, codec), size in predicted(newest, of_store).items()
+        },
+    )
 
 
 def _renamed(name: str, measurement: Measurement) -> Measurement:

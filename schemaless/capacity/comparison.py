@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from schemaless.capacity.disk_forecast import DiskForecast
 from schemaless.capacity.forecast import Forecast, NoForecast
 from schemaless.capacity.planning import TB, Cost, Level, PlanningOptions, cost, levels
-from schemaless.capacity.whatif import Scenario, WhatIf, mean
-from schemaless.numbers import Interval, added
+from schemaless.capacity.whatif import NOTHING, Scenario, WhatIf, mean
+from schemaless.numbers import Interval
 
 __all__ = ["Comparison", "GrowthOfAll", "compare"]
 
@@ -47,8 +47,8 @@ class GrowthOfAll:
         return times.times(self.scale)
 
     def cost(self, scenario: Scenario, price_per_tb: float | None, copies: int | None = None) -> Cost | None:
-        """Return the cost of a year's growth in a scenario; None without a forecast."""
-        if not isinstance(self.forecast, Forecast):
+        """Return the cost of a year's growth in a scenario; None if the growth of a disk is unknown."""
+        if not isinstance(self.forecast, Forecast) or any(outlook.times is None for outlook in scenario.disks):
             return None
         return cost(scenario.name, self.forecast, self.times(scenario, copies), price_per_tb)
 
@@ -123,8 +123,8 @@ def _comparison(
     first = scenario.first
     first_disks = [] if first is None else [disk for disk in disks if disk.disk.name == first.disk]
     found = levels(scenario, first_disks, replace(options, thresholds=(), lead_days=lead_days))
-    stored = _stored(scenario, growth.copies, change.copies)
-    before = _stored(now, growth.copies)
+    stored = _stored(scenario, growth.copies, change)
+    before = _stored(now, growth.copies, NOTHING)
     return Comparison(
         change=change,
         scenario=scenario,
@@ -136,10 +136,8 @@ def _comparison(
     )
 
 
-def _stored(scenario: Scenario, copies: Mapping[str, int], changed: int | None = None) -> Interval | None:
+def _stored(scenario: Scenario, copies: Mapping[str, int], change: WhatIf) -> Interval | None:
     """Return the length of all files of a scenario, all copies counted; None if a disk's files are unknown."""
     if scenario.file_bytes is None:
         return None
-    return added(
-        size.times(copies[disk] if changed is None else changed) for disk, size in scenario.disk_file_bytes.items()
-    )
+    return change.total(size.times(change.copies or copies[disk]) for disk, size in scenario.disk_file_bytes.items())

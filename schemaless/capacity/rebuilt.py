@@ -23,7 +23,7 @@ from schemaless.survey.sizing import expected_file_bytes, model_error, predict
 from schemaless.survey.table_sizes import layout_of
 from schemaless.topology.shards import ReadFrom
 
-__all__ = ["Unit", "disk_per_body", "is_small", "predicted_files", "unit_of", "whole_files"]
+__all__ = ["Unit", "disk_per_body", "is_small", "predicted_files", "unit_in_blocks", "unit_of", "whole_files"]
 
 _PACKED_ROWS: Final = 2_000
 _LARGE_TIMES: Final = 10_000
@@ -40,7 +40,7 @@ class Unit:
     """Average page content of a cell of a column in a codec.
 
     Attributes:
-        content: Page content of one cell.
+        content: Page content of one cell; on MyRocks, of compressed blocks and index entries.
         variation: Standard deviation of the unexplained part of a cell's length, relative to the mean length.
         error: Standard error of the mean length, relative to it.
         before_bytes: Mean length of the bodies now, or None if unknown.
@@ -67,14 +67,37 @@ def unit_of(
     if not lengths:
         return None
     packed = _packed(column, lengths, layout)
+    error = 0.0 if share is None else _relative_error(share)
+    before_bytes = fmean(before) if sum(before) else None
+    return Unit(packed.times(1 / packed.rows), _variation(lengths, before), error, before_bytes)
+
+
+def unit_in_blocks(lengths: Sequence[int], before: Sequence[int], per_body: Interval) -> Unit | None:
+    """Return the average cell in MyRocks, or None without bodies.
+
+    Args:
+        lengths: Lengths of the sampled bodies in the codec.
+        before: Lengths of the same bodies now.
+        per_body: Compressed bytes, with the cell's index entry, per body byte of now.
+    """
+    if not sum(before):
+        return None
+    content = Content(1.0, per_body.mid * fmean(before) / PAGE_BYTES)
+    return Unit(content, _variation(lengths, before), _relative_error(per_body), fmean(before))
+
+
+def _relative_error(estimate: Interval) -> float:
+    return (estimate.high - estimate.low) / (2 * _95 * estimate.mid) if estimate.mid else 0.0
+
+
+def _variation(lengths: Sequence[int], before: Sequence[int]) -> float:
+    """Return the standard deviation of lengths that their lengths ``before`` do not explain, relative to the mean."""
     mean = fmean(lengths)
-    error = (share.high - share.low) / (2 * _95 * share.mid) if share is not None and share.mid else 0.0
     unexplained: list[float] = list(lengths)
     if sum(before):
         ratio = sum(lengths) / sum(before)
         unexplained = [length - ratio * now for length, now in zip(lengths, before, strict=True)]
-    variation = pstdev(unexplained) / mean if mean else 0.0
-    return Unit(packed.times(1 / packed.rows), variation, error, fmean(before) if sum(before) else None)
+    return pstdev(unexplained) / mean if mean else 0.0
 
 
 def disk_per_body(column: str, lengths: Sequence[int], layout: Layout) -> float | None:
@@ -116,7 +139,7 @@ def predicted_files(
         weight = sum(pages.values()) or 1.0
         tried = {column: unit for column, unit in units.items() if column in shard.columns}
         common = sum(unit.error * pages[column] for column, unit in tried.items()) / weight
-        common = math.hypot(common, model_error(content))
+        common = math.hypot(common, model_error(content, layout))
         parts = [
             unit.variation / math.sqrt(max(1.0, shard.columns[column].cells)) * pages[column]
             for column, unit in tried.items()
@@ -146,14 +169,16 @@ class _Shard:
     times: int
 
 
-def whole_files(store: Datastore, measurement: Measurement, codec: Codec, seed: int) -> dict[tuple[str, str], Interval]:
+def whole_files(
+    store: Datastore, measurement: Measurement, codec: Codec, seed: int
+) -> dict[tuple[str, str | None], Interval]:
     """Predict file lengths by cluster and codec from every body of a small datastore.
 
     Raises:
         ServerError: A server cannot be reached.
     """
     internals = internals_of(store)
-    sizes = {}
+    sizes: dict[tuple[str, str | None], Interval] = {}
     for space in measurement.clusters:
         if space.problem is not None:
             continue

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from schemaless.capacity.comparison import Comparison
 from schemaless.capacity.disk_forecast import DiskForecast
+from schemaless.capacity.engines import EngineEffect
 from schemaless.capacity.forecast import Forecast, NoForecast
 from schemaless.capacity.measurement import Measurement
 from schemaless.capacity.planning import Planning
@@ -31,17 +32,19 @@ class CodecTrials:
 
     Attributes:
         columns: One trial for each codec and column.
-        units: Average cell after a migration, by codec and column.
-        disk_per_body: Bytes of a large file per body byte, by column.
+        units: Average cell after a migration, by codec and column; of codec None, as stored now.
+        disk_per_body: Bytes of a large file per body byte, by column, with the interval of the sample.
         layout: Page layout of the servers.
         files: File lengths after a migration and a rebuild, by cluster and codec, if every body was tried.
+        engines: The same trials with the cells in another storage engine, by its name, where one was asked for.
     """
 
     columns: tuple[ColumnTrial, ...]
-    units: Mapping[str, Mapping[str, Unit]]
-    disk_per_body: Mapping[str, float]
+    units: Mapping[str | None, Mapping[str, Unit]]
+    disk_per_body: Mapping[str, Interval]
     layout: Layout = MYSQL
-    files: Mapping[tuple[str, str], Interval] = field(default_factory=dict)
+    files: Mapping[tuple[str, str | None], Interval] = field(default_factory=dict)
+    engines: Mapping[str, CodecTrials] = field(default_factory=dict)
 
 
 NO_CODEC_TRIALS: Final = CodecTrials((), {}, {})
@@ -71,6 +74,7 @@ class CapacityReport:
         too_few: Columns with too few sampled cells to evaluate codecs.
         columns: Forecasts by cluster and column, in body bytes; at most the 40 with the most growth.
         trials: Codecs by column; empty if no cell could be read.
+        engines: Other storage engines by column, alone and with the codec of a scenario; empty if none was asked for.
         weights: Bytes of a large file per body byte, by cluster and column.
         choice: The recommended codec and the reasons, or None if nothing was tried.
         codec: The codec to re-encode to: the requested or the recommended one, or None.
@@ -92,6 +96,7 @@ class CapacityReport:
     too_few: tuple[str, ...]
     columns: tuple[ColumnForecast, ...]
     trials: tuple[CodecEffect, ...]
+    engines: tuple[EngineEffect, ...]
     weights: Mapping[tuple[str, str], float]
     choice: Choice | None
     codec: str | None

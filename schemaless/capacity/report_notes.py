@@ -116,7 +116,7 @@ def _column_notes(report: CapacityReport) -> list[str]:
     if report.too_few:
         notes.append(
             f"{', '.join(report.too_few)}: too few cells were sampled to evaluate codecs; the report assumes that "
-            "re-encoding does not change their size"
+            "re-encoding does not change their size" + (", nor another storage engine" if report.engines else "")
         )
     mixed = [name for name in newest.column_names if _mixed(newest, name)]
     if mixed and report.trials:
@@ -175,8 +175,14 @@ def _mixed(measurement: Measurement, column: str) -> bool:
     return max(by_codec.values(), default=0.0) < _ONE_CODEC_SHARE * sum(by_codec.values())
 
 
-def how_obtained(measurement: Measurement, codec: str | None) -> tuple[tuple[str, str], ...]:
-    """Return the method and assumptions for each kind of figure: pairs of term and text."""
+def how_obtained(measurement: Measurement, codec: str | None, *, engines: bool = False) -> tuple[tuple[str, str], ...]:
+    """Return the method and assumptions for each kind of figure: pairs of term and text.
+
+    Args:
+        measurement: The newest measurement.
+        codec: The codec to re-encode to, or None.
+        engines: True if storage engines were tried.
+    """
     exact = all(group.cells.exact for group in measurement.groups)
     source = "All cells were read, so figures are exact" if exact else "Estimated from a sample of neighbouring cells"
     level = "" if exact else f" Intervals have {measurement.level:.0%} confidence."
@@ -198,6 +204,7 @@ def how_obtained(measurement: Measurement, codec: str | None) -> tuple[tuple[str
         ("Constant rate", _RATE),
         ("Days until full", _DAYS),
         ("Codecs", _TRIED if codec else "None was tried, because no cells could be read."),
+        *([("Storage engines", _ENGINES)] if engines else []),
         ("After re-encoding", _AFTER),
         ("Skew", _SKEW),
         ("Units", "Bytes; 1 KiB is 1,024 bytes, 1 MiB is 1,024 KiB, and so on. Days have 24 hours, UTC."),
@@ -241,6 +248,12 @@ _TRIED: Final = (
     "codec follows the rule of 'schemaless codec advise': the fewest pages among the codecs that take no more than "
     "--cpu times the default's CPU time. The default wins unless another codec saves --least-gain more, and "
     "nothing is recommended if the saving is below --least-gain."
+)
+_ENGINES: Final = (
+    "Sampled cells were compressed on this machine in blocks like those of MyRocks, or packed into pages like those of "
+    "InnoDB; no server with that engine was used. Intervals include the measured error of this model. The free space "
+    "of each disk is that of now, less the growth of the files by the conversion. 'schemaless shards move' converts "
+    "shards between clusters of MariaDB; from MySQL, copy the datastore with 'schemaless dump' and 'load'."
 )
 _AFTER: Final = (
     "All cells re-encoded, all tables rebuilt, and new cells written in the same codec. While a migration runs, files "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -17,12 +17,13 @@ from schemaless.capacity.combined import Collected, combine, predicted
 from schemaless.capacity.comparison import GrowthOfAll, compare
 from schemaless.capacity.disk_forecast import DiskForecast, disk_usage
 from schemaless.capacity.disks import Disk, GivenDisk, disks_of, with_disks
+from schemaless.capacity.engines import EngineEffect, Engines, engine_effects
 from schemaless.capacity.expiry import NO_RETENTION, Retention
 from schemaless.capacity.forecast import Forecast, NoForecast, forecast
 from schemaless.capacity.measure import check_disks, measure
 from schemaless.capacity.measurement import Measurement
 from schemaless.capacity.planning import Cost, Level, Planning, PlanningOptions, levels, verdict
-from schemaless.capacity.rebuilt import Unit, disk_per_body, is_small, unit_of, whole_files
+from schemaless.capacity.rebuilt import Unit, disk_per_body, is_small, unit_in_blocks, unit_of, whole_files
 from schemaless.capacity.report import NO_CODEC_TRIALS, CapacityReport, CodecTrials, ColumnForecast
 from schemaless.capacity.report_notes import how_obtained, note_on_other_tables, notes_of, warnings_of
 from schemaless.capacity.series import Series, daily, errors, weighted
@@ -45,14 +46,26 @@ from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.events import Event, Listener, Step, ignore_events
 from schemaless.internals import internals_of
+from schemaless.numbers import Interval
 from schemaless.policies.retention import Policies
-from schemaless.survey.column_trials import CellSample, ColumnTrial, sample_cells, try_codec
-from schemaless.survey.page_model import MYSQL
+from schemaless.schema.engines import ENGINES, ROCKSDB
+from schemaless.survey.column_trials import (
+    CellSample,
+    ColumnTrial,
+    layouts_in,
+    sample_cells,
+    space_per_body,
+    try_codec,
+)
+from schemaless.survey.page_model import MYROCKS, MYSQL
 from schemaless.survey.recommendation import LEAST_GAIN, MOST_CPU, Choice
 from schemaless.survey.sampling import Bounds
 
 TRIAL_BOUNDS: Final = Bounds(windows=48, window_rows=6, sample_bytes=4 << 20, whole_rows=300)
 """Size of the sample that every codec is tried on; a trial of all codecs takes some seconds of CPU."""
+
+BLOCK_TRIAL_BOUNDS: Final = Bounds(windows=48, window_rows=24, sample_bytes=8 << 20, whole_rows=1_200)
+"""The same with MyRocks, whose blocks hold several rows: a window should fill one."""
 
 _MOST_COLUMN_FORECASTS: Final = 40
 
@@ -63,6 +76,7 @@ class Asked:
 
     Attributes:
         codec: The codec to re-encode to; by default the recommended one, if any.
+        engine: Storage engine to compare with: cells as they are stored now, and in the codec for this engine.
         disks: Disks by cluster that override the measured ones. In a report of several datastores, clusters are called
             ``datastore/cluster``.
         disk_names: Name of the disk by cluster; clusters with the same name share a disk.
@@ -74,6 +88,7 @@ class Asked:
     """
 
     codec: str | None = None
+    engine: str | None = None
     disks: Mapping[str, GivenDisk] = field(default_factory=dict)
     disk_names: Mapping[str, str] = field(default_factory=dict)
     least_gain: float = LEAST_GAIN
@@ -82,9 +97,19 @@ class Asked:
     what_ifs: tuple[WhatIf, ...] = ()
     seed: int = 1
 
-    def choice(self, trials: Sequence[CodecEffect], measurement: Measurement) -> Choice | None:
+    def choice(
+        self,
+        trials: Sequence[CodecEffect],
+        measurement: Measurement,
+        disk_per_body: Mapping[str, Interval] | None = None,
+    ) -> Choice | None:
         """Choose the codec to recommend; None if nothing was tried."""
-        return best_codec(trials, measurement, DEFAULT.name, self.least_gain, self.most_cpu)
+        return best_codec(trials, measurement, DEFAULT.name, self.least_gain, self.most_cpu, disk_per_body)
+
+    @property
+    def engines(self) -> set[str]:
+        """Storage engines to compare with."""
+        return {engine for engine in (self.engine, *(change.engine for change in self.what_ifs)) if engine is not None}
 
 
 DEFAULT_OPTIONS: Final = Asked()
@@ -153,7 +178,13 @@ def make_of_several(
 def _assembled(collected: Collected, options: Asked) -> CapacityReport:
     now = datetime.datetime.now(datetime.UTC)
     return assemble_report(
-        collected.measurements, collected.trials, now, options, notes=collected.notes, retention=collected.retention
+        collected.measurements,
+        collected.trials,
+        now,
+        options,
+        notes=collected.notes,
+        retention=collected.retention,
+        engines=collected.engines,
     )
 
 
@@ -179,14 +210,15 @@ def collect(
     retention = NO_RETENTION
     cells = None
     try:
-        cells = _cells(store, measurements[-1], options.seed)
+        cells = _cells(store, measurements[-1], options.seed, options.engines)
         if cells is not None:
             trials = try_all(cells, listener)
             target = options.codec or _chosen(options.choice(codec_effects(trials.columns, []), measurements[-1]))
-            if target is not None and is_small(measurements[-1]):
+            if target is not None and is_small(measurements[-1]) and not cells.in_blocks:
                 listener(Step(f"trying {target} on every cell"))
                 files = whole_files(store, measurements[-1], codec_named(target), options.seed)
                 trials = replace(trials, files=files)
+            trials = replace(trials, engines=_try_engines(store, cells, options.engines, listener))
             if not worth_trying(Codec(PACKED, NONE)):
                 notes.append(NOT_TRIED)
     except (ServerError, InvalidInput) as error:
@@ -195,7 +227,21 @@ def collect(
         retention = _retention(store, cells, options.what_ifs)
     except ServerError as error:
         notes.append(f"retention policies could not be read: {error}")
-    return Collected(tuple(measurements), trials, tuple(notes), retention)
+    engines = {cluster.name: cluster.engine for cluster in internals_of(store).topology.clusters}
+    return Collected(tuple(measurements), trials, tuple(notes), retention, engines)
+
+
+def _try_engines(
+    store: Datastore, cells: CellSample, engines: Collection[str], listener: Listener
+) -> dict[str, CodecTrials]:
+    """Try every codec in storage engines that not all clusters have."""
+    present = {cluster.engine for cluster in internals_of(store).topology.clusters}
+    found = {}
+    for engine in sorted(engines):
+        if present != {engine}:
+            listener(Step(f"trying {ENGINES[engine].title}"))
+            found[engine] = try_all(replace(cells, layouts=layouts_in(store, cells.taken.windows, engine)), listener)
+    return found
 
 
 def _retention(store: Datastore, cells: CellSample | None, what_ifs: Sequence[WhatIf]) -> Retention:
@@ -233,6 +279,7 @@ def assemble_report(
     *,
     notes: Sequence[str] = (),
     retention: Retention = NO_RETENTION,
+    engines: Mapping[str, str] | None = None,
 ) -> CapacityReport:
     """Build a report from measurements and codec trials. Needs no server.
 
@@ -243,6 +290,7 @@ def assemble_report(
         options: Options of the report.
         notes: Notes to include, from the caller.
         retention: The policies in force, and what is known about expired cells.
+        engines: Name of the storage engine by cluster; by default, all clusters are in InnoDB.
 
     Raises:
         InvalidInput: The extra [report] is not installed.
@@ -268,7 +316,9 @@ def assemble_report(
         disks.append(replace(disk_forecast, used=used))
     _check_codecs(options, effects)
     files = predicted(newest, trials)
-    outlooks = scenarios(newest, disks, series, effects, files, weights, codec, options.what_ifs, retention)
+    others = _others(trials, newest, weights, engines or {})
+    options = replace(options, what_ifs=(*_in_engine(options, trials, newest, codec), *options.what_ifs))
+    outlooks = scenarios(newest, disks, series, effects, files, weights, codec, options.what_ifs, retention, others)
     total = _total(disks, series, weights, newest.datastore_of, options.seed)
     growth = _growth_of_all(disks, total, series, weights, outlooks[0], newest.datastore_of, options)
     report = CapacityReport(
@@ -281,6 +331,7 @@ def assemble_report(
         too_few=tuple(sorted({trial.column_name for trial in trials.columns if not trial.carried})),
         columns=tuple(_column_forecasts(series, options.seed)),
         trials=tuple(effects),
+        engines=_asked_for(others.effects, options.what_ifs),
         weights=weights,
         choice=choice,
         codec=codec,
@@ -290,7 +341,7 @@ def assemble_report(
         skew=skew_of(newest),
         warnings=(),
         notes=(),
-        how=how_obtained(newest, codec),
+        how=how_obtained(newest, codec, engines=bool(others.effects)),
     )
     other_tables = note_on_other_tables(measurements) if len(newest.datastores) == 1 else []  # See ``combine``.
     report = replace(report, planning=_planning(report, growth))
@@ -311,11 +362,44 @@ def _check_codecs(options: Asked, effects: Sequence[CodecEffect]) -> None:
             )
 
 
+def _others(
+    trials: CodecTrials, newest: Measurement, weights: Mapping[tuple[str, str], float], of_cluster: Mapping[str, str]
+) -> Engines:
+    """Return what the trials say about other storage engines."""
+    effects: list[EngineEffect] = []
+    files: dict[tuple[str, str, str | None], Interval] = {}
+    for engine, tried in trials.engines.items():
+        effects += engine_effects(engine, tried.columns, tried.disk_per_body, newest, weights)
+        files |= {(engine, *key): size for key, size in predicted(newest, tried).items()}
+    return Engines(of_cluster, tuple(effects), files)
+
+
+def _in_engine(options: Asked, trials: CodecTrials, newest: Measurement, codec: str | None) -> list[WhatIf]:
+    """Return the scenarios of the storage engine to compare with; ``codec`` is that of the present engine."""
+    if options.engine is None:
+        return []
+    title = ENGINES[options.engine].title
+    tried = trials.engines.get(options.engine)
+    if tried is not None and options.codec is None:
+        codec = _chosen(options.choice(codec_effects(tried.columns, []), newest, tried.disk_per_body))
+    text = f"All cells moved to {title}, on disks like those of now"
+    changes = [WhatIf(name=title, text=f"{text}.", engine=options.engine)]
+    if codec is not None:
+        text += f", and re-encoded to {codec}."
+        changes.append(WhatIf(name=f"{title}, {codec}", text=text, engine=options.engine, codec=codec))
+    return changes
+
+
+def _asked_for(effects: Sequence[EngineEffect], what_ifs: Sequence[WhatIf]) -> tuple[EngineEffect, ...]:
+    asked = {(change.engine, codec) for change in what_ifs for codec in (None, change.codec)}
+    return tuple(effect for effect in effects if (effect.engine, effect.codec) in asked)
+
+
 def _compared(scenarios: Sequence[Scenario], codec: str | None, options: Asked) -> list[tuple[WhatIf, Scenario]]:
     """Return the scenarios to compare: ``now`` and those of the user, or else ``now`` and re-encoding."""
     changes = list(options.what_ifs)
-    if not changes and codec is not None:
-        changes.append(WhatIf(name=codec, codec=codec))
+    if codec is not None and all(change.engine is not None and change.engine == options.engine for change in changes):
+        changes.insert(0, WhatIf(name=codec, codec=codec))
     by_name = {scenario.name: scenario for scenario in scenarios}
     return [(change, by_name[change.name]) for change in (NOTHING, *changes) if change.name in by_name]
 
@@ -337,10 +421,13 @@ def _planning(report: CapacityReport, growth: GrowthOfAll) -> Planning:
 
 def try_all(cells: CellSample, listener: Listener = ignore_events) -> CodecTrials:
     """Try every codec on sampled cells of every column. Needs no server."""
-    layout = cells.layouts[0]
-    now = _lengths(cells)
+    as_stored, now = _as_stored(cells), _lengths(cells)
     columns: list[ColumnTrial] = []
-    units: dict[str, dict[str, Unit]] = {}
+    units: dict[str | None, dict[str, Unit]] = {None: {}}
+    for column, size in as_stored.disk_per_body.items():
+        unit = _unit(cells, column, now[column], now[column], size, size)
+        if unit is not None and cells.carries(column):
+            units[None][column] = unit
     for name in codec_names():
         if not worth_trying(codec_named(name)):
             continue
@@ -349,10 +436,27 @@ def try_all(cells: CellSample, listener: Listener = ignore_events) -> CodecTrial
             trial = try_codec(cells, column, codec_named(name))
             columns.append(trial)
             lengths = [length for window in trial.migrated_bytes for length in window]
-            unit = unit_of(column, lengths, layout, trial.migrated_share, now[column])
+            per_body = as_stored.disk_per_body.get(column)
+            if per_body is not None and trial.migrated_pages_share is not None:
+                per_body *= trial.migrated_pages_share
+            unit = _unit(cells, column, lengths, now[column], trial.migrated_share, per_body)
             if unit is not None and trial.carried:
                 units.setdefault(name, {})[column] = unit
-    return replace(_as_stored(cells), columns=tuple(columns), units=units)
+    return replace(as_stored, columns=tuple(columns), units=units)
+
+
+def _unit(
+    cells: CellSample,
+    column: str,
+    lengths: Sequence[int],
+    before: Sequence[int],
+    share: Interval | None,
+    per_body: Interval | None,
+) -> Unit | None:
+    """Return the average cell with a body of one of these lengths, in pages or compressed blocks."""
+    if not cells.in_blocks:
+        return unit_of(column, lengths, cells.layouts[0], share, before)
+    return None if per_body is None else unit_in_blocks(lengths, before, per_body)
 
 
 def sizes_as_stored(store: Datastore, newest: Measurement) -> CodecTrials:
@@ -370,21 +474,32 @@ def sizes_as_stored(store: Datastore, newest: Measurement) -> CodecTrials:
 
 
 def _as_stored(cells: CellSample) -> CodecTrials:
+    """Return the disk space per body byte; none if clusters have different engines, so no ratio holds for all."""
     layout = cells.layouts[0]
-    per_body = {column: disk_per_body(column, lengths, layout) for column, lengths in _lengths(cells).items()}
-    return CodecTrials((), {}, {column: size for column, size in per_body.items() if size is not None}, layout)
+    mixed = len({each.row_share is None for each in cells.layouts}) > 1
+    per_body = {}
+    for column, lengths in {} if mixed else _lengths(cells).items():
+        size = space_per_body(cells, column)
+        large = None if layout == MYROCKS else disk_per_body(column, lengths, layout)
+        if size is not None and size.mid:
+            per_body[column] = size if large is None else size.times(large / size.mid)
+    return CodecTrials((), {}, per_body, layout)
 
 
 def _lengths(cells: CellSample) -> dict[str, list[int]]:
     return {column: [len(cell.body) for cell in cells.of_column(column)] for column in cells.column_names()}
 
 
-def _cells(store: Datastore, newest: Measurement, seed: int) -> CellSample | None:
+def _cells(
+    store: Datastore, newest: Measurement, seed: int, engines: Collection[str] = frozenset()
+) -> CellSample | None:
+    """Sample cells for trials in the present storage engines and some others; None if there are none."""
     reachable = {space.cluster for space in newest.clusters if space.problem is None}
     shards = [shard for name in sorted(reachable) for shard in internals_of(store).topology.shards_of(name)]
     if not shards or not newest.groups:
         return None
-    cells = sample_cells(store, shards=shards, seed=seed, bounds=TRIAL_BOUNDS)
+    in_blocks = ROCKSDB.name in {*engines, *(internals_of(store).topology.cluster_of(shard).engine for shard in shards)}
+    cells = sample_cells(store, shards=shards, seed=seed, bounds=BLOCK_TRIAL_BOUNDS if in_blocks else TRIAL_BOUNDS)
     return cells if cells.column_names() else None
 
 

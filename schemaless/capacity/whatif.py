@@ -1,4 +1,4 @@
-"""What-if scenarios for the disks: another codec, a rebuild, more growth, a lost host. Pure.
+"""What-if scenarios for the disks: another codec or storage engine, a rebuild, more growth, a lost host. Pure.
 
 ``scenarios`` evaluates one list of ``WhatIf`` values, the built-in ones and those of a scenario file. Each changes two
 figures of a disk: its free space, and the growth as a multiple of the forecast. The days until full then follow from
@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from schemaless.capacity.disk_forecast import DiskForecast
 from schemaless.capacity.disks import Disk
+from schemaless.capacity.engines import NO_ENGINES, Engines
 from schemaless.capacity.expiry import NO_RETENTION, Expiring, Retention, Stored
 from schemaless.capacity.forecast import Band, Expiry, Forecast, NoForecast
 from schemaless.capacity.measurement import Group, Measurement
@@ -27,6 +28,7 @@ from schemaless.codec.registry import LEGACY, codec_names
 from schemaless.errors import InvalidCell, InvalidInput
 from schemaless.numbers import Interval, added, check_number, summed
 from schemaless.policies.retention import Policy, parse_policy
+from schemaless.schema.engines import ENGINES, engine_named
 from schemaless.survey.column_trials import ColumnTrial
 from schemaless.survey.recommendation import Choice, Option, choose
 
@@ -43,6 +45,8 @@ __all__ = [
     "mean",
     "scenarios",
 ]
+
+K = TypeVar("K", bound=Hashable)
 
 GROWTH_FACTORS: Final = (2, 10)
 _80_OF_95: Final = 1.2816 / 1.9600
@@ -97,7 +101,9 @@ class WhatIf:
         name: Name of the scenario, unique in a report.
         text: Description; by default, it is derived from the other fields.
         codec: Codec to re-encode all cells to, and to write new cells in.
-        rebuilt: True if tables are rebuilt where that shortens their files; by default, if cells are re-encoded.
+        engine: Storage engine to move all cells to, ``innodb`` or ``rocksdb``, on disks like those of now.
+        rebuilt: True if tables are rebuilt where that shortens their files; by default, if cells are re-encoded, moved
+            to another engine, or expire.
         growth: Multiple of the forecast growth, for all datastores, or by name of the datastore.
         retention: Retention periods of columns, such as ``{"LOG": "400 days"}``; older cells expire.
         copies: Number of servers that hold each cell. Each has a disk of its own, so this changes costs, not days.
@@ -108,6 +114,7 @@ class WhatIf:
     name: str
     text: str | None = None
     codec: str | None = None
+    engine: str | None = None
     rebuilt: bool | None = None
     growth: float | Mapping[str, float] = 1.0
     retention: Mapping[str, str] = field(default_factory=dict)
@@ -121,6 +128,8 @@ class WhatIf:
             raise InvalidInput("a scenario needs a name")
         if self.codec is not None and self.codec not in codec_names():
             raise InvalidInput(f"{where}: no codec is called {self.codec!r}; use one of {', '.join(codec_names())}")
+        if self.engine is not None:
+            self._check_engine(where)
         for name, factor in self.growth_by_datastore.items():
             check_number(f"{where}: growth" + (f" of {name}" if name else ""), factor)
             if factor <= 0:
@@ -137,6 +146,14 @@ class WhatIf:
                 check_number(f"{where}: {field_name}", value)
                 if value < 0:
                     raise InvalidInput(f"{where}: {field_name} must be 0 or more, got {value:g}")
+
+    def _check_engine(self, where: str) -> None:
+        try:
+            engine_named(self.engine or "")
+        except InvalidInput as error:
+            raise InvalidInput(f"{where}: {error}") from None
+        if self.rebuilt is False:
+            raise InvalidInput(f"{where}: a move to another engine writes new tables, so leave out rebuilt = false")
 
     @property
     def growth_by_datastore(self) -> Mapping[str, float]:
@@ -155,7 +172,13 @@ class WhatIf:
     @property
     def rebuilds(self) -> bool:
         """True if tables are rebuilt where that shortens their files."""
-        return self.codec is not None or bool(self.retention) if self.rebuilt is None else self.rebuilt
+        if self.rebuilt is not None:
+            return self.rebuilt
+        return self.codec is not None or self.engine is not None or bool(self.retention)
+
+    def total(self, sizes: Iterable[Interval]) -> Interval:
+        """Return the sum of the sizes of files; the error of a trial in another engine is the same in all of them."""
+        return added(sizes) if self.engine is None else summed(sizes)
 
     @property
     def changes(self) -> dict[str, str]:
@@ -168,6 +191,7 @@ class WhatIf:
         changes = {
             "growth": growth,
             "codec": self.codec or "",
+            "engine": "" if self.engine is None else ENGINES[self.engine].title,
             "rebuilt": "" if self.rebuilt is None else "yes" if self.rebuilds else "no",
             "retention": "; ".join(f"{column}: {policy}" for column, policy in self.policies.items()),
             "copies": "" if self.copies is None else str(self.copies),
@@ -293,12 +317,22 @@ def codec_effects(tried: Iterable[ColumnTrial], series: Sequence[Series]) -> lis
 
 
 def best_codec(
-    trials: Sequence[CodecEffect], measurement: Measurement, default: str, least_gain: float, most_cpu: float
+    trials: Sequence[CodecEffect],
+    measurement: Measurement,
+    default: str,
+    least_gain: float,
+    most_cpu: float,
+    disk_per_body: Mapping[str, Interval] | None = None,
 ) -> Choice | None:
-    """Choose the codec to re-encode all columns to, other than ``legacy``; None if nothing was tried."""
+    """Choose the codec to re-encode all columns to, other than ``legacy``; None if nothing was tried.
+
+    With ``disk_per_body``, the cells are in the storage engine in which their bodies take this space.
+    """
     cells = {name: sum(group.cells.mid for group in _groups(measurement, name)) for name in measurement.column_names}
-    pages = {name: sum(group.allocated_bytes.mid for group in _groups(measurement, name)) for name in cells}
     bodies = {name: sum(group.body_bytes.mid for group in _groups(measurement, name)) for name in cells}
+    pages = {name: sum(group.allocated_bytes.mid for group in _groups(measurement, name)) for name in cells}
+    if disk_per_body is not None:
+        pages = {name: size * disk_per_body[name].mid for name, size in bodies.items() if name in disk_per_body}
     options = [
         Option(
             codec,
@@ -313,7 +347,7 @@ def best_codec(
     return choose(options, default, least_gain=least_gain, most_cpu=most_cpu)
 
 
-def growth_weights(measurement: Measurement, disk_per_body: Mapping[str, float]) -> dict[tuple[str, str], float]:
+def growth_weights(measurement: Measurement, disk_per_body: Mapping[str, Interval]) -> dict[tuple[str, str], float]:
     """Return the bytes of disk per new body byte, by cluster and column.
 
     Args:
@@ -326,7 +360,7 @@ def growth_weights(measurement: Measurement, disk_per_body: Mapping[str, float])
         groups = [group for group in measurement.groups if (group.cluster, group.column_name) == (cluster, column)]
         bodies = sum(group.body_bytes.mid for group in groups)
         if column in disk_per_body:
-            weights[cluster, column] = disk_per_body[column]
+            weights[cluster, column] = disk_per_body[column].mid
         elif bodies:
             weights[cluster, column] = sum(group.allocated_bytes.mid for group in groups) / bodies
     return weights
@@ -337,11 +371,12 @@ def scenarios(
     disks: Sequence[DiskForecast],
     series: Sequence[Series],
     trials: Sequence[CodecEffect],
-    files: Mapping[tuple[str, str], Interval],
+    files: Mapping[tuple[str, str | None], Interval],
     weights: Mapping[tuple[str, str], float],
     codec: str | None,
     what_ifs: Sequence[WhatIf] = (),
     retention: Retention = NO_RETENTION,
+    engines: Engines = NO_ENGINES,
 ) -> list[Scenario]:
     """Return all scenarios, starting with ``now``.
 
@@ -355,6 +390,7 @@ def scenarios(
         codec: The codec to re-encode to, one of those tried, or None.
         what_ifs: Scenarios of the user, which follow the built-in ones.
         retention: The policies in force, and what is known about expired cells.
+        engines: The storage engines of the clusters, and trials of others.
 
     Raises:
         InvalidInput: Two scenarios have the same name, or one names an unknown datastore.
@@ -381,7 +417,7 @@ def scenarios(
                 f"scenario {change.name!r}: retention names the column {min(missing)!r}, which has no cells; there are "
                 f"{', '.join(measurement.column_names)}"
             )
-    evaluator = _Evaluator(measurement, disks, series, trials, files, weights, retention)
+    evaluator = _Evaluator(measurement, disks, series, trials, files, weights, retention, engines)
     results = [evaluator.scenario(change) for change in built_in]
     return [*results, evaluator.lost_host(), *(evaluator.scenario(change) for change in what_ifs)]
 
@@ -418,16 +454,20 @@ class _Evaluator:
     disks: Sequence[DiskForecast]
     series: Sequence[Series]
     trials: Sequence[CodecEffect]
-    files: Mapping[tuple[str, str], Interval]
+    files: Mapping[tuple[str, str | None], Interval]
     weights: Mapping[tuple[str, str], float]
     retention: Retention = NO_RETENTION
+    engines: Engines = NO_ENGINES
 
     def scenario(self, change: WhatIf) -> Scenario:
         """Evaluate a change on every disk."""
         outlooks, sizes = [], {}
         for disk_forecast in self.disks:
             disk = disk_forecast.disk
-            files = self.file_bytes(disk, change.codec, rebuilt=change.rebuilds)
+            if disk.problem is None and (why := self._untried(disk, change)) is not None:
+                outlooks.append(DiskOutlook(disk.name, None, None, None, why, None, None))
+                continue
+            files = self.file_bytes(disk, change)
             factor = self.growth_factor(disk, change)
             expiring = self.expiring(disk, change, factor)
             if files is not None and change.rebuilds:
@@ -440,73 +480,95 @@ class _Evaluator:
             outlooks.append(self.outlook(disk_forecast, free, factor, [each.expiry for each in expiring]))
             if files is not None:
                 sizes[disk.name] = files
-        known = added(sizes.values()) if sizes and len(sizes) == len(self.disks) else None
+        known = change.total(sizes.values()) if sizes and len(sizes) == len(self.disks) else None
         return Scenario(change.name, change.description, change.codec, tuple(outlooks), known, sizes)
 
-    def file_bytes(self, disk: Disk, codec: str | None, *, rebuilt: bool) -> Interval | None:
-        """Return the length of the disk's files at the start.
+    def _untried(self, disk: Disk, change: WhatIf) -> str | None:
+        """Return why the space in the change's storage engine is unknown; None if it is known."""
+        tried = {(engine, cluster) for engine, cluster, _ in self.engines.files}
+        if change.engine is None or all(
+            not self.engines.converts(cluster, change.engine) or (change.engine, cluster) in tried
+            for cluster in disk.clusters
+        ):
+            return None
+        return f"none of its cells could be tried in {ENGINES[change.engine].title}"
+
+    def file_bytes(self, disk: Disk, change: WhatIf) -> Interval | None:
+        """Return the length of the disk's files at the start; None if unknown.
 
         Small files grow in steps, so a rebuild can even make them longer. The scenario assumes that such a rebuild is
         not done unless bodies get longer too. That requires a measured length: InnoDB's statistics may be outdated.
         """
         if disk.file_bytes is None:
             return None
-        if not rebuilt:
+        if not change.rebuilds:
             return Interval.of(disk.file_bytes)
-        shrinks = self.codec_factor(disk, codec).mid <= 1
+        shrinks = self.growth_factor(disk, WhatIf(name=change.name, codec=change.codec)).mid <= 1
         sizes = []
         for space in (space for space in self.measurement.clusters if space.cluster in disk.clusters):
-            size = space.rebuilt_bytes if codec is None else self.files.get((space.cluster, codec))
+            converted = self.engines.converts(space.cluster, change.engine)
+            if converted:
+                size = self.engines.files.get((change.engine or "", space.cluster, change.codec))
+            else:
+                size = space.rebuilt_bytes if change.codec is None else self.files.get((space.cluster, change.codec))
             if size is None:
                 return None
-            if shrinks and space.file_bytes is not None and space.file_bytes_measured:
+            if shrinks and not converted and space.file_bytes is not None and space.file_bytes_measured:
                 size = Interval(*(min(end, float(space.file_bytes)) for end in size))
             sizes.append(size)
-        return added(sizes)
-
-    def codec_factor(self, disk: Disk, codec: str | None) -> Interval:
-        """Return the growth of the disk in a codec, relative to the growth now."""
-        return mean(self._codec_shares(codec), self._bytes_per_day(disk))
+        return change.total(sizes)
 
     def growth_factor(self, disk: Disk, change: WhatIf) -> Interval:
         """Return the growth of the disk after a change, relative to the growth now."""
-        by_codec = self._codec_shares(change.codec)
+        now = self._bytes_per_day(disk)
         shares = {
-            column: by_codec.get(column, Interval.of(1.0)).times(
+            (cluster, column): self._share(cluster, column, change).times(
                 change.growth_of(self.measurement.datastore_of(column))
             )
-            for column in self.measurement.column_names
+            for cluster, column in now
         }
-        return mean(shares, self._bytes_per_day(disk))
+        return mean(shares, now)
 
     def expiring(self, disk: Disk, change: WhatIf, factor: Interval) -> list[Expiring]:
         """Return what expires of each column of a disk, relative to its forecast times ``factor``."""
         now = self._bytes_per_day(disk)
         total = sum(now.values()) * factor.mid
-        shares = self._codec_shares(change.codec)
         found = []
         for column, policy in change.policies.items():
-            times = shares.get(column, Interval.of(1.0)).mid
+            times = {cluster: self._share(cluster, column, change).mid for cluster in disk.clusters}
             past: dict[datetime.date, float] = {}
             for each in self.series:
                 if each.cluster in disk.clusters and each.column_name == column:
-                    weight = self.weights.get((each.cluster, column), 0.0) * times
+                    weight = self.weights.get((each.cluster, column), 0.0) * times[each.cluster]
                     for day in each.days:
                         past[day.day] = past.get(day.day, 0.0) + (0.0 if day.erased else weight * day.body_bytes)
             groups = [group for group in _groups(self.measurement, column) if group.cluster in disk.clusters]
-            grown = now.get(column, 0.0) * times * change.growth_of(self.measurement.datastore_of(column))
+            grown = sum(now.get((cluster, column), 0.0) * share for cluster, share in times.items())
+            grown *= change.growth_of(self.measurement.datastore_of(column))
             stored = Stored(
                 column,
                 sum(group.cells.mid for group in groups),
-                sum(group.allocated_bytes.mid for group in groups) * times,
+                sum(group.allocated_bytes.mid * times[group.cluster] for group in groups),
                 sorted(past.items()),
                 grown / total if total else 0.0,
             )
             found.append(self.retention.expiring(policy, stored, factor.mid))
         return found
 
-    def _codec_shares(self, codec: str | None) -> dict[str, Interval]:
-        return {trial.column_name: trial.allocated_share for trial in self.trials if trial.codec == codec}
+    def _share(self, cluster: str, column: str, change: WhatIf) -> Interval:
+        """Return the disk space of a column in a cluster after a change, relative to now; 1 if it is unknown."""
+        if self.engines.converts(cluster, change.engine):
+            there = self.engines.per_body(change.engine, change.codec, column)
+            weight = self.weights.get((cluster, column))
+            return there.times(1 / weight) if there is not None and weight else Interval.of(1.0)
+        return next(
+            (
+                trial.allocated_share
+                for trial in self.trials
+                if (trial.codec, trial.column_name) == (change.codec, column)
+            ),
+            Interval.of(1.0),
+        )
 
     def outlook(
         self, disk_forecast: DiskForecast, free: Interval | None, factor: Interval, expiries: Sequence[Expiry] = ()
@@ -580,14 +642,14 @@ class _Evaluator:
                 outlooks.append(DiskOutlook(disk.name, remaining, None, None, "it has no growth yet", None, None))
         return Scenario(LOST_HOST, text, None, tuple(outlooks))
 
-    def _bytes_per_day(self, disk: Disk) -> dict[str, float]:
-        """Return the current daily growth of a disk by column."""
-        growth = dict.fromkeys(self.measurement.column_names, 0.0)
-        for series in self.series:
-            if series.cluster in disk.clusters and series.column_name in growth:
-                weight = self.weights.get((series.cluster, series.column_name), 0.0)
-                growth[series.column_name] += series.bytes_per_day * weight
-        return growth
+    def _bytes_per_day(self, disk: Disk) -> dict[tuple[str, str], float]:
+        """Return the current daily growth of a disk by cluster and column."""
+        return {
+            (series.cluster, series.column_name): series.bytes_per_day
+            * self.weights.get((series.cluster, series.column_name), 0.0)
+            for series in self.series
+            if series.cluster in disk.clusters
+        }
 
 
 def days_until(forecast: Forecast, free: Interval, factor: Interval) -> Band:
@@ -621,7 +683,7 @@ def _groups(measurement: Measurement, column: str) -> list[Group]:
     return [group for group in measurement.groups if group.column_name == column]
 
 
-def mean(shares: Mapping[str, Interval], weights: Mapping[str, float]) -> Interval:
+def mean(shares: Mapping[K, Interval], weights: Mapping[K, float]) -> Interval:
     """Return the weighted mean of shares by column or disk; names without a share count as 1."""
     total = sum(weights.values())
     if not total:

@@ -68,6 +68,7 @@ def _side_by_side(report: CapacityReport) -> Table:
     rows = [
         row("growth", lambda each: each.change.changes.get("growth", "x1")),
         row("codec", lambda each: each.change.codec or "as now"),
+        row("storage engine", lambda each: each.change.changes.get("engine", "as now")),
         row("rebuilt", lambda each: "yes" if each.change.rebuilds else "no"),
         row("copies", lambda each: str(each.change.copies or "as now")),
         row("price per TB", lambda each: "" if each.price_per_tb is None else f"{each.price_per_tb:,g}"),

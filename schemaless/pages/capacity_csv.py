@@ -54,6 +54,11 @@ def csv_text(report: CapacityReport) -> str:
             line(*where, figure, "share", *_five(getattr(trial, figure), lambda share: round(share, 5)))
         line(*where, "encode", "cpu_s_per_day", trial.encode_s_per_day)
         line(*where, "decode", "cpu_s_per_day", trial.decode_s_per_day)
+    for effect in report.engines:
+        where = ("engine", effect.engine, f"{effect.column_name} {effect.codec or 'as stored'}")
+        line(*where, "now", "bytes per body byte", round(effect.now_per_body, 5))
+        for figure, unit in (("per_body", "bytes per body byte"), ("share", "share")):
+            line(*where, figure, unit, *_five(getattr(effect, figure), lambda value: round(value, 5)))
     for disk_forecast in report.disks:
         name = disk_forecast.disk.name
         for day, value in disk_forecast.history:

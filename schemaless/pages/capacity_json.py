@@ -83,6 +83,16 @@ def report_json(report: CapacityReport) -> dict[str, Any]:
             }
             for trial in report.trials
         ],
+        "engines": [
+            {
+                **facts(effect, "column_name", "engine", "codec"),
+                "sampled_cells": effect.sampled,
+                "now_bytes_per_body_byte": round(effect.now_per_body, 5),
+                "bytes_per_body_byte": _rounded(effect.per_body, 5),
+                "share": _rounded(effect.share, 5),
+            }
+            for effect in report.engines
+        ],
         "choice": None if report.choice is None else _choice_json(report.choice),
         "scenarios": [
             {
@@ -146,7 +156,7 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
         "text": change.description,
         "changes": {
             "growth": dict(change.growth_by_datastore) if isinstance(change.growth, Mapping) else change.growth,
-            **facts(change, "codec", "copies", "price_per_tb", "lead_days"),
+            **facts(change, "codec", "engine", "copies", "price_per_tb", "lead_days"),
             "rebuilt": change.rebuilds,
         },
         "first_full": comparison.full and _level_json(comparison.full),

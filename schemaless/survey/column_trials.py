@@ -303,15 +303,35 @@ def column_size(
     """
     bodies = cells.estimate([float(sum(window)) for window in lengths])
     if cells.in_blocks and members is not None:
-        rows = stored_bytes([[(cell.row_key, cell.body) for cell in window] for window in members], column_name)
-        key_bytes = cells.layouts[0].key_share * lsm_entry_bytes(column_name)
-        stored = [size + key_bytes * len(window) for size, window in zip(rows, members, strict=True)]
-        return ColumnSize(bodies, widened(cells.estimate(stored)))
-    pages: list[float] = []
+        return ColumnSize(bodies, widened(cells.estimate(_block_bytes(cells, column_name, members))))
+    return ColumnSize(bodies, cells.estimate(_page_bytes(cells, column_name, lengths)))
+
+
+def space_per_body(cells: CellSample, column_name: str) -> Interval | None:
+    """Estimate the allocated bytes of a column per body byte, as it is stored now; None without bodies.
+
+    The interval is that of the sample alone.
+    """
+    members = [[cell for cell in window if cell.column_name == column_name] for window in cells.windows]
+    lengths = [[len(cell.body) for cell in window] for window in members]
+    size = _block_bytes(cells, column_name, members) if cells.in_blocks else _page_bytes(cells, column_name, lengths)
+    return cells.ratio(size, [float(sum(window)) for window in lengths])
+
+
+def _block_bytes(cells: CellSample, column_name: str, members: Sequence[Sequence[SampledCell]]) -> list[float]:
+    """Return the compressed bytes of a column's cells in MyRocks, by window."""
+    rows = stored_bytes([[(cell.row_key, cell.body) for cell in window] for window in members], column_name)
+    key_bytes = cells.layouts[0].key_share * lsm_entry_bytes(column_name)
+    return [size + key_bytes * len(window) for size, window in zip(rows, members, strict=True)]
+
+
+def _page_bytes(cells: CellSample, column_name: str, lengths: Sequence[Sequence[int]]) -> list[float]:
+    """Return the bytes of the pages in InnoDB that bodies of these lengths fill, by window."""
+    sizes: list[float] = []
     for window, layout in zip(lengths, cells.layouts, strict=True):
         packer = Packer(layout)
         for length in window:
             packer.add(column_name, length)
         content = packer.content()
-        pages.append(content.leaf_pages + content.overflow_pages + content.key_pages)
-    return ColumnSize(bodies, cells.estimate([PAGE_BYTES * count for count in pages]))
+        sizes.append(PAGE_BYTES * (content.leaf_pages + content.overflow_pages + content.key_pages))
+    return sizes

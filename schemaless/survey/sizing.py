@@ -15,6 +15,7 @@ from schemaless.codec.trial import try_codec
 from schemaless.datastore import Datastore
 from schemaless.internals import internals_of
 from schemaless.numbers import Interval
+from schemaless.survey.block_trial import MODEL_ERROR
 from schemaless.survey.page_model import Content, Layout, Packer, rebuilt_file_bytes
 from schemaless.survey.sampling import Bounds, Key, Sample, Window, WindowFigures, sample, window_rows
 from schemaless.survey.sql import select_lengths
@@ -26,7 +27,7 @@ BOUNDS: Final = Bounds(windows=64, window_rows=24, sample_bytes=16 << 20, whole_
 
 _POINTS: Final = tuple(NormalDist().inv_cdf((number + 0.5) / 9) for number in range(9))
 _95: Final = 1.96
-_MODEL_ERROR: Final = 0.02
+PAGE_MODEL_ERROR: Final = 0.02
 """Standard error of the page model, relative to the number of pages."""
 
 _MODEL_PAGES: Final = 0.25
@@ -161,14 +162,16 @@ def expected_file_bytes(content: Content, layout: Layout, error: float) -> tuple
 
 def _modelled_file(content: Content, layout: Layout) -> Interval:
     """Return the file size for completely known rows, with an interval from the page model's error."""
-    error = model_error(content)
+    error = model_error(content, layout)
     ends = (rebuilt_file_bytes(content.times(1 + sign * _95 * error), layout) for sign in (-1, 0, 1))
     return Interval(*(float(end) for end in ends))
 
 
-def model_error(content: Content) -> float:
-    """Return the page model's relative standard error."""
-    return math.hypot(_MODEL_ERROR, _MODEL_PAGES / max(1.0, _pages(content)))
+def model_error(content: Content, layout: Layout) -> float:
+    """Return the relative standard error of the page model or, on MyRocks, of compressed blocks."""
+    if layout.row_share is not None:
+        return MODEL_ERROR
+    return math.hypot(PAGE_MODEL_ERROR, _MODEL_PAGES / max(1.0, _pages(content)))
 
 
 def _spread_between_shards(taken: Sample, name: Key, rows: float) -> float:

@@ -15,14 +15,14 @@ from schemaless.capacity.combined import Collected, combine
 from schemaless.capacity.disks import GivenDisk
 from schemaless.capacity.measurement import ClusterFiles, DayIntake, Group, Measurement
 from schemaless.capacity.planning import PlanningOptions
-from schemaless.capacity.rebuilt import Unit
+from schemaless.capacity.rebuilt import Unit, unit_in_blocks
 from schemaless.capacity.report import NO_CODEC_TRIALS, CapacityReport, CodecTrials
 from schemaless.capacity.reporting import Asked, assemble_report
 from schemaless.capacity.whatif import WhatIf
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.numbers import Interval
 from schemaless.survey.column_trials import ColumnSize, ColumnTrial
-from schemaless.survey.page_model import Content
+from schemaless.survey.page_model import MYROCKS, Content
 
 TODAY = datetime.date(2026, 6, 1)
 TAKEN_AT = datetime.datetime(2026, 6, 1, 3, 0, tzinfo=UTC)
@@ -41,6 +41,8 @@ SHARES = {
     "json+zstd": 0.16,
     "legacy": 1.0,
 }
+IN_MYROCKS = 0.5
+SHARES_IN_MYROCKS = dict.fromkeys(SHARES, 1.2) | {"packed+none": 0.7}
 
 
 def within(value: float, share: float = 0.03) -> Interval:
@@ -126,7 +128,11 @@ def measurement(
 
 
 def tried(
-    columns: Sequence[str] = ("BASE", "STATUS"), *, shares: Mapping[str, float] = SHARES, **changes: object
+    columns: Sequence[str] = ("BASE", "STATUS"),
+    *,
+    shares: Mapping[str, float] = SHARES,
+    in_engine: bool = False,
+    **changes: object,
 ) -> CodecTrials:
     """Trials of every codec, with ratios typical of JSON documents."""
     found = []
@@ -154,7 +160,18 @@ def tried(
         name: dict.fromkeys(columns, Unit(Content(1, share * 2000 / 16_384, 0, 0.003), 0.5, 0.01))
         for name, share in shares.items()
     }
-    return CodecTrials(tuple(found), units, dict.fromkeys(columns, 1.3))
+    per_body = dict.fromkeys(columns, Interval.of(1.3))
+    return CodecTrials(tuple(found), units, per_body, engines={} if in_engine else {"rocksdb": in_myrocks(columns)})
+
+
+def in_myrocks(columns: Sequence[str]) -> CodecTrials:
+    """The same trials in MyRocks, whose blocks halve bodies as they are stored, and whatever a codec left of them."""
+    trials = tried(columns, shares=SHARES_IN_MYROCKS, in_engine=True)
+    units = {
+        name: dict.fromkeys(columns, unit_in_blocks([1538], [1538], within(IN_MYROCKS * share)))
+        for name, share in {None: 1.0, **SHARES_IN_MYROCKS}.items()
+    }
+    return replace(trials, units=units, disk_per_body=dict.fromkeys(columns, within(IN_MYROCKS)), layout=MYROCKS)
 
 
 def report(*measurements: Measurement, trials: CodecTrials | None = None, **options: object) -> CapacityReport:
@@ -200,6 +217,8 @@ WHAT_IFS = (
     WhatIf(name="twice", growth=2),
     WhatIf(name="trips grows", growth={"trips": 2}, codec="msgpack+zlib"),
     WhatIf(name="three copies", copies=3, price_per_tb=60, lead_days=10),
+    WhatIf(name="on MyRocks", engine="rocksdb"),
+    WhatIf(name="packed on MyRocks", engine="rocksdb", codec="packed+none"),
 )
 PLANNING = PlanningOptions(lead_days=45, price_per_tb=90)
 RACK = {"trips/cluster-1": "rack-a", "users/cluster-1": "rack-a"}

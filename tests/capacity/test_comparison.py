@@ -20,12 +20,17 @@ from schemaless.capacity.report import CapacityReport, datastore_totals
 from schemaless.capacity.reporting import Asked, assemble_report
 from schemaless.capacity.whatif import WhatIf
 from schemaless.errors import InvalidInput
+from schemaless.numbers import Interval
 from schemaless.pages.capacity_csv import csv_text
 from schemaless.pages.capacity_json import report_json
 from schemaless.pages.capacity_page import capacity_html
+from schemaless.pages.capacity_planning import decimal_text
 from schemaless.pages.capacity_text import tables
+from schemaless.survey.block_trial import MODEL_ERROR
+from schemaless.terminal.output import estimate_text
 from tests.capacity.reports import (
     GIB,
+    IN_MYROCKS,
     MIB,
     PLANNING,
     RACK,
@@ -100,7 +105,7 @@ def test_every_scenario_is_compared_with_now(both):
     assert [each.change.name for each in both.comparisons] == ["now", *(each.name for each in WHAT_IFS)]
     names = [each.name for each in both.scenarios]
     assert names[:2] == ["now", "rebuilt"]
-    assert names[-3:] == [each.name for each in WHAT_IFS]
+    assert names[-len(WHAT_IFS) :] == [each.name for each in WHAT_IFS]
 
 
 def test_growth_shortens_and_a_codec_lengthens(both):
@@ -115,7 +120,7 @@ def test_growth_shortens_and_a_codec_lengthens(both):
 
 def test_copies_change_costs_and_not_days(both):
     """Three copies instead of two: half as much again to buy at once, and every month."""
-    now, _, _, more = both.comparisons
+    now, _, _, more, *_ = both.comparisons
 
     assert more.scenario.first.days == now.scenario.first.days
     assert more.stored_bytes.mid == pytest.approx(1.5 * now.stored_bytes.mid)
@@ -153,6 +158,63 @@ def test_copies_that_differ_between_disks_are_counted_disk_by_disk():
     assert two.stored_bytes.mid == pytest.approx(equal.comparisons[0].stored_bytes.mid)
     assert two.cost.price.mid == pytest.approx(equal.comparisons[0].cost.price.mid, rel=0.02)
     assert now.cost.price.mid == pytest.approx(two.cost.price.mid, rel=0.1)
+
+
+def test_another_engine_shrinks_files_and_slows_growth(both):
+    """Both follow the trial's bytes per body byte, and a codec multiplies with it; the intervals include its error."""
+    now, *_, moved, packed = both.comparisons
+    bodies = sum(group.body_bytes.mid for group in both.measurement.groups)
+
+    assert moved.stored_bytes.mid == pytest.approx(2 * IN_MYROCKS * bodies)
+    assert packed.stored_bytes.mid == pytest.approx(0.7 * moved.stored_bytes.mid)
+    assert moved.stored_bytes.high / moved.stored_bytes.mid > 1 + 1.96 * MODEL_ERROR
+    for disk, outlook in enumerate(moved.scenario.disks):
+        assert outlook.times.mid == pytest.approx(IN_MYROCKS / 1.3)
+        assert outlook.times.low < (1 - 1.96 * MODEL_ERROR) * outlook.times.mid
+        assert packed.scenario.disks[disk].times.mid == pytest.approx(0.7 * outlook.times.mid)
+    assert now.scenario.first.days.mid < moved.scenario.first.days.mid < packed.scenario.first.days.mid
+    assert moved.cost.price.mid == pytest.approx(IN_MYROCKS / 1.3 * now.cost.price.mid)
+
+
+def test_a_cluster_that_has_the_engine_stays_as_it_is():
+    """Of a datastore in the middle of its moves, only the clusters in the other engine change."""
+    change = WhatIf(name="on MyRocks", engine="rocksdb")
+    found = assemble_report(
+        (measurement(),), tried(), TAKEN_AT, Asked(what_ifs=(change,)), engines={"cluster-2": "rocksdb"}
+    )
+    moved, stayed = found.comparisons[1].scenario.disks
+
+    assert moved.times.mid == pytest.approx(IN_MYROCKS / 1.3)
+    assert stayed.times.mid == 1
+    rebuilt = next(each for each in found.scenarios if each.name == "rebuilt")
+    assert found.comparisons[1].scenario.disk_file_bytes["cluster-2"] == rebuilt.disk_file_bytes["cluster-2"]
+
+
+def test_an_engine_that_could_not_be_tried_has_no_figures():
+    """Without a sampled cell the days, sizes and costs are unknown, and the outlook says why."""
+    found = report(
+        trials=replace(tried(), engines={}), planning=PLANNING, what_ifs=(WhatIf(name="x", engine="rocksdb"),)
+    )
+    now, moved = found.comparisons
+
+    assert now.cost is not None
+    assert (moved.scenario.first, moved.stored_bytes, moved.cost) == (None, None, None)
+    assert {outlook.why for outlook in moved.scenario.disks} == {"none of its cells could be tried in MyRocks"}
+    assert found.engines == ()
+    (side,) = (table for table in tables(found) if table.title == "Scenarios side by side")
+    assert column([side.columns, *side.rows], "x")["first disk full in"] == "unknown"
+
+
+def test_the_engine_option_adds_the_cells_as_stored_and_in_its_own_codec():
+    """The codec is chosen among those tried in that engine, unless one is given, and present re-encoding remains."""
+    of_engine = {asked: report(engine="rocksdb", codec=asked) for asked in (None, "msgpack+zlib")}
+    names = {asked: [each.change.name for each in found.comparisons] for asked, found in of_engine.items()}
+
+    assert names[None] == ["now", "msgpack+zlib", "MyRocks", "MyRocks, packed+none"]
+    assert names["msgpack+zlib"] == ["now", "msgpack+zlib", "MyRocks", "MyRocks, msgpack+zlib"]
+    assert {(effect.codec, effect.column_name) for effect in of_engine[None].engines} == {
+        (codec, name) for codec in (None, "packed+none") for name in ("BASE", "STATUS")
+    }
 
 
 def test_a_shared_disk_fills_up_by_all_its_datastores(both):
@@ -276,6 +338,8 @@ def test_scenarios_that_do_not_fit_the_report_are_refused(what_if, error):
         ({"copies": 0}, "copies must be a whole number of 1 or more"),
         ({"price_per_tb": -1}, "price_per_tb must be 0 or more"),
         ({"codec": "gzip"}, "gzip"),
+        ({"engine": "myisam"}, "scenario 'x': engine must be one of innodb, rocksdb, got 'myisam'"),
+        ({"engine": "rocksdb", "rebuilt": False}, "scenario 'x': a move to another engine writes new tables"),
     ],
 )
 def test_impossible_changes_are_refused(changes, error):
@@ -335,6 +399,43 @@ def test_every_number_of_the_page_agrees_with_the_others(both, page):
         assert f"order_by{full['order_by']['low_80'] or ''}" in [
             each["figure"] + each["low_80"] for each in exact if each["figure"] == "order_by"
         ]
+
+    # Of each column in another engine: the table, JSON and CSV; together they are the size at the start.
+    tried_in = page["Storage engines tried on sampled cells"]
+    assert len(tried_in) - 1 == len(data["engines"]) == 2 * len(both.measurement.column_names)
+    for row, effect in zip(tried_in[1:], data["engines"], strict=True):
+        assert [row[0], row[2]] == [effect["column_name"], effect["codec"] or "as stored"]
+        per_body, share = effect["bytes_per_body_byte"], effect["share"]
+        assert row[5] == f"{per_body['mid']:.2f} ({per_body['low']:.2f} to {per_body['high']:.2f})"
+        assert row[6] == f"{share['mid']:.1%} ({share['low']:.1%} to {share['high']:.1%})"
+        assert share["mid"] == pytest.approx(per_body["mid"] / effect["now_bytes_per_body_byte"], abs=1e-4)
+        of_effect = [
+            line
+            for line in lines
+            if line["section"] == "engine" and line["item"] == f"{row[0]} {effect['codec'] or row[2]}"
+        ]
+        assert {line["figure"]: float(line["value"]) for line in of_effect} == {
+            "now": effect["now_bytes_per_body_byte"],
+            "per_body": per_body["mid"],
+            "share": share["mid"],
+        }
+        assert [float(of_effect[1][end]) for end in ("low_95", "high_95")] == [per_body["low"], per_body["high"]]
+    for compared in (each for each in data["comparison"] if each["changes"]["engine"]):
+        beside = column(side, compared["name"])
+        assert (beside["storage engine"], beside["codec"]) == ("MyRocks", compared["changes"]["codec"] or "as now")
+        per_column = {
+            effect["column_name"]: effect["bytes_per_body_byte"]["mid"]
+            for effect in data["engines"]
+            if effect["codec"] == compared["changes"]["codec"]
+        }
+        bodies = [(group.column_name, group.body_bytes.mid) for group in both.measurement.groups]
+        size = 2 * sum(per_column[name] * length for name, length in bodies)
+        assert compared["stored_bytes"]["mid"] == pytest.approx(size, rel=1e-4)
+        assert beside["stored at the start"] == estimate_text(Interval(**compared["stored_bytes"]), decimal_text)
+        (stored_line,) = (line for line in lines if line["figure"] == "stored" and line["name"] == compared["name"])
+        assert [float(stored_line[end]) for end in ("low_95", "value", "high_95")] == list(
+            compared["stored_bytes"].values()
+        )
 
     # Months and the start add up to the total; the growth is that of the cost table and of the sentence.
     budget = page["Monthly budget"]

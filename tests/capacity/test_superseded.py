@@ -65,5 +65,5 @@ def test_erased_cells_are_no_part_of_codec_trials(
         erase_store.erase(row, reason="test")
     after = collect(fresh_store, Asked()).trials
 
-    assert after.disk_per_body["LOG"] == pytest.approx(before.disk_per_body["LOG"], rel=0.05)
+    assert after.disk_per_body["LOG"].mid == pytest.approx(before.disk_per_body["LOG"].mid, rel=0.05)
     assert {trial.sampled for trial in after.columns} == {20}

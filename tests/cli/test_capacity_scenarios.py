@@ -35,6 +35,9 @@ rebuilt = false
 copies = 3
 price_per_tb = 60
 lead_days = 10
+
+[scenarios."on MyRocks"]
+engine = "rocksdb"
 """
 
 
@@ -47,6 +50,7 @@ def test_every_key_is_read(tmp_path):
         what_ifs=(
             WhatIf(name="a busy year", text="The new country.", growth={"trips": 2.5}),
             WhatIf(name="cheaper", codec="msgpack+zlib", rebuilt=False, copies=3, price_per_tb=60, lead_days=10),
+            WhatIf(name="on MyRocks", engine="rocksdb"),
         ),
         datastores={"trips": "mysql://app@db-1:3306/trips", "users": "users-prod"},
         disks=dict.fromkeys(("trips/cluster-1", "users/cluster-1"), GivenDisk(4 * 10**12, 1500 * 10**9)),
@@ -65,6 +69,8 @@ def test_every_key_is_read(tmp_path):
         ("[scenarios.x]\ngrowth = '50%'", r"scenarios.x.growth must be a number, got '50%'"),
         ("[scenarios.x]\ngrowth = -1", r"scenario 'x': growth must be above 0"),
         ("[scenarios.x]\ncopies = 1.5", r"scenarios.x.copies must be a whole number, got 1.5"),
+        ("[scenarios.x]\nengine = 1", r"scenarios.x.engine must be the name of a storage engine, got 1"),
+        ("[scenarios.x]\nengine = 'myrocks'", r"scenario 'x': engine must be one of innodb, rocksdb, got 'myrocks'"),
         ("[scenarios.x]\ncodec = 'gzip'", r"scenario 'x': no codec is called 'gzip'"),
         ("[scenarios.x]\nrebuilt = 'yes'", r"scenarios.x.rebuilt must be true or false"),
         ("scenarios = 1", r"scenarios must be a table, as in \[scenarios.NAME\]"),

@@ -11,6 +11,7 @@ import pytest
 import schemaless
 from schemaless import Datastore
 from schemaless.capacity.measure import measure
+from schemaless.capacity.reporting import Asked, make
 from schemaless.cell import NewCell
 from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
@@ -101,9 +102,10 @@ def test_sizes_are_those_of_the_files_and_a_rebuild_frees_obsolete_versions(own:
 
 
 def test_a_conversion_gives_the_size_that_was_predicted(own: LocalServer):
-    """The prediction is made in InnoDB, by compressing blocks of sampled cells."""
+    """'codec advise' and the report predict it in InnoDB, by compressing blocks of sampled cells."""
     with filled(own, "predicted", "innodb") as store:
         (advice,) = advise(store, engine="rocksdb", seed=SEED)
+        now, moved, *_ = make(store, Asked(engine="rocksdb", seed=SEED), fresh=True).comparisons
         database = internals_of(store).shards.database(0)
         sql(own, f"ALTER TABLE `{database}`.cell ENGINE=ROCKSDB")
         compact(own)
@@ -115,5 +117,10 @@ def test_a_conversion_gives_the_size_that_was_predicted(own: LocalServer):
     assert advice.present_bytes.mid > 1.2 * actual.stored_bytes
     assert predicted.low < actual.stored_bytes < predicted.high
     assert after.present_bytes is not None
+    assert moved.change.name == "MyRocks"
+    assert moved.stored_bytes is not None
+    assert moved.stored_bytes.low < actual.stored_bytes < moved.stored_bytes.high
+    assert now.stored_bytes is not None
+    assert now.stored_bytes.mid > 1.2 * actual.stored_bytes
     smaller = next(candidate for candidate in advice.candidates if candidate.codec.name == "json+none")
     assert smaller.allocated_bytes.mid < 2 * actual.stored_bytes
