@@ -90,6 +90,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ]
     config.hook.pytest_deselected(items=elsewhere)
     items[:] = [item for item in items if item not in set(elsewhere)]
+    for item in items:
+        marker = item.get_closest_marker("innodb")
+        if marker is not None and item.callspec.params["server_kind"] == "myrocks":
+            item.add_marker(pytest.mark.skip(reason=f"about InnoDB: {marker.args[0]}"))
     # What either side may run comes last, so that the one that has nothing else takes it over.
     items.sort(key=lambda item: (item.get_closest_marker("long") is None, is_for_either_side(item.path)))
     socket = pytest.mark.skip(reason=f"{PRIVATE_ONLY} (comes in through the socket of one)")

@@ -33,6 +33,7 @@ def accounts(replicated: LocalServer) -> Iterator[Accounts]:
         yield made
 
 
+@pytest.mark.innodb("a compaction waits for no lock of the table")
 def test_rebuild_waits_for_a_replica_that_lags(accounts, replicated, eventually):
     """While replication is stopped, no ALTER is started and the reason is shown; then the rebuild continues."""
     replica = replicated.replicas[0]
@@ -69,6 +70,7 @@ def test_rebuild_waits_for_a_replica_that_lags(accounts, replicated, eventually)
     assert [each.state for each in done] == ["done", "done"]
 
 
+@pytest.mark.innodb("replicas repeat no compaction")
 def test_plan_says_how_long_replicas_would_lag_and_refuses_above_the_limit(accounts, replicated):
     """The limit holds for a cluster with replicas; the message says how to raise it."""
     with schemaless.connect(accounts.url("admin", replicated.url, NAME)) as store:

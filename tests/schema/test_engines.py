@@ -66,6 +66,7 @@ def test_a_shard_in_another_engine_than_recorded_is_named(fresh_store, fresh_url
     assert "innodb, and the catalog records rocksdb" in warning
 
 
+@pytest.mark.innodb("these servers have MyRocks")
 def test_a_server_without_myrocks_is_refused(admin_urls, new_name, server_kind):
     """The error says what to install and configure; nothing is created."""
     reason = (
