@@ -85,7 +85,7 @@ MYSQL: Final = Layout(15_680, 16_327, math.inf, 6, 328, 0.01)
 MARIADB: Final = Layout(16_330, 16_330, 4 * _EXTENT_PAGES, 4, 8)
 MYROCKS: Final = Layout(0, 0, 0, 0, 0, row_share=1.0, key_share=0.4)
 """Layout on MyRocks of cells that no server has compressed yet: bodies are compressed already, and the 16 random bytes
-of a row_key are most of what remains of an entry of cell_key (benchmarks/engines.py)."""
+of a row_key are most of what remains of an entry of cell_key (docs/benchmarks/engines.md)."""
 
 
 @dataclass(frozen=True, slots=True)
