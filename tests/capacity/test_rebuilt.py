@@ -10,14 +10,15 @@ import pytest
 
 import schemaless
 from schemaless import NewStoredCell
-from schemaless.capacity.rebuilt import disk_per_body, predicted_files, unit_of
+from schemaless.capacity.rebuilt import disk_per_body, predicted_files, unit_in_blocks, unit_of
 from schemaless.capacity.reporting import Asked, make
 from schemaless.internals import internals_of
 from schemaless.migrate import rebuild
 from schemaless.migrate import run as migrate
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.numbers import Interval
-from schemaless.survey.page_model import MYSQL
+from schemaless.survey.block_trial import MODEL_ERROR
+from schemaless.survey.page_model import MYROCKS, MYSQL
 from schemaless.survey.table_sizes import cell_table_sizes
 from tests.capacity.reports import down, measurement, space, within
 
@@ -35,6 +36,20 @@ def test_a_unit_is_of_one_cell():
     assert (short.variation, short.error) == (0, 0)
     assert long.error == pytest.approx(0.02 / 1.96)
     assert unit_of("BASE", [], MYSQL, None) is None
+
+
+def test_a_unit_in_blocks_takes_the_space_that_was_tried():
+    """On MyRocks, codecs do not have the compression of the present bodies, so the space comes from their own trial."""
+    unit = unit_in_blocks([100, 120], [200, 240], within(0.4, 0.05))
+    assert unit is not None
+
+    size = predicted_files(measurement(), space("cluster-1"), {"BASE": unit, "STATUS": unit}, MYROCKS)
+    bodies = sum(group.body_bytes.mid for group in measurement().groups if group.cluster == "cluster-1")
+    assert size is not None
+    assert size.mid == pytest.approx(0.4 * bodies)
+    assert size.high / size.mid > 1 + 1.96 * MODEL_ERROR
+    assert (unit.error, unit.before_bytes) == (pytest.approx(0.05 / 1.96), 220)
+    assert unit_in_blocks([], [], within(0.4)) is None
 
 
 def test_disk_per_body_byte_is_that_of_a_large_file():
