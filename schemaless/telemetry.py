@@ -25,7 +25,7 @@ from schemaless.datastore import Datastore
 from schemaless.events import Advanced, Event, Listener, ignore_events
 from schemaless.internals import internals_of
 from schemaless.wire.connection_slots import SlotAwaited
-from schemaless.wire.pool import Retried
+from schemaless.wire.retries import Retried
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider

@@ -10,7 +10,6 @@ no reply is outstanding.
 from __future__ import annotations
 
 import os
-import random
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -28,13 +27,14 @@ from schemaless.errors import (
     ServerTimeout,
     ServerUnavailable,
 )
-from schemaless.events import Event, Listener
+from schemaless.events import Listener
 from schemaless.wire.breaker import PROBE_S, Breaker
 from schemaless.wire.claims import Claim
 from schemaless.wire.connection import Connection
 from schemaless.wire.connection_slots import ConnectionSlots, LiveObjects, Slot
-from schemaless.wire.errors import NO_CLAIMS, ConnectionLost, Deadlock, ReplyTimedOut, interruption, translated
+from schemaless.wire.errors import NO_CLAIMS, ConnectionLost, interruption, translated
 from schemaless.wire.node import Node
+from schemaless.wire.retries import Retries
 from schemaless.wire.route import Route, answered, outcome_unknown, raise_if_moved
 from schemaless.wire.runtime import THREADS, Runtime
 from schemaless.wire.session import Facts, close, open_connection
@@ -44,10 +44,6 @@ from schemaless.wire.urls import Credentials
 T = TypeVar("T")
 
 MAX_TIMEOUT_S: Final = 31_536_000
-ATTEMPTS: Final = 5
-
-RETRY_FOR_S: Final = 0.5
-"""Retry window after a lost connection, in seconds; the first retry is exempt. Outages surface within a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +75,6 @@ class PoolOptions:
                 )
         if type(self.pool_size) is not int or self.pool_size < 1:
             raise InvalidInput(f"pool_size must be an integer of at least 1, got {self.pool_size!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class Retried(Event):
-    """An operation is retried after a lost connection, a deadlock or an outage; ``cause`` is the class of the error."""
-
-    cause: str
 
 
 class _CheckedOut:
@@ -350,7 +339,7 @@ class NodePool:
         writes: bool = False,
         route: Route | None = None,
         doubt: ServerError | None = None,
-        failed: ServerError | None = None,
+        failed: ServerError | BodyTooLarge | None = None,
     ) -> T:
         """Run an operation on a connection, and retry it after a lost connection or a deadlock.
 
@@ -370,75 +359,40 @@ class NodePool:
             OutcomeUnknown: a write lost its connection on every attempt.
             ServerError: the error of the last attempt.
         """
-        lost = doubt
-        last: ServerError | None = None
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                pause_s = self.retry_pause_s * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)  # noqa: S311 - jitter
-                if isinstance(last, ServerUnavailable):
-                    self.breaker.lost()
-                    limited = attempt > 1 or doubt is not None
-                    if limited and isinstance(lost, ConnectionLost) and time.monotonic() + pause_s > lost.retry_until_s:
-                        break
-                self.runtime.sleep(pause_s)
-                if self.listener is not None:
-                    self.listener(Retried(type(last).__name__))
+        if failed is None:
             try:
-                if failed is not None:
-                    first, failed = failed, None
-                    raise first
-                if self.breaker.alarmed:
-                    self._after_alarm(route, shard, lost if writes else None)
-                held = _CheckedOut(self, shard)
-                try:
-                    try:
-                        result = operation(held.begin())
-                        held.end(None)
-                        return result
-                    except BaseException as error:
-                        held.end(error)
-                        raise
-                finally:
-                    if held.slot:
-                        self.slots.give_back(held.slot)
-            except ConnectionLost as error:
-                before = lost if isinstance(lost, ConnectionLost) else None
-                error.retry_until_s = before.retry_until_s if before else time.monotonic() + RETRY_FOR_S
-                lost = last = error
-                if isinstance(error, ReplyTimedOut):
-                    # The statement is slow or the server hangs; a new connection tells which.
-                    self.probe()
-                if isinstance(error, ReplyTimedOut) and not writes:
-                    if route is not None and shard is not None:
-                        raise_if_moved(route, error, self.node, shard, None)
-                    # The statement may still be running, and a retry would only add another one.
-                    raise ServerTimeout(
-                        f"no reply in time ({error.message}); set a higher read_timeout in the URL or in connect()",
-                        node=error.node,
-                        shard=shard,
-                        code=error.code,
-                    ) from error
-            except Deadlock as error:
-                last = error
-            except BodyTooLarge as error:
-                if lost is None or not writes:
-                    raise
-                # This server's limit is lower than that of the lost connection, which may have written the statement.
-                raise outcome_unknown(lost, str(error), lost) from error
-            except ServerError as error:
-                last = error
-                # Fail at once, unless a connection was lost: the server may be restarting, or busy with the statement.
-                if lost is None or not isinstance(error, ServerUnavailable | ServerTimeout):
-                    break
-        assert last is not None
-        if route is not None and shard is not None:
-            raise_if_moved(route, last, self.node, shard, lost if writes else None)
-        if isinstance(last, ServerUnavailable) and last.retry_after_s is None and self.breaker.is_open:
-            # The breaker opened, so the next call would fail at once.
-            last.retry_after_s = self.breaker.until_retry_s()
-        if writes and lost is not None:
-            raise outcome_unknown(lost, last.message, last) from last
-        raise last
+                return self._attempt(operation, shard, route, doubt if writes else None)
+            except (ServerError, BodyTooLarge) as error:
+                failed = error
+        retries = Retries(self, shard, route, doubt, writes=writes)
+        while True:
+            retries.wait_or_raise(failed)
+            try:
+                return self._attempt(operation, shard, route, retries.open_write)
+            except (ServerError, BodyTooLarge) as error:
+                failed = error
+
+    def _attempt(
+        self,
+        operation: Callable[[Connection], T],
+        shard: int | None,
+        route: Route | None,
+        open_write: ServerError | None,
+    ) -> T:
+        if self.breaker.alarmed:
+            self._after_alarm(route, shard, open_write)
+        held = _CheckedOut(self, shard)
+        try:
+            try:
+                result = operation(held.begin())
+                held.end(None)
+                return result
+            except BaseException as error:
+                held.end(error)
+                raise
+        finally:
+            if held.slot:
+                self.slots.give_back(held.slot)
 
     def run_once(self, operation: Callable[[Connection], T]) -> T:
         """Run an operation in a transaction that commits at most once; it need not be safe to repeat.

@@ -12,8 +12,9 @@ from schemaless.datastore import Datastore
 from schemaless.errors import OutcomeUnknown, ServerUnavailable
 from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
-from schemaless.wire import pool as pools
+from schemaless.wire import retries
 from schemaless.wire.errors import ConnectionLost
+from schemaless.wire.pool import NodePool
 from tests.faults.calls import READS, ROW, WRITES, error_of, expect_refusal
 from tests.faults.kinds import ONE_KIND
 from tests.faults.proxy import ANSWERING, SENDING, Fault, Proxy
@@ -28,9 +29,9 @@ _names = itertools.count()
 def proxy(servers: list[LocalServer]) -> Iterator[Proxy]:
     """The first server, by way of a proxy."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pools.NodePool, "retry_pause_s", 0.002)
+        patch.setattr(NodePool, "retry_pause_s", 0.002)
         # A machine that is busy would end a call before its last attempt.
-        patch.setattr(pools, "RETRY_FOR_S", 60)
+        patch.setattr(retries, "RETRY_FOR_S", 60)
         proxy = Proxy([str(servers[0].socket)])
         yield proxy
         proxy.close()
@@ -95,7 +96,7 @@ def test_a_read_that_is_cut_at_every_attempt_says_so(proxy, store, call):
 
     expect_refusal(error, ServerUnavailable, codes=LOST, retryable=True, shard=0)
     # Each with a question to the catalog, on the same server, whether the shard is still there.
-    assert pools.ATTEMPTS <= len(proxy.struck) <= 2 * pools.ATTEMPTS
+    assert retries.ATTEMPTS <= len(proxy.struck) <= 2 * retries.ATTEMPTS
 
 
 @pytest.mark.parametrize("where", ["accept", "greeting", "login", "setup", "SELECT"])

@@ -18,7 +18,7 @@ from schemaless import OutcomeUnknown, ServerError, ServerUnavailable
 from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
 from schemaless.testing.servers import private_servers
-from schemaless.wire import breaker, pool
+from schemaless.wire import breaker, pool, retries
 from schemaless.wire.breaker import FAILURES, FIRST_PAUSE_S, MAX_PAUSE_S, Breaker
 from schemaless.wire.errors import ConnectionLost, Deadlock
 from schemaless.wire.runtime import Threads
@@ -132,8 +132,9 @@ class _FakeClock(Threads):
 def test_a_call_to_a_dead_server_fails_within_a_second(attempt_s, attempts, monkeypatch, tmp_path):
     """Slow attempts leave fewer retries, but always one; the error says when to retry once the breaker is open."""
     fake_clock = _FakeClock(attempt_s)
-    monkeypatch.setattr(pool, "time", fake_clock)
-    monkeypatch.setattr(pool.random, "uniform", lambda low, high: high)
+    for module in (pool, retries):
+        monkeypatch.setattr(module, "time", fake_clock)
+    monkeypatch.setattr(retries.random, "uniform", lambda low, high: high)
     parsed = parse_url(f"mysql://root@/trips?unix_socket={tmp_path}/none.sock")
     dead = pool.NodePool(parsed.node, parsed.credentials, pool.PoolOptions(), Breaker(), runtime=fake_clock)
     monkeypatch.setattr(
@@ -173,7 +174,8 @@ def test_a_call_to_a_dead_server_fails_within_a_second(attempt_s, attempts, monk
 def test_a_deadlock_is_retried_however_long_it_takes(monkeypatch, tmp_path):
     """The retry window is for outages only, not for lock waits."""
     fake_clock = _FakeClock(10)
-    monkeypatch.setattr(pool, "time", fake_clock)
+    for module in (pool, retries):
+        monkeypatch.setattr(module, "time", fake_clock)
     parsed = parse_url(f"mysql://root@/trips?unix_socket={tmp_path}/none.sock")
     busy = pool.NodePool(parsed.node, parsed.credentials, pool.PoolOptions(), Breaker(), runtime=fake_clock)
     monkeypatch.setattr(busy, "connect", lambda shard: fake_clock.attempt(Deadlock("deadlock", node="db-1:3306")))
@@ -181,7 +183,7 @@ def test_a_deadlock_is_retried_however_long_it_takes(monkeypatch, tmp_path):
     with pytest.raises(Deadlock):
         busy.run(lambda connection: None)
 
-    assert fake_clock.attempts == pool.ATTEMPTS
+    assert fake_clock.attempts == retries.ATTEMPTS
 
 
 @pytest.fixture(scope="module")
