@@ -61,13 +61,15 @@ class CannotObserve(ServerRefused):
 
 _LOST: Final = frozenset({2006, 2013, 2014, 2027, 2055, 1053, 1079, 1152, 1158, 1159, 1160, 1161, 1927, 4031, 3169})
 _UNREACHABLE: Final = frozenset({1040, 1203, 2002, 2003, 2004, 2005, 2009, 2026})
-_DENIED: Final = frozenset(
-    {1044, 1045, 1095, 1130, 1142, 1143, 1227, 1370, 1410, 1698, 1820, 1862, 3118, 3159, 3955, 4151}
-)
-_TIMED_OUT: Final = frozenset({1205, 1317, 1969, 3024, 3572})
-_RETRYABLE: Final = frozenset({1020, 1213, 1412, 3101})
+_CLASSES: Final[dict[type[ServerError], tuple[int, ...]]] = {
+    AccessDenied: (1044, 1045, 1095, 1130, 1142, 1143, 1227, 1370, 1410, 1698, 1820, 1862, 3118, 3159, 3955, 4151),
+    ServerTimeout: (1205, 1317, 1969, 3024, 3572),
+    Deadlock: (1020, 1213, 1412, 3101),
+    DuplicateKey: (1062,),
+    DatabaseMissing: (1008, 1049, 1146),
+}
+_CLASS_OF: Final = {code: kind for kind, codes in _CLASSES.items() for code in codes}
 _ACCOUNT_LIMIT: Final = 1226
-_MISSING: Final = frozenset({1008, 1049, 1146})
 _READ_ONLY_SERVER: Final = "the server is read-only; check that the catalog names the primary"
 _WRONG_HOST: Final = "is the server running, and are host and port right?"
 _WRONG_SOCKET: Final = "is the server running, and is the socket right?"
@@ -245,27 +247,20 @@ def translated(error: BaseException, node: str, shard: int | None, *, connecting
     elif code in _LACKS_PRIVILEGE:
         message += f"; 'schemaless grants{_role(text)}' prints what the account needs"
 
-    kind: type[ServerError]
-    if tls_step is not None:
-        kind = ServerRefused
-    elif code == 1062:
-        kind = DuplicateKey
-    elif code in _RETRYABLE:
-        kind = Deadlock
-    elif code in _DENIED:
-        kind = AccessDenied
-    elif code in _TIMED_OUT:
-        kind = ServerTimeout
-    elif code in _MISSING:
-        kind = DatabaseMissing
-    elif connecting and (code in _UNREACHABLE or code in _LOST or code == _ACCOUNT_LIMIT or not code):
-        kind = ServerUnavailable
-    elif code in _LOST or code in _UNREACHABLE or not code:
-        # Without a number, the driver lost track of the protocol, or the socket failed.
-        kind = ReplyTimedOut if "timed out" in text else ConnectionLost
-    else:
-        kind = ServerRefused
+    kind = ServerRefused if tls_step is not None else _class_of(code, text, connecting=connecting)
     return kind(message, node=node, shard=shard, code=code or None)
+
+
+def _class_of(code: int | None, text: str, *, connecting: bool) -> type[ServerError]:
+    if code in _CLASS_OF:
+        return _CLASS_OF[code]
+    # Without a number, the driver lost track of the protocol, or the socket failed.
+    is_lost = not code or code in _LOST or code in _UNREACHABLE
+    if connecting and (is_lost or code == _ACCOUNT_LIMIT):
+        return ServerUnavailable
+    if is_lost:
+        return ReplyTimedOut if "timed out" in text else ConnectionLost
+    return ServerRefused
 
 
 def _role(text: str) -> str:
