@@ -79,41 +79,14 @@ def up(
     """
     if not sys.platform.startswith("linux"):
         raise LocalServerError(f"local servers need Linux, not {sys.platform}; use other servers by their URLs")
-    if flavour not in FLAVOURS:
-        raise LocalServerError(f"flavour must be one of {', '.join(FLAVOURS)}, got {flavour!r}")
-    rocksdb.check_engine(engine, flavour)
-    if not 1 <= servers <= MAX_SERVERS:
-        raise LocalServerError(f"servers must be 1 to {MAX_SERVERS}, got {servers}")
-    if group:
-        group_replication.require_able(flavour)
-    if semi_sync and not replicas:
-        raise LocalServerError("semi-synchronous replication needs replicas: set their number too")
-    if not 0 <= replicas <= MAX_REPLICAS:
-        raise LocalServerError(f"replicas must be 0 to {MAX_REPLICAS}, got {replicas}")
-    extra = rocksdb.ARGUMENTS if engine == "rocksdb" else ()
-    replicating = semi_synchronous.ARGUMENTS[flavour] if semi_sync else ()
-    arguments = [*extra, *option_arguments(options), *replicating]
-    manner = Manner(tuple(arguments), report or (lambda line: None), progress)
+    _check_wanted(servers, flavour, engine, replicas, semi_sync=semi_sync, group=group)
+    given = option_arguments(options)
+    say = report or (lambda line: None)
     folder = Path(folder).expanduser().resolve()
-    with locked(folder, manner.say, create=True):
+    with locked(folder, say, create=True):
         there = descriptions(folder)
-        other = [server for server in there if flavour not in (server.flavour, server.asked)]
-        if other:
-            raise LocalServerError(
-                f"{folder} contains {other[0].flavour} servers, not {flavour}; choose another --folder, or delete them "
-                "with 'schemaless local down --delete'"
-            )
-        has_rocksdb = bool(there) and rocksdb.is_wanted(there[0].options)
-        if there and engine == "rocksdb" and not has_rocksdb:
-            raise LocalServerError(
-                f"{folder} holds servers without MyRocks; choose another --folder for servers with it"
-            )
-        if has_rocksdb and options and not extra:
-            manner = dataclasses.replace(manner, options=(*rocksdb.ARGUMENTS, *manner.options))
-        if there and group_replication.is_wanted(there[0].options) != group:
-            if group:
-                raise LocalServerError(f"the servers in {folder} are not a group; choose another --folder for a group")
-            group = True
+        _check_folder(folder, there, flavour, engine, group=group)
+        group = group or _have_group(there)
         if group:
             if semi_sync or replicas > group_replication.REPLICAS:
                 raise LocalServerError(
@@ -121,10 +94,7 @@ def up(
                     "neither --semi-sync nor more replicas"
                 )
             replicas = group_replication.REPLICAS
-            if arguments or not there:
-                manner = dataclasses.replace(manner, options=(*arguments, *group_replication.ARGUMENTS))
-        if semi_sync and not options and there:
-            manner = dataclasses.replace(manner, options=tuple(dict.fromkeys([*there[0].options, *manner.options])))
+        manner = Manner(_start_options(there, given, flavour, engine, semi_sync, group), say, progress)
         numbers = range(1, max([servers, *(server.number for server in there)]) + 1)
         wanted = {
             number: max([replicas, *(server.replica for server in there if server.number == number)])
@@ -143,6 +113,57 @@ def up(
             primaries += make_primaries(folder, new, flavour, manner, listens=replicas > 0)
         primaries.sort(key=lambda server: server.number)
         return _with_replicas(folder, primaries, wanted, known, manner)
+
+
+def _check_wanted(servers: int, flavour: str, engine: str, replicas: int, *, semi_sync: bool, group: bool) -> None:
+    if flavour not in FLAVOURS:
+        raise LocalServerError(f"flavour must be one of {', '.join(FLAVOURS)}, got {flavour!r}")
+    rocksdb.check_engine(engine, flavour)
+    if not 1 <= servers <= MAX_SERVERS:
+        raise LocalServerError(f"servers must be 1 to {MAX_SERVERS}, got {servers}")
+    if group:
+        group_replication.require_able(flavour)
+    if semi_sync and not replicas:
+        raise LocalServerError("semi-synchronous replication needs replicas: set their number too")
+    if not 0 <= replicas <= MAX_REPLICAS:
+        raise LocalServerError(f"replicas must be 0 to {MAX_REPLICAS}, got {replicas}")
+
+
+def _check_folder(folder: Path, there: Sequence[Description], flavour: str, engine: str, *, group: bool) -> None:
+    other = [server for server in there if flavour not in (server.flavour, server.asked)]
+    if other:
+        raise LocalServerError(
+            f"{folder} contains {other[0].flavour} servers, not {flavour}; choose another --folder, or delete them "
+            "with 'schemaless local down --delete'"
+        )
+    if there and engine == "rocksdb" and not _have_rocksdb(there):
+        raise LocalServerError(f"{folder} holds servers without MyRocks; choose another --folder for servers with it")
+    if there and group and not _have_group(there):
+        raise LocalServerError(f"the servers in {folder} are not a group; choose another --folder for a group")
+
+
+def _have_rocksdb(there: Sequence[Description]) -> bool:
+    return bool(there) and rocksdb.is_wanted(there[0].options)
+
+
+def _have_group(there: Sequence[Description]) -> bool:
+    return bool(there) and group_replication.is_wanted(there[0].options)
+
+
+def _start_options(
+    there: Sequence[Description], given: Sequence[str], flavour: str, engine: str, semi_sync: bool, group: bool
+) -> tuple[str, ...]:
+    """Return the options of the servers; empty if each keeps its own."""
+    loads_rocksdb = engine == "rocksdb" or (given and _have_rocksdb(there))
+    options = [
+        *(rocksdb.ARGUMENTS if loads_rocksdb else ()),
+        *given,
+        *(semi_synchronous.ARGUMENTS[flavour] if semi_sync else ()),
+    ]
+    if group and (options or not there):
+        options += group_replication.ARGUMENTS
+    kept = there[0].options if semi_sync and there and not given else ()
+    return tuple(dict.fromkeys([*kept, *options])) if kept else tuple(options)
 
 
 def _with_replicas(
