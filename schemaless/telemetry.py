@@ -25,11 +25,12 @@ from schemaless.datastore import Datastore
 from schemaless.events import Advanced, Event, Listener, ignore_events
 from schemaless.internals import internals_of
 from schemaless.wire.connection_slots import SlotAwaited
+from schemaless.wire.pools import Pools
 from schemaless.wire.retries import Retried
 
 if TYPE_CHECKING:
-    from opentelemetry.metrics import MeterProvider
-    from opentelemetry.trace import TracerProvider
+    from opentelemetry.metrics import Meter, MeterProvider
+    from opentelemetry.trace import Tracer, TracerProvider
 
     from schemaless.aio.datastore import AsyncDatastore
 
@@ -117,41 +118,66 @@ def instrument(
         store = store._store  # noqa: SLF001
     if CALLS[0] in vars(store):
         return True
-    from opentelemetry import context, metrics, trace
+    from opentelemetry import metrics, trace
 
-    meter = metrics.get_meter(_SCOPE, meter_provider=meter_provider)
-    tracer = trace.get_tracer(_SCOPE, tracer_provider=tracer_provider)
-    named = {"schemaless.datastore": store.name}
+    instruments = _Instruments(metrics.get_meter(_SCOPE, meter_provider=meter_provider), store.name)
     pools = internals_of(store).shards.pools
-    tallies = {name: _Tally() for name in CALLS}
-    errors = meter.create_counter("schemaless.errors", "1", "Calls that ended with an error, by its class.")
-    waits = meter.create_histogram("schemaless.pool.wait", "s", "Time that a call waited for a free connection.")
-    retries = meter.create_counter("schemaless.retries", "1", "Statements sent again, by the error of the attempt.")
+    instruments.observe(pools)
+    pools.listen(instruments.on_event)
+    tracer = trace.get_tracer(_SCOPE, tracer_provider=tracer_provider)
+    for name in CALLS:
+        call = getattr(store, name)
+        setattr(store, name, instruments.spanned(name, call, tracer) if spans else instruments.counted(name, call))
+    return True
 
-    def observed(which: int) -> Callable[[metrics.CallbackOptions], Iterator[metrics.Observation]]:
-        def observe(options: metrics.CallbackOptions) -> Iterator[metrics.Observation]:
-            for name, tally in tallies.items():
-                totals = tally.totals()
-                if totals[0]:
-                    yield metrics.Observation(totals[which], {**named, "schemaless.call": name})
 
-        return observe
+class _Instruments:
+    """Metric instruments of one datastore, and wrappers that record its calls with them."""
 
-    def breakers(options: metrics.CallbackOptions) -> Iterator[metrics.Observation]:
-        for node, breaker in pools.breakers().items():
-            yield metrics.Observation(int(breaker.is_open), {**named, "schemaless.server": str(node)})
+    def __init__(self, meter: Meter, datastore: str) -> None:
+        self._meter = meter
+        self._named = {"schemaless.datastore": datastore}
+        self._tallies = {name: _Tally() for name in CALLS}
+        self._errors = meter.create_counter("schemaless.errors", "1", "Calls that ended with an error, by its class.")
+        self._waits = meter.create_histogram(
+            "schemaless.pool.wait", "s", "Time that a call waited for a free connection."
+        )
+        self._retries = meter.create_counter(
+            "schemaless.retries", "1", "Statements sent again, by the error of the attempt."
+        )
 
-    meter.create_observable_gauge(
-        "schemaless.breaker.open", [breakers], "1", "1 while calls to the server are refused."
-    )
-    meter.create_observable_counter("schemaless.calls", [observed(0)], "1", "Calls that have ended.")
-    meter.create_observable_counter("schemaless.call.seconds", [observed(1)], "s", "Total duration of these calls.")
+    def observe(self, pools: Pools) -> None:
+        """Register the instruments that a metric reader polls."""
+        from opentelemetry.metrics import CallbackOptions, Observation
 
-    def failed(name: str, error: Exception) -> None:
-        errors.add(1, {**named, "schemaless.call": name, "error.type": type(error).__name__})
+        def total(which: int) -> Callable[[CallbackOptions], Iterator[Observation]]:
+            def observe_total(options: CallbackOptions) -> Iterator[Observation]:
+                for name, tally in self._tallies.items():
+                    totals = tally.totals()
+                    if totals[0]:
+                        yield Observation(totals[which], {**self._named, "schemaless.call": name})
 
-    def counted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        add, clock = tallies[name].add, time.perf_counter
+            return observe_total
+
+        def observe_breakers(options: CallbackOptions) -> Iterator[Observation]:
+            for node, breaker in pools.breakers().items():
+                yield Observation(int(breaker.is_open), {**self._named, "schemaless.server": str(node)})
+
+        meter = self._meter
+        meter.create_observable_gauge(
+            "schemaless.breaker.open", [observe_breakers], "1", "1 while calls to the server are refused."
+        )
+        meter.create_observable_counter("schemaless.calls", [total(0)], "1", "Calls that have ended.")
+        meter.create_observable_counter("schemaless.call.seconds", [total(1)], "s", "Total duration of these calls.")
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, SlotAwaited):
+            self._waits.record(event.seconds, self._named)
+        elif isinstance(event, Retried):
+            self._retries.add(1, {**self._named, "error.type": event.cause})
+
+    def counted(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        add, clock = self._tallies[name].add, time.perf_counter
 
         @functools.wraps(call)
         def counted_call(*arguments: Any, **options: Any) -> Any:
@@ -159,16 +185,18 @@ def instrument(
             try:
                 return call(*arguments, **options)
             except Exception as error:
-                failed(name, error)
+                self._failed(name, error)
                 raise
             finally:
                 add(clock() - began_s)
 
         return counted_call
 
-    def spanned(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        span_name, attributes = f"schemaless.{name}", {**named, "schemaless.call": name}
-        add, clock, start, kind = tallies[name].add, time.perf_counter, tracer.start_span, trace.SpanKind.CLIENT
+    def spanned(self, name: str, call: Callable[..., Any], tracer: Tracer) -> Callable[..., Any]:
+        from opentelemetry import context, trace
+
+        span_name, attributes = f"schemaless.{name}", {**self._named, "schemaless.call": name}
+        add, clock, start, kind = self._tallies[name].add, time.perf_counter, tracer.start_span, trace.SpanKind.CLIENT
 
         @functools.wraps(call)
         def spanned_call(*arguments: Any, **options: Any) -> Any:
@@ -183,7 +211,7 @@ def instrument(
                     token = context.attach(trace.set_span_in_context(span))
                 return call(*arguments, **options)
             except Exception as error:
-                failed(name, error)
+                self._failed(name, error)
                 span.set_status(trace.StatusCode.ERROR)
                 span.set_attribute("error.type", type(error).__name__)
                 raise
@@ -195,16 +223,8 @@ def instrument(
 
         return spanned_call
 
-    def on_event(event: Event) -> None:
-        if isinstance(event, SlotAwaited):
-            waits.record(event.seconds, named)
-        elif isinstance(event, Retried):
-            retries.add(1, {**named, "error.type": event.cause})
-
-    pools.listen(on_event)
-    for name in CALLS:
-        setattr(store, name, (spanned if spans else counted)(name, getattr(store, name)))
-    return True
+    def _failed(self, name: str, error: Exception) -> None:
+        self._errors.add(1, {**self._named, "schemaless.call": name, "error.type": type(error).__name__})
 
 
 def listener(what: str, *, meter_provider: MeterProvider | None = None) -> Listener:
