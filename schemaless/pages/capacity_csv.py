@@ -7,11 +7,13 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from schemaless.capacity.comparison import Comparison
 from schemaless.capacity.disk_forecast import DiskForecast
 from schemaless.capacity.forecast import Forecast
 from schemaless.capacity.planning import Cost, Planning
 from schemaless.capacity.report import CapacityReport, datastore_totals
 from schemaless.capacity.skew import fullest
+from schemaless.capacity.whatif import Scenario
 from schemaless.numbers import Interval
 from schemaless.terminal.shown import CSVText
 
@@ -30,18 +32,32 @@ def csv_text(report: CapacityReport) -> str:
         writer.writerow([section, name, item, figure, unit, *numbers])
 
     for scenario in report.scenarios:
-        for outlook in scenario.disks:
-            where = ("scenario", scenario.name, outlook.disk)
-            if outlook.days is not None:
-                line(*where, "days_until_full", "days", *outlook.days)
-            if outlook.at_rate is not None:
-                line(*where, "days_at_constant_rate", "days", *_five(outlook.at_rate))
-            if outlook.free_bytes is not None:
-                line(*where, "free", "bytes", *_five(outlook.free_bytes, round))
-            if outlook.bytes_per_day is not None:
-                line(*where, "growth_per_day", "bytes", round(outlook.bytes_per_day))
+        _scenario_lines(line, scenario)
     _planning_lines(line, report.planning)
-    _comparison_lines(line, report)
+    for compared in report.comparisons:
+        _comparison_lines(line, compared)
+    _datastore_lines(line, report)
+    _codec_lines(line, report)
+    for disk_forecast in report.disks:
+        _disk_lines(line, disk_forecast)
+    _skew_lines(line, report)
+    return writer.getvalue()
+
+
+def _scenario_lines(line: Callable[..., None], scenario: Scenario) -> None:
+    for outlook in scenario.disks:
+        where = ("scenario", scenario.name, outlook.disk)
+        if outlook.days is not None:
+            line(*where, "days_until_full", "days", *outlook.days)
+        if outlook.at_rate is not None:
+            line(*where, "days_at_constant_rate", "days", *_five(outlook.at_rate))
+        if outlook.free_bytes is not None:
+            line(*where, "free", "bytes", *_five(outlook.free_bytes, round))
+        if outlook.bytes_per_day is not None:
+            line(*where, "growth_per_day", "bytes", round(outlook.bytes_per_day))
+
+
+def _codec_lines(line: Callable[..., None], report: CapacityReport) -> None:
     for group in report.measurement.groups:
         name = group.cluster if group.shard is None else f"{group.cluster} shard {group.shard}"
         for figure in ("cells", "body_bytes", "allocated_bytes", "json_bytes"):
@@ -59,40 +75,33 @@ def csv_text(report: CapacityReport) -> str:
         line(*where, "now", "bytes per body byte", round(effect.now_per_body, 5))
         for figure, unit in (("per_body", "bytes per body byte"), ("share", "share")):
             line(*where, figure, unit, *_five(getattr(effect, figure), lambda value: round(value, 5)))
-    for disk_forecast in report.disks:
-        name = disk_forecast.disk.name
-        for day, value in disk_forecast.history:
-            line("history", name, day.isoformat(), "growth", "bytes", round(value))
-        for day, size in disk_forecast.used.by_day:
-            line("used", name, day.isoformat(), "by_growth", "bytes", round(size))
-        for at, size in disk_forecast.used.measured:
-            line("used", name, at.isoformat(timespec="seconds"), "by_files", "bytes", round(size))
-        _forecast_lines(line, disk_forecast)
+
+
+def _skew_lines(line: Callable[..., None], report: CapacityReport) -> None:
+    kind = "allocated" if report.skew.shards else "file"
     for shard in fullest(report.shard_sizes):
-        kind = "allocated" if report.skew.shards else "file"
         line("fullest", f"shard {shard.shard}", shard.cluster, kind, "bytes", round(shard.size_bytes))
     for fill in report.skew.clusters:
         line("skew", fill.cluster, "", "now", "bytes", round(fill.now_bytes))
         line("skew", fill.cluster, "", "even", "bytes", round(fill.even_bytes))
     for move in report.skew.moves:
-        line(
-            "move",
-            f"shard {move.shard}",
-            f"{move.from_cluster} to {move.to_cluster}",
-            "move",
-            "bytes",
-            round(move.size_bytes),
-        )
-    return writer.getvalue()
+        where = f"{move.from_cluster} to {move.to_cluster}"
+        line("move", f"shard {move.shard}", where, "move", "bytes", round(move.size_bytes))
 
 
-def _forecast_lines(line: Callable[..., None], disk_forecast: DiskForecast) -> None:
+def _disk_lines(line: Callable[..., None], disk_forecast: DiskForecast) -> None:
+    name = disk_forecast.disk.name
+    for day, value in disk_forecast.history:
+        line("history", name, day.isoformat(), "growth", "bytes", round(value))
+    for day, size in disk_forecast.used.by_day:
+        line("used", name, day.isoformat(), "by_growth", "bytes", round(size))
+    for at, size in disk_forecast.used.measured:
+        line("used", name, at.isoformat(timespec="seconds"), "by_files", "bytes", round(size))
     forecast = disk_forecast.forecast
-    if not isinstance(forecast, Forecast):
-        return
-    for number, band in enumerate(forecast.daily):
-        day = forecast.first_day + datetime.timedelta(number)
-        line("forecast", disk_forecast.disk.name, day.isoformat(), "growth", "bytes", *(round(value) for value in band))
+    if isinstance(forecast, Forecast):
+        for number, band in enumerate(forecast.daily):
+            day = forecast.first_day + datetime.timedelta(number)
+            line("forecast", name, day.isoformat(), "growth", "bytes", *(round(value) for value in band))
 
 
 def _planning_lines(line: Callable[..., None], planning: Planning) -> None:
@@ -119,40 +128,47 @@ def _cost_lines(line: Callable[..., None], section: str, cost: Cost) -> None:
         line(section, cost.name, period, "price", "", *(round(price, 2) for price in cost.price))
 
 
-def _comparison_lines(line: Callable[..., None], report: CapacityReport) -> None:
-    for compared in report.comparisons:
-        name = compared.change.name
-        for what, value in compared.change.changes.items():
-            line("change", name, "", what, "", value)
-        if compared.full is not None and compared.full.days is not None:
-            where = ("comparison", name, compared.full.disk)
-            if compared.full.on is not None:
-                line(*where, "full_on", "date", *_dates(compared.full.on))
-            if compared.full.order_by is not None:
-                line(*where, "order_by", "date", *_dates(compared.full.order_by))
-        if compared.stored_bytes is not None:
-            line("comparison", name, "all copies", "stored", "bytes", *_five(compared.stored_bytes, round))
-        if compared.cost is not None:
-            _cost_lines(line, "comparison", compared.cost)
-            if compared.start_price is not None:
-                line("budget", name, "start", "price", "", round(compared.start_price, 2))
-            for month in compared.cost.months:
-                at = month.first_day.isoformat()
-                line("budget", name, at, "growth", "bytes", round(month.size_bytes))
-                if month.price is not None:
-                    line("budget", name, at, "price", "", round(month.price, 2))
-            if compared.year_price is not None:
-                line("budget", name, "total", "price", "", round(compared.year_price, 2))
+def _comparison_lines(line: Callable[..., None], compared: Comparison) -> None:
+    name = compared.change.name
+    for what, value in compared.change.changes.items():
+        line("change", name, "", what, "", value)
+    if compared.full is not None and compared.full.days is not None:
+        where = ("comparison", name, compared.full.disk)
+        if compared.full.on is not None:
+            line(*where, "full_on", "date", *_dates(compared.full.on))
+        if compared.full.order_by is not None:
+            line(*where, "order_by", "date", *_dates(compared.full.order_by))
+    if compared.stored_bytes is not None:
+        line("comparison", name, "all copies", "stored", "bytes", *_five(compared.stored_bytes, round))
+    if compared.cost is not None:
+        _cost_lines(line, "comparison", compared.cost)
+        _budget_lines(line, compared, compared.cost)
+
+
+def _budget_lines(line: Callable[..., None], compared: Comparison, cost: Cost) -> None:
+    def price_line(at: str, price: float | None) -> None:
+        if price is not None:
+            line("budget", compared.change.name, at, "price", "", round(price, 2))
+
+    price_line("start", compared.start_price)
+    for month in cost.months:
+        at = month.first_day.isoformat()
+        line("budget", compared.change.name, at, "growth", "bytes", round(month.size_bytes))
+        price_line(at, month.price)
+    price_line("total", compared.year_price)
+
+
+def _datastore_lines(line: Callable[..., None], report: CapacityReport) -> None:
     for total in datastore_totals(report):
-        where = ("datastore", total.name or "(all)", "")
-        line(*where, "cells", "cells", *_five(total.cells, round))
-        line(*where, "body_bytes", "bytes", *_five(total.body_bytes, round))
+        where = ("datastore", total.name or "(all)")
+        line(*where, "", "cells", "cells", *_five(total.cells, round))
+        line(*where, "", "body_bytes", "bytes", *_five(total.body_bytes, round))
         if total.file_bytes is not None:
-            line(*where, "file_bytes", "bytes", total.file_bytes)
-            line(*where, "copies_bytes", "bytes", total.copies_bytes)
-        line(*where, "growth_per_day", "bytes", round(total.bytes_per_day))
+            line(*where, "", "file_bytes", "bytes", total.file_bytes)
+            line(*where, "", "copies_bytes", "bytes", total.copies_bytes)
+        line(*where, "", "growth_per_day", "bytes", round(total.bytes_per_day))
         if total.first is not None and total.first.days is not None:
-            line("datastore", total.name or "(all)", total.first.disk, "days_until_full", "days", *total.first.days)
+            line(*where, total.first.disk, "days_until_full", "days", *total.first.days)
 
 
 def _dates(dates: Mapping[str, datetime.date | None]) -> list[str]:
