@@ -205,46 +205,61 @@ def grants(
         mariadb: whether the servers are MariaDB, where these privileges have other names.
         indexes: numbers of the indexes whose tables exist.
     """
-    creation = [create_account(account)] if create_user else []
     servers = []
     for node, holds, clusters in _servers(topology, catalog, replicas, with_empty=role in _ON_EVERY_SERVER):
-        statements = [*creation]
-        if node.role == "replica":
-            statements.insert(0, UNLOGGED)
+        statements = [UNLOGGED] if node.role == "replica" else []
+        if create_user:
+            statements.append(create_account(account))
         if _same_server(node, catalog):
-            whole = _ON_CATALOG if role == "admin" else "SELECT"
-            statements.append(grant(whole, f"{_database(topology.name, partial_revokes)}.*", account))
-            if role in _ON_WRITTEN:
-                written = [table for table, writers in CATALOG_WRITERS.items() if role in writers]
-                for table in written:
-                    privileges = _ON_WRITTEN[role] if role != "move" else _ON_ROUTING.get(table, _ON_WRITTEN[role])
-                    statements.append(grant(privileges, f"`{topology.name}`.`{table}`", account))
+            statements += _of_catalog(role, topology.name, account, partial_revokes)
         if clusters:
             database = _database(heartbeat_database(topology.name), partial_revokes)
             statements.append(grant(_ON_CLUSTER.get(role, "SELECT"), f"{database}.*", account))
             if role == "admin" and not mariadb:
-                tables = (f"`performance_schema`.`{table}`" for table in _ON_REPLICATION)
-                statements += [grant("SELECT", table, account) for table in tables]
-        for cluster in clusters:
-            # A move can bring any shard to any server.
-            everywhere = role in ("erase", "move")
-            for shard in range(topology.shard_count) if everywhere else topology.shards_of(cluster.name):
-                database = shard_database(topology.name, shard)
-                is_home = topology.cluster_of(shard).name == cluster.name
-                statements += _of_shard(role, database, account, partial_revokes, is_home=is_home)
-                statements += _of_indexes(role, database, account, indexes)
-                if lock_tables and role in ("tail", "follow"):
-                    statements.append(grant("LOCK TABLES", f"{_database(database, partial_revokes)}.*", account))
-        if role == "move" and clusters:
-            statements += [grant("SELECT", f"`mysql`.`{table}`", account) for table in _ON_ACCOUNTS]
-        if role in _SEES_WRITERS and clusters:
-            statements.append(grant("SELECT", "`performance_schema`.`metadata_locks`", account))
-        if role in _SERVER_WIDE and server_wide:
-            statements.append(grant(_SERVER_WIDE[role][mariadb], "*.*", account))
-        if role == "follow" and clusters and server_wide:
-            statements.append(grant(_LISTENS, "*.*", account))
+                statements += [grant("SELECT", f"`performance_schema`.`{table}`", account) for table in _ON_REPLICATION]
+        for shard, is_home in _shards(topology, clusters, everywhere=role in ("erase", "move")):
+            database = shard_database(topology.name, shard)
+            statements += _of_shard(role, database, account, partial_revokes, is_home=is_home)
+            statements += _of_indexes(role, database, account, indexes)
+            if lock_tables and role in ("tail", "follow"):
+                statements.append(grant("LOCK TABLES", f"{_database(database, partial_revokes)}.*", account))
+        if clusters:
+            statements += _of_server(role, account)
+        if server_wide:
+            statements += _server_wide(role, account, mariadb=mariadb, with_clusters=bool(clusters))
         servers.append(ServerGrants(node, holds, tuple(statements)))
     return servers
+
+
+def _of_catalog(role: Role, datastore: str, account: Account, partial_revokes: bool) -> Iterator[str]:
+    whole = _ON_CATALOG if role == "admin" else "SELECT"
+    yield grant(whole, f"{_database(datastore, partial_revokes)}.*", account)
+    if role in _ON_WRITTEN:
+        for table in (table for table, writers in CATALOG_WRITERS.items() if role in writers):
+            privileges = _ON_WRITTEN[role] if role != "move" else _ON_ROUTING.get(table, _ON_WRITTEN[role])
+            yield grant(privileges, f"`{datastore}`.`{table}`", account)
+
+
+def _shards(topology: Topology, clusters: Sequence[Cluster], *, everywhere: bool) -> Iterator[tuple[int, bool]]:
+    """Yield the shards that a server needs grants for, and whether each is on it now; a move can bring any shard."""
+    for cluster in clusters:
+        for shard in range(topology.shard_count) if everywhere else topology.shards_of(cluster.name):
+            yield shard, topology.cluster_of(shard).name == cluster.name
+
+
+def _of_server(role: Role, account: Account) -> Iterator[str]:
+    if role == "move":
+        for table in _ON_ACCOUNTS:
+            yield grant("SELECT", f"`mysql`.`{table}`", account)
+    if role in _SEES_WRITERS:
+        yield grant("SELECT", "`performance_schema`.`metadata_locks`", account)
+
+
+def _server_wide(role: Role, account: Account, *, mariadb: bool, with_clusters: bool) -> Iterator[str]:
+    if role in _SERVER_WIDE:
+        yield grant(_SERVER_WIDE[role][mariadb], "*.*", account)
+    if role == "follow" and with_clusters:
+        yield grant(_LISTENS, "*.*", account)
 
 
 def _of_shard(role: Role, database: str, account: Account, partial_revokes: bool, *, is_home: bool) -> Iterator[str]:

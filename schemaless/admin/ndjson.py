@@ -204,9 +204,7 @@ def load(
         outcome.failures.append((number, message))
         listener(LineSkipped(number, message))
 
-    max_cells, max_bytes = bounds.of(store.shard_count)
-    batch: dict[CellKey, _Line] = {}
-    batch_bytes = 0
+    batch = _Batch(bounds.of(store.shard_count), lambda lines: _write(store, lines, outcome, fail))
     for number, raw in enumerate(lines, start=1):
         line = raw.rstrip(b"\r\n")
         if line.strip():
@@ -216,32 +214,51 @@ def load(
                 cell = None if new is None else encoded_stored(new, store.decode)
             except (InvalidInput, InvalidCell, CorruptBody, BodyTooLarge) as error:
                 if not keep_going:
-                    _write(store, batch, outcome, fail)
-                    batch, batch_bytes = {}, 0
+                    batch.flush()
                 fail(number, error)
             else:
-                if cell is None:
-                    listener(Advanced(len(raw)))
-                    continue
-                first = batch.get(cell.key)
-                if first is not None and first.cell.body == cell.body:
-                    first.duplicates.append(number)
-                else:
-                    if first is not None or len(batch) >= max_cells or batch_bytes + len(cell.body) > max_bytes:
-                        _write(store, batch, outcome, fail)
-                        batch, batch_bytes = {}, 0
-                    batch[cell.key] = _Line(number, cell)
-                    batch_bytes += len(cell.body)
+                if cell is not None:
+                    batch.add(number, cell)
         listener(Advanced(len(raw)))
-    _write(store, batch, outcome, fail)
+    batch.flush()
     return outcome
 
 
+class _Batch:
+    """Lines to write together, with distinct keys.
+
+    Args:
+        limits: maximum number of cells and of body bytes.
+        write: writes the lines of a full batch.
+    """
+
+    def __init__(self, limits: tuple[int, int], write: Callable[[list[_Line]], None]) -> None:
+        self._max_cells, self._max_bytes = limits
+        self._write = write
+        self._lines: dict[CellKey, _Line] = {}
+        self._bytes = 0
+
+    def add(self, number: int, cell: EncodedCell) -> None:
+        first = self._lines.get(cell.key)
+        if first is not None and first.cell.body == cell.body:
+            first.duplicates.append(number)
+            return
+        is_full = len(self._lines) >= self._max_cells or self._bytes + len(cell.body) > self._max_bytes
+        if first is not None or is_full:
+            self.flush()
+        self._lines[cell.key] = _Line(number, cell)
+        self._bytes += len(cell.body)
+
+    def flush(self) -> None:
+        lines, self._lines, self._bytes = list(self._lines.values()), {}, 0
+        self._write(lines)
+
+
 def _write(
-    store: Datastore, batch: dict[CellKey, _Line], outcome: LoadOutcome, fail: Callable[[int, SchemalessError], None]
+    store: Datastore, lines: list[_Line], outcome: LoadOutcome, fail: Callable[[int, SchemalessError], None]
 ) -> None:
     cells = internals_of(store).cells
-    parts = [list(batch.values())]
+    parts = [lines]
     while parts:
         part = parts.pop()
         causes: dict[int, SchemalessError] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -235,31 +235,18 @@ class Unpacker(_Maker):
     def record(self, record: Record) -> Callable[[Any], Any]:
         """Return the conversion from a record to an object, or to the value that the record wraps."""
         members_of = self._members(record)
-        plan = []
-        for slot in record.slots:
-            fields = [(slot.name_of(one), self._value(slot, one)) for one in slot.types]
-            first = fields[0] if fields else ("", None)
-            plan.append((slot.key, *first, fields[1:], slot.null_mark, slot.absent))
-
+        fields = [[(slot.name_of(one), self._value(slot, one)) for one in slot.types] for slot in record.slots]
         if record.wraps:
-            (_, only, convert_only, others, _, _) = plan[0]
-            choices = [(only, convert_only), *others]
-
-            def unwrap(made: Any) -> Any:
-                members = members_of(made)
-                for name, convert in choices:
-                    value = members.get(name)
-                    if value is not None:
-                        return value if convert is None else convert(value)
-                return None
-
-            return unwrap
-
+            return _unwrapper(members_of, fields[0])
         if all(
-            slot.certain and slot.name == slot.key and convert is None
-            for slot, (_, _, convert, _, _, _) in zip(record.slots, plan, strict=True)
+            slot.certain and slot.name == slot.key and all(convert is None for _, convert in of_slot[:1])
+            for slot, of_slot in zip(record.slots, fields, strict=True)
         ):
             return members_of  # the members already are the object, in key order
+        plan = []
+        for slot, of_slot in zip(record.slots, fields, strict=True):
+            first = of_slot[0] if of_slot else ("", None)
+            plan.append((slot.key, *first, of_slot[1:], slot.null_mark, slot.absent))
 
         def unpack(made: Any) -> Any:
             members = members_of(made)
@@ -294,6 +281,22 @@ class Unpacker(_Maker):
             return super()._map(one)
         entry = self.record(one.entry)
         return lambda entries: {member["key"]: member["value"] for member in map(entry, entries)}
+
+
+def _unwrapper(
+    members_of: Callable[[Any], dict[str, Any]], choices: Sequence[tuple[str, Convert]]
+) -> Callable[[Any], Any]:
+    """Return the conversion from a record that wraps a value, under one of several names, to the value."""
+
+    def unwrap(made: Any) -> Any:
+        members = members_of(made)
+        for name, convert in choices:
+            value = members.get(name)
+            if value is not None:
+                return value if convert is None else convert(value)
+        return None
+
+    return unwrap
 
 
 def _true(value: object) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -60,20 +60,6 @@ class Stored(NamedTuple):
     def dictionary(self) -> Dictionary | None:
         """The dictionary; None if it was removed or is damaged."""
         return None if self.content is None or self.fault is not None else Dictionary(self.content)
-
-
-class DictionaryMatch(NamedTuple):
-    """A dictionary that contains a byte string.
-
-    Attributes:
-        dictionary_id: number of the dictionary.
-        place: "the catalog", or the name of the cluster that has this copy.
-        needle: the byte string that was found.
-    """
-
-    dictionary_id: int
-    place: str
-    needle: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,23 +193,6 @@ def fault_of(dictionary_id: int, content: bytes, digest: bytes) -> str | None:
 
 
 # ---- operations on all copies
-
-
-def search_dictionaries(replicas: DictionaryReplicas, needles: Collection[bytes]) -> list[DictionaryMatch]:
-    """Search every copy of every dictionary, damaged ones included, for byte strings.
-
-    Text is stored in a dictionary as the column's serializer writes it: UTF-8, or JSON with escapes.
-
-    Raises:
-        ServerError: a server is unreachable or refuses.
-    """
-    return [
-        DictionaryMatch(row.id, str(replica), needle)
-        for replica in (replicas.catalog, *replicas.copies)
-        for row in replica.rows().values()
-        for needle in needles
-        if row.content is not None and needle in row.content
-    ]
 
 
 def copy_to_clusters(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, source: str) -> None:
@@ -374,19 +343,22 @@ def differences(dictionary_replicas: DictionaryReplicas) -> Iterator[str]:
             yield f"cannot read the dictionaries of {replica}: {error}"
             continue
         for row in originals.values():
-            copy = copies.pop(row.id, None)
-            if row.removed:
-                if copy is not None and not copy.removed:
-                    yield f"dictionary {row.id} was removed, but {replica} still has it; {_REPAIR}"
-            elif copy is None or copy.removed:
-                if replica.in_use:
-                    yield f"dictionary {row.id} has no copy on {replica} ({replica.pool.node}); {_REPAIR}"
-            elif copy.fault is not None or (row.fault is None and copy.digest != row.digest):
-                reason = copy.fault or f"its SHA-256 {copy.digest.hex()[:16]}... differs from that in the catalog"
-                yield f"dictionary {row.id} is damaged on {replica} ({replica.pool.node}): {reason}; {_REPAIR}"
+            yield from _difference(row, copies.pop(row.id, None), replica)
         for row in copies.values():
             if not row.removed:
                 yield f"dictionary {row.id} is on {replica} ({replica.pool.node}) but not in the catalog; {_REPAIR}"
+
+
+def _difference(row: Stored, copy: Stored | None, replica: DictionaryReplica) -> Iterator[str]:
+    if row.removed:
+        if copy is not None and not copy.removed:
+            yield f"dictionary {row.id} was removed, but {replica} still has it; {_REPAIR}"
+    elif copy is None or copy.removed:
+        if replica.in_use:
+            yield f"dictionary {row.id} has no copy on {replica} ({replica.pool.node}); {_REPAIR}"
+    elif copy.fault is not None or (row.fault is None and copy.digest != row.digest):
+        reason = copy.fault or f"its SHA-256 {copy.digest.hex()[:16]}... differs from that in the catalog"
+        yield f"dictionary {row.id} is damaged on {replica} ({replica.pool.node}): {reason}; {_REPAIR}"
 
 
 _REPAIR = "'schemaless schema upgrade' repairs this from any intact copy"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -134,43 +135,33 @@ def codecs(
     Ctrl-C stops the measurement; after the first round, the complete rounds are still shown and written.
     docs/codecs.md explains how to read the result.
     """
-    names = [member for name in sets for member in _SETS.get(name, [name])]
-    if not files and not names:
-        raise InvalidInput("no documents: give a FILE with one JSON document per line, or --corpus logbooks")
+    readers = _readers(files, sets, limit, row_key)
     _check_names(only_serializers, only_compressors)
     if folder is not None and find_spec("matplotlib") is None:
         raise InvalidInput("--out draws charts with Matplotlib; install it with: pip install 'schemaless-store[bench]'")
     results: list[Result] = []
-    stopped = False
-    many = len(files) + len(names) > 1
+    many = len(readers) > 1
     try:
-        for read in [_file_reader(path, limit, row_key) for path in files] + [_set_reader(n, limit) for n in names]:
-            corpus = read()
-            result = _measured(corpus, rounds, only_serializers, only_compressors)
+        for result in _results(readers, rounds, only_serializers, only_compressors):
             results.append(result)
             if folder is not None:
-                _write(result, folder / corpus.name if many else folder)
+                _write(result, folder / result.corpus.name if many else folder)
             if not as_json:
                 _show(result)
-            if result.rounds < rounds:
-                stopped = True
-                break
+        stopped = results[-1].rounds < rounds
     except KeyboardInterrupt:
         if not results:
             note("stopped before the first round was complete, so there is no result")
             raise
         stopped = True
-    if many and not as_json:
-        for first in range(0, len(results), _SETS_PER_TABLE):
-            for title, header, rows in bench_page.matrices(results[first : first + _SETS_PER_TABLE]):
-                out().print(f"\n{title}", markup=False)
-                print_table(None, header, rows)
-    if many and folder is not None:
-        write_whole(folder / "index.html", bench_page.summary_of(results))
-        write_whole(folder / "all.csv", csv_text(results))
     if as_json:
         print_json([result.as_json() for result in results] if many else results[0].as_json())
+    elif many:
+        _show_matrices(results)
     if folder is not None:
+        if many:
+            write_whole(folder / "index.html", bench_page.summary_of(results))
+            write_whole(folder / "all.csv", csv_text(results))
         note(f"written: {folder}")
     if stopped:
         saved = f"; saved in {folder}" if folder is not None else "; use --out FOLDER to save it"
@@ -232,6 +223,18 @@ def _check_names(serializers: Sequence[str], compressors: Sequence[str]) -> None
                 raise InvalidInput(f"{option}: unknown name {name!r}; use one of {', '.join(known)}")
 
 
+def _readers(
+    files: Sequence[Path], sets: Sequence[str], limit: int | None, row_key: str | None
+) -> list[Callable[[], Corpus]]:
+    names = [member for name in sets for member in _SETS.get(name, [name])]
+    if not files and not names:
+        raise InvalidInput("no documents: give a FILE with one JSON document per line, or --corpus logbooks")
+    return [
+        *(_file_reader(path, limit, row_key) for path in files),
+        *(partial(corpora.built_in, name, limit=limit, report=note) for name in names),
+    ]
+
+
 def _file_reader(path: Path, limit: int | None, row_key: str | None) -> Callable[[], Corpus]:
     def row_of(document: JSONDocument, line: bytes) -> str:
         return str(row_key_in(document, row_key or "@line", line))
@@ -241,8 +244,15 @@ def _file_reader(path: Path, limit: int | None, row_key: str | None) -> Callable
     return lambda: corpora.from_file(path, limit=limit, row_of=None if row_key is None else row_of)
 
 
-def _set_reader(name: str, limit: int | None) -> Callable[[], Corpus]:
-    return lambda: corpora.built_in(name, limit=limit, report=note)
+def _results(
+    readers: Sequence[Callable[[], Corpus]], rounds: int, serializers: Sequence[str], compressors: Sequence[str]
+) -> Iterator[Result]:
+    """Yield the result of each set; one with fewer rounds, which was stopped, is the last."""
+    for read in readers:
+        result = _measured(read(), rounds, serializers, compressors)
+        yield result
+        if result.rounds < rounds:
+            return
 
 
 def _measured(corpus: Corpus, rounds: int, serializers: Sequence[str], compressors: Sequence[str]) -> Result:
@@ -264,6 +274,13 @@ def _write(result: Result, folder: Path) -> None:
     for name, chart in charts_of(result).items():
         write_whole(folder / f"{name}.png", chart.png())
     write_whole(folder / "index.html", bench_page.bench_html(result))
+
+
+def _show_matrices(results: Sequence[Result]) -> None:
+    for first in range(0, len(results), _SETS_PER_TABLE):
+        for title, header, rows in bench_page.matrices(results[first : first + _SETS_PER_TABLE]):
+            out().print(f"\n{title}", markup=False)
+            print_table(None, header, rows)
 
 
 def _show(result: Result) -> None:

@@ -204,14 +204,9 @@ def model_command(
         raise click.UsageError(
             "give either --bytes-per-document (disk space of a document) or --body (length of its body)"
         )
-    if for_days is not None and until is not None:
-        raise click.UsageError("give --for-days or --until, not both")
     check_column_name(column)
     first_day = datetime.datetime.now(datetime.UTC).date() if start is None else start.date()
-    if until is not None:
-        for_days = (until.date() - first_day).days
-        if for_days < 0:
-            raise click.UsageError(f"--until {until.date()} is before the first day, {first_day}; see --start")
+    for_days = _days_to_show(first_day, for_days, until)
 
     def on_disk(body_bytes: Interval) -> Interval:
         return disk_bytes_range(body_bytes, column_name=column, layout=_LAYOUTS[server])
@@ -254,6 +249,17 @@ def model_command(
         print_json(result)
     else:
         _print(variants)
+
+
+def _days_to_show(first_day: datetime.date, for_days: float | None, until: datetime.datetime | None) -> float | None:
+    if until is None:
+        return for_days
+    if for_days is not None:
+        raise click.UsageError("give --for-days or --until, not both")
+    days = (until.date() - first_day).days
+    if days < 0:
+        raise click.UsageError(f"--until {until.date()} is before the first day, {first_day}; see --start")
+    return days
 
 
 def _codec(text: str, before: str) -> tuple[str, Interval, str]:

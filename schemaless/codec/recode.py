@@ -103,20 +103,25 @@ def recode(
         raise VerificationFailed(f"{len(sealed)} new bytes in {codec.name} do not decode to the payload that went in")
     if target is not source and not target.is_text:
         reread = target.loads(sealed_payload, DEFAULT_LIMITS.depth)
-        # The comparison must not use the serializer under test. Compact JSON text distinguishes 1 from 1.0 and 0.0
-        # from -0.0 and keeps key order, and the fast path never produces it for NaN.
-        gate = engine.json.gate
-        if compact is not None and gate is not None:
-            same = gate.text(reread) == compact
-        elif target.compares:
-            same = identical(reread, document)
-        else:
-            same = same_document(reread, document, engine=engine)
-        if not same:
+        if not _is_same(reread, document, compact, target, engine):
             raise VerificationFailed(
                 f"{len(sealed)} new bytes in {codec.name} do not decode to the document that went in"
             )
     return Recoded(sealed, keep_reason, False)
+
+
+def _is_same(
+    reread: JSONDocument, document: JSONDocument, compact: bytes | None, target: Serializer, engine: Engine
+) -> bool:
+    """Compare documents without the serializer under test.
+
+    Compact JSON text distinguishes 1 from 1.0 and 0.0 from -0.0 and keeps key order, and the fast path never produces
+    it for NaN.
+    """
+    gate = engine.json.gate
+    if compact is not None and gate is not None:
+        return bool(gate.text(reread) == compact)
+    return identical(reread, document) if target.compares else same_document(reread, document, engine=engine)
 
 
 def _decode(

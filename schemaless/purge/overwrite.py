@@ -81,69 +81,82 @@ def purge_files(
         ServerTimeout: a step did not end within ``WAIT_S``: an open transaction keeps earlier rows, or a replica lags.
         ServerError: a server is unreachable, or rejects the account, which is not an administrator's.
     """
-    servers = [primary, *replicas]
+    cluster = _Cluster(primary, replicas, listener)
+    servers = cluster.servers
     engines = {
         table: primary.run(partial(engine_of_cells, database=table.database, table=table.name)) for table in tables
     }
-
-    def on_each(words: str, operation: Callable[[Connection], None]) -> None:
-        for server in servers:
-            listener(Step(f"{words} on {server.node}"))
-            server.run(operation)
-
-    def catch_up() -> None:
-        position = primary.run(gtid_position) if replicas else ""
-        for replica in replicas:
-            if not replica.run(lambda connection: wait_for_gtid(connection, position, WAIT_S)):
-                raise ServerTimeout(f"the replica did not catch up within {WAIT_S:.0f} s", node=str(replica.node))
-
-    catch_up()
-    on_each("purging undo logs", _purge_undo)
+    cluster.catch_up()
+    cluster.on_each("purging undo logs", _purge_undo)
     for table in tables:
         if engines[table] is INNODB:
             listener(Step(f"rebuilding {table.database}.{table.name}"))
             statement = sql.rebuild(table.database, table.name)
             primary.run(partial(_execute, statement))
-    catch_up()
+    cluster.catch_up()
     if ROCKSDB in engines.values():
-        on_each("compacting MyRocks", _compact)
-    on_each("truncating undo tablespaces", _truncate_undo)
+        cluster.on_each("compacting MyRocks", _compact)
+    cluster.on_each("truncating undo tablespaces", _truncate_undo)
     with _small_redo(servers) as redo_bytes:
         listener(Step(f"overwriting {redo_bytes / 1e6:.0f} MB of redo log"))
         primary.run(partial(_overwrite_redo, redo_bytes * _FILLED))
-        catch_up()
-        on_each("purging undo logs", _purge_undo)
-        on_each("writing pages", _flush)
+        cluster.catch_up()
+        cluster.on_each("purging undo logs", _purge_undo)
+        cluster.on_each("writing pages", _flush)
     # Each way of writing pages has slots of its own in the doublewrite buffer.
-    primary.run(partial(_make_filler, max(server.run(_doublewrite_bytes) for server in servers)))
-    batched = max(server.run(_batched_pages) for server in servers)
-    ways: list[tuple[str, Callable[[Connection], None], int]] = [("singly", _flush_singly, _SINGLE_PAGES)]
-    if not primary.run(lambda connection: connection.is_mariadb):
-        # MariaDB's doublewrite buffer makes no difference.
-        ways.append(("by LRU batches", _flush_by_lru, batched))
+    doublewrite_bytes = max(server.run(_doublewrite_bytes) for server in servers)
+    primary.run(partial(_make_filler, doublewrite_bytes))
     with _without_background_writes(servers):
-        for words, write, pages in ways:
-            written = dict.fromkeys(servers, 0)
-            for _ in range(_MAX_ROUNDS):
-                primary.run(partial(_execute, sql.UPDATE_FILLER))
-                catch_up()
-                for server in servers:
-                    listener(Step(f"writing filler pages {words} on {server.node}"))
-                    written[server] += server.run(partial(_pages_written, write))
-                if min(written.values()) >= pages:
-                    break
-            else:
-                raise ServerTimeout(
-                    f"only {min(written.values())} of {pages} doublewrite pages were overwritten {words}; purge again "
-                    "when the servers are less busy",
-                    node=str(primary.node),
-                )
+        cluster.write_filler("singly", _flush_singly, _SINGLE_PAGES)
+        if not primary.run(lambda connection: connection.is_mariadb):
+            # MariaDB's doublewrite buffer makes no difference.
+            batched_pages = doublewrite_bytes // PAGE_BYTES - _SINGLE_PAGES
+            cluster.write_filler("by LRU batches", _flush_by_lru, batched_pages)
     primary.run(partial(_execute, sql.UPDATE_FILLER))
-    catch_up()
-    on_each("writing filler pages by age", _flush)
+    cluster.catch_up()
+    cluster.on_each("writing filler pages by age", _flush)
     primary.run(partial(_execute, sql.DROP_FILLER))
-    catch_up()
-    on_each("deleting binary logs", _delete_binary_logs)
+    cluster.catch_up()
+    cluster.on_each("deleting binary logs", _delete_binary_logs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cluster:
+    primary: NodePool
+    replicas: Sequence[NodePool]
+    listener: Listener
+
+    @property
+    def servers(self) -> list[NodePool]:
+        return [self.primary, *self.replicas]
+
+    def on_each(self, words: str, operation: Callable[[Connection], None]) -> None:
+        for server in self.servers:
+            self.listener(Step(f"{words} on {server.node}"))
+            server.run(operation)
+
+    def catch_up(self) -> None:
+        position = self.primary.run(gtid_position) if self.replicas else ""
+        for replica in self.replicas:
+            if not replica.run(lambda connection: wait_for_gtid(connection, position, WAIT_S)):
+                raise ServerTimeout(f"the replica did not catch up within {WAIT_S:.0f} s", node=str(replica.node))
+
+    def write_filler(self, words: str, write: Callable[[Connection], None], pages: int) -> None:
+        """Change filler rows and write their pages, until each server has written at least ``pages``."""
+        written = dict.fromkeys(self.servers, 0)
+        for _ in range(_MAX_ROUNDS):
+            self.primary.run(partial(_execute, sql.UPDATE_FILLER))
+            self.catch_up()
+            for server in self.servers:
+                self.listener(Step(f"writing filler pages {words} on {server.node}"))
+                written[server] += server.run(partial(_pages_written, write))
+            if min(written.values()) >= pages:
+                return
+        raise ServerTimeout(
+            f"only {min(written.values())} of {pages} doublewrite pages were overwritten {words}; purge again when the "
+            "servers are less busy",
+            node=str(self.primary.node),
+        )
 
 
 def _execute(statement: bytes, connection: Connection) -> None:
@@ -290,11 +303,6 @@ def _doublewrite_bytes(connection: Connection) -> int:
     if not connection.is_mariadb:
         files, pages = connection.rows(sql.select_globals(("innodb_doublewrite_files", "innodb_doublewrite_pages")))[0]
     return int(files) * int(pages) * 2 * PAGE_BYTES + _SINGLE_PAGES * PAGE_BYTES
-
-
-def _batched_pages(connection: Connection) -> int:
-    """Return the number of slots of the doublewrite buffer for batches of one kind, rounded up."""
-    return _doublewrite_bytes(connection) // PAGE_BYTES - _SINGLE_PAGES
 
 
 @contextmanager

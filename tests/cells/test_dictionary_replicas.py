@@ -13,11 +13,9 @@ from schemaless.admin.upgrades import upgrade_schema
 from schemaless.cells.column_codecs import settings
 from schemaless.cells.dictionaries import bring
 from schemaless.cells.dictionary_replicas import (
-    DictionaryMatch,
     DictionaryReplica,
     copy_dictionaries,
     differences,
-    search_dictionaries,
 )
 from schemaless.codec.dictionaries import FIRST_ID
 from schemaless.internals import internals_of
@@ -168,16 +166,3 @@ def test_removal_covers_the_copies_and_waits_for_moves(admin: Datastore, by_root
     assert ["cluster-1 still has it" in each for each in differences(dictionary_replicas)] == [True]
     upgrade_schema(internals_of(admin).url)
     assert on_each(admin) == [None] * 3
-
-
-def test_a_search_finds_byte_strings_in_every_copy(admin: Datastore, by_root: Sql) -> None:
-    """The catalog's dictionary and each cluster's copy are searched, and a damaged one too."""
-    dictionary = kept(admin)
-    replicas = internals_of(admin).dictionary_replicas
-    by_root(replicas.copies[0], "UPDATE {table} SET content=REPLACE(content, 'currency', 'Harderwijk')")
-    found = search_dictionaries(replicas, [b"currency", b"Harderwijk", b"Quackenbosch"])
-    assert found == [
-        DictionaryMatch(dictionary.id, "the catalog", b"currency"),
-        DictionaryMatch(dictionary.id, str(replicas.copies[0]), b"Harderwijk"),
-        DictionaryMatch(dictionary.id, str(replicas.copies[1]), b"currency"),
-    ]
