@@ -26,10 +26,10 @@ from schemaless.jobs.runner import ShardRun
 from schemaless.migrate.binlog_cost import log_settings
 from schemaless.migrate.originals import Missing, Originals, missing_of
 from schemaless.migrate.restore_shard import CHUNK_CELLS, RestoreTally, restore_shard
-from schemaless.migrate.run import weights_of
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import ShardTally
 from schemaless.runner_names import is_dead_here
+from schemaless.survey.table_sizes import table_weights
 from schemaless.wire.connection import Connection
 
 
@@ -289,4 +289,4 @@ def work(store: Datastore, shard_run: ShardRun, chunk_cells: int = CHUNK_CELLS) 
     shard_run.finish()
 
 
-RESTORE: Final = JobKind("restore", RestoreSpec, weights_of, work, _end_abandoned)
+RESTORE: Final = JobKind("restore", RestoreSpec, table_weights, work, _end_abandoned)

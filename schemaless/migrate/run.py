@@ -22,7 +22,7 @@ from schemaless.migrate.reclaimed import record_sizes
 from schemaless.migrate.reencode import work
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import MigrateOutcome, ShardTally
-from schemaless.survey.table_sizes import data_lengths
+from schemaless.survey.table_sizes import table_weights
 
 
 def _check(store: Datastore, spec: MigrateSpec, shards: Sequence[int]) -> None:
@@ -44,17 +44,6 @@ def _check(store: Datastore, spec: MigrateSpec, shards: Sequence[int]) -> None:
         )
 
 
-def weights_of(store: Datastore, shards: Iterable[int]) -> dict[int, int]:
-    """Return InnoDB's size estimate of each shard's table in bytes, as the shard's share of the progress."""
-    internals = internals_of(store)
-    return {
-        shard: lengths.get(database, 1)
-        for node, databases in internals.databases_by_node(shards).items()
-        for lengths in [data_lengths(internals.shards.pool_for(node), list(databases))]
-        for database, shard in databases.items()
-    }
-
-
 def _measure(store: Datastore, job: Job, when: str) -> None:
     """Record binary log positions and settings of each cluster, and file sizes of the shards, before or after a run."""
     internals = internals_of(store)
@@ -74,7 +63,7 @@ def _measure(store: Datastore, job: Job, when: str) -> None:
 MIGRATE: Final = JobKind(
     "migrate",
     MigrateSpec,
-    weights_of,
+    table_weights,
     work,
     _check,
     before=lambda store, job: _measure(store, job, "before"),

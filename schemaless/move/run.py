@@ -23,7 +23,7 @@ from schemaless.move.steps import work
 from schemaless.numbers import Interval
 from schemaless.runner_names import who
 from schemaless.schema.sql import drop_database, show_tables
-from schemaless.survey.table_sizes import TableSize, data_lengths, disk_space_of, known_table_sizes
+from schemaless.survey.table_sizes import TableSize, disk_space_of, known_table_sizes, table_weights
 from schemaless.topology.model import Cluster
 from schemaless.topology.replication import is_same_server
 from schemaless.topology.sql import moving
@@ -36,15 +36,6 @@ ASSUMED_BYTES_PER_S: Final = Interval(5e6, 14e6, 40e6)
 
 _SPREAD: Final = 2.0
 _JOBS_MEASURED: Final = 5
-
-
-def _table_bytes(store: Datastore, shards: Sequence[int]) -> dict[int, int]:
-    internals = internals_of(store)
-    sizes: dict[int, int] = {}
-    for node, names in internals.databases_by_node(shards).items():
-        lengths = data_lengths(internals.shards.pool_for(node), list(names))
-        sizes |= {shard: max(1, lengths.get(name, 1)) for name, shard in names.items()}
-    return sizes
 
 
 def _check(store: Datastore, spec: MoveSpec, shards: Sequence[int]) -> None:
@@ -77,7 +68,7 @@ def _refuse(store: Datastore, spec: MoveSpec, shards: Sequence[int]) -> None:
 MOVE: Final = JobKind(
     "move",
     MoveSpec,
-    _table_bytes,
+    table_weights,
     work,
     _refuse,
     covers=lambda begun, asked: asked.drain is not None and begun.drain == asked.drain,
@@ -216,19 +207,6 @@ def _speed(store: Datastore) -> Interval:
     if not size or not took_s:
         return ASSUMED_BYTES_PER_S
     return Interval(size / took_s / _SPREAD, size / took_s, size / took_s * _SPREAD)
-
-
-def begin_or_join(store: Datastore, spec: MoveSpec, shards: Iterable[int]) -> tuple[Job, bool]:
-    """Start a move job or join the unfinished one for the same move; see ``JobKind.begin_or_join``.
-
-    Returns:
-        The job, and True if it is new.
-
-    Raises:
-        MoveRefused: some shards cannot be moved; no job was started.
-        JobConflict: another unfinished job includes one of the shards.
-    """
-    return MOVE.begin_or_join(store, spec, shards)
 
 
 def run(store: Datastore, spec: MoveSpec, shards: Iterable[int], **how: Unpack[RunOptions]) -> list[MoveRecord]:

@@ -98,6 +98,6 @@ def lsm_layout(connection: Connection) -> Layout:
     total = sum(lsm_sizes(connection).values(), LsmSize())
     if total.rows.raw_bytes < _LEAST_RAW_BYTES:
         return MYROCKS
-    shares = (part.stored_bytes / part.raw_bytes for part in (total.rows, total.keys) if part.raw_bytes)
-    row_share, *key_share = shares
-    return replace(MYROCKS, row_share=row_share, key_share=key_share[0] if key_share else MYROCKS.key_share)
+    rows, keys = total.rows, total.keys
+    key_share = keys.stored_bytes / keys.raw_bytes if keys.raw_bytes else MYROCKS.key_share
+    return replace(MYROCKS, row_share=rows.stored_bytes / rows.raw_bytes, key_share=key_share)

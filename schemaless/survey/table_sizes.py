@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from schemaless.datastore import Datastore
 from schemaless.errors import AccessDenied, InvalidInput
+from schemaless.internals import internals_of
 from schemaless.schema.engines import INNODB, ROCKSDB
 from schemaless.schema.sql import select_tables_elsewhere
 from schemaless.survey.lsm_sizes import in_myrocks, lsm_layout, lsm_sizes, other_lsm_sizes
@@ -165,6 +167,16 @@ def data_lengths(pool: NodePool, databases: Sequence[str]) -> dict[str, int]:
         return {name: int(length or 0) for name, length in _statistics(connection, select_data_lengths(databases))}
 
     return _by_database(pool, databases, ask)
+
+
+def table_weights(store: Datastore, shards: Iterable[int]) -> dict[int, int]:
+    """Return the estimated data length of each shard's ``cell`` table in bytes, at least 1, to weigh progress by."""
+    internals = internals_of(store)
+    weights: dict[int, int] = {}
+    for node, names in internals.databases_by_node(shards).items():
+        lengths = data_lengths(internals.shards.pool_for(node), list(names))
+        weights |= {shard: max(1, lengths.get(name, 1)) for name, shard in names.items()}
+    return weights
 
 
 def _by_database(pool: NodePool, databases: Sequence[str], ask: Callable[..., dict[str, T]]) -> dict[str, T]:

@@ -232,7 +232,7 @@ class Bench:
             moves.drop(self.client, left)
         internals = internals_of(self.client)
         internals.shards.router.again(internals.shards.routing)
-        job, new = moves.begin_or_join(self.client, MoveSpec(other(self.client), accounts=False, **named), [SHARD])
+        job, new = moves.MOVE.begin_or_join(self.client, MoveSpec(other(self.client), accounts=False, **named), [SHARD])
         assert new
         return job
 

@@ -374,7 +374,7 @@ def test_an_index_that_cannot_be_moved_is_refused(indexed, client):
     with pytest.raises(MoveRefused, match=r"is dropping.*complete 'schemaless index drop trips --number 1'"):
         moves.run(client, spec, [SHARD])
     query(home, f"UPDATE `{name}`.secondary_index SET state='ready'")
-    job, _ = moves.begin_or_join(client, spec, [SHARD])
+    job, _ = moves.MOVE.begin_or_join(client, spec, [SHARD])
     with pytest.raises(JobConflict, match=f"move {job.job_id} is running, and index tables"):
         list(indexes_of(client).check(indexed.entry, repair=True).run([0]))
     moves.abort(client, job)
@@ -389,7 +389,7 @@ def test_a_repair_ends_when_a_move_begins(indexed, client, monkeypatch):
     select = index_check.sql.select_entries_after
 
     def begin(*arguments: object) -> bytes:
-        begun.append(moves.begin_or_join(client, MoveSpec(other(client), accounts=False), [SHARD])[0])
+        begun.append(moves.MOVE.begin_or_join(client, MoveSpec(other(client), accounts=False), [SHARD])[0])
         return select(*arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:

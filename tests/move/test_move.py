@@ -342,7 +342,7 @@ def test_a_move_that_began_elsewhere_is_aborted(client, mover, rows):
     """The shard stays on its cluster."""
     client.put_cell(next(rows), "BASE", 1, 1)
     home = internals_of(client).topology.cluster_of(SHARD).name
-    job, _ = moves.begin_or_join(mover, spec_for(client), [SHARD])
+    job, _ = moves.MOVE.begin_or_join(mover, spec_for(client), [SHARD])
     Records(mover).begin(job.job_id, SHARD, "cluster-9", other(client))
     with pytest.raises(MoveRefused, match="its move began on cluster-9; abort the move"):
         moves.run(mover, spec_for(client), [SHARD])

@@ -72,7 +72,7 @@ def test_an_abort_killed_after_its_last_shard_is_continued_by_the_same_command(c
             raise Killed
         return change(self, job_id, before, after, *message)
 
-    job, _ = moves.begin_or_join(client, MoveSpec(other(client), accounts=False), [SHARD])
+    job, _ = moves.MOVE.begin_or_join(client, MoveSpec(other(client), accounts=False), [SHARD])
     with monkeypatch.context() as patch:
         patch.setattr(JobStore, "change_state", killed)
         with pytest.raises(Killed):
@@ -134,7 +134,7 @@ def test_clusters_are_evened_out(client, url, new_row, invoke):  # noqa: F811
     planned = invoke("shards", "plan", "--balance", "--unchecked-accounts", "--json", url=url)
     shown = invoke("shards", "plan", "--balance", "--unchecked-accounts", url=url)
     shard = planned.json["targets"][0]["shards"][0]["shard"]
-    begun, _ = moves.begin_or_join(client, MoveSpec("cluster-2", max_pause_s=0.9, accounts=False), [shard])
+    begun, _ = moves.MOVE.begin_or_join(client, MoveSpec("cluster-2", max_pause_s=0.9, accounts=False), [shard])
     moved = invoke("shards", "move", "--balance", "--unchecked-accounts", "--execute", "--json", url=url)
     again = invoke("shards", "plan", "--balance", url=url)
     internals_of(client).shards.router.again(internals_of(client).shards.routing)

@@ -163,7 +163,7 @@ def test_a_catalog_outage_affects_only_calls_that_need_it(urls, weak, new_row):
                 "a shard that has left": lambda: brief.append_cell(rows[0], "BASE", 3),
                 "a shard on its server": lambda: brief.get_cell(away, "BASE", 1),
                 "a new program": lambda: schemaless.connect(urls["catalog"], **BRIEF),
-                "a job": lambda: moves.begin_or_join(brief, MoveSpec("cluster-3"), [SHARD]),
+                "a job": lambda: moves.MOVE.begin_or_join(brief, MoveSpec("cluster-3"), [SHARD]),
             }
             for name, call in need.items():
                 with pytest.raises((ServerUnavailable, ServerTimeout, ShardMoving)) as raised:
