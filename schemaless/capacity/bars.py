@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from schemaless.capacity.report import CapacityReport
 from schemaless.numbers import Interval
 
-__all__ = ["Bar", "bars"]
-
 
 @dataclass(frozen=True, slots=True)
 class Bar:

@@ -18,8 +18,6 @@ from schemaless.capacity.report_notes import note_on_other_tables
 from schemaless.errors import InvalidInput
 from schemaless.numbers import Interval
 
-__all__ = ["Collected", "combine", "predicted"]
-
 
 @dataclass(frozen=True, slots=True)
 class Collected:

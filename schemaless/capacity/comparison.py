@@ -15,8 +15,6 @@ from schemaless.capacity.planning import TB, Cost, Level, PlanningOptions, cost,
 from schemaless.capacity.whatif import NOTHING, Scenario, WhatIf, mean
 from schemaless.numbers import Interval
 
-__all__ = ["Comparison", "GrowthOfAll", "compare"]
-
 
 @dataclass(frozen=True, slots=True)
 class GrowthOfAll:

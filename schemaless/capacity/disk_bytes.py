@@ -18,8 +18,6 @@ from schemaless.survey.page_model import (
     rebuilt_file_bytes,
 )
 
-__all__ = ["LONGEST_BODY_BYTES", "DiskParts", "disk_bytes", "disk_bytes_range", "disk_parts"]
-
 LONGEST_BODY_BYTES: Final = (1 << 24) - 1
 """Capacity of a MEDIUMBLOB, in bytes."""
 

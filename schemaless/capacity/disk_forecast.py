@@ -14,8 +14,6 @@ from schemaless.capacity.forecast import Forecast, NoForecast
 from schemaless.capacity.measurement import Measurement
 from schemaless.capacity.steps import Rate, Step
 
-__all__ = ["DiskForecast", "DiskUsage", "disk_usage"]
-
 
 @dataclass(frozen=True, slots=True)
 class DiskUsage:

@@ -8,8 +8,6 @@ from typing import Final
 
 from schemaless.capacity.measurement import ClusterFiles, Measurement
 
-__all__ = ["Disk", "GivenDisk", "disks_of", "with_disks"]
-
 _SAME_DISK_SHARE: Final = 0.02
 """Largest difference in free space between two readings of the same disk, as a share of its size."""
 

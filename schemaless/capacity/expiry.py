@@ -16,8 +16,6 @@ from schemaless.cell import TOMBSTONE_BYTES
 from schemaless.policies.retention import Policy
 from schemaless.survey.page_model import MYSQL, Layout
 
-__all__ = ["NO_RETENTION", "Expiring", "Retention", "Stored"]
-
 
 class Expiring(NamedTuple):
     """What a policy frees of a column on a disk.

@@ -31,18 +31,6 @@ if TYPE_CHECKING:
 
 History = Sequence[tuple[datetime.date, float]]
 
-__all__ = [
-    "FEWEST_DAYS",
-    "HISTORY_TIMES",
-    "MOST_DAYS",
-    "BackTest",
-    "Band",
-    "Expiry",
-    "Forecast",
-    "NoForecast",
-    "forecast",
-]
-
 FEWEST_DAYS: Final = 14
 """Minimum number of measured days for a forecast."""
 

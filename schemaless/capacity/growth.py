@@ -13,8 +13,6 @@ from typing import Final, Literal
 from schemaless.errors import InvalidInput
 from schemaless.numbers import check_number
 
-__all__ = ["CONSTANT", "YEAR_DAYS", "Growth", "Kind"]
-
 YEAR_DAYS: Final = 365
 """Period of a yearly growth rate, in days."""
 

@@ -51,26 +51,6 @@ from schemaless.capacity.growth import CONSTANT, Growth
 from schemaless.errors import InvalidInput
 from schemaless.numbers import check_number
 
-__all__ = [
-    "GB",
-    "GIB",
-    "KB",
-    "KIB",
-    "MB",
-    "MIB",
-    "TB",
-    "TIB",
-    "Plan",
-    "bytes_per_day",
-    "days_until_full",
-    "full_on",
-    "headroom_share",
-    "hosts_needed",
-    "most_bytes",
-    "replace",
-    "usable_bytes",
-]
-
 KB: Final = 10**3
 MB: Final = 10**6
 GB: Final = 10**9

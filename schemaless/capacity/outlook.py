@@ -16,8 +16,6 @@ from schemaless.capacity.growth import Growth, Kind
 from schemaless.capacity.model import Plan
 from schemaless.numbers import ZERO, Interval
 
-__all__ = ["Outlook", "Ranges", "StateAt", "outlook"]
-
 _Case = Literal["good", "mid", "bad"]
 
 

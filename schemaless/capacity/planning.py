@@ -19,21 +19,6 @@ from schemaless.capacity.whatif import DiskOutlook, Scenario, days_at_rate, days
 from schemaless.errors import InvalidInput
 from schemaless.numbers import Interval, check_number
 
-__all__ = [
-    "FULL",
-    "TB",
-    "THRESHOLDS",
-    "Cost",
-    "Level",
-    "Month",
-    "Planning",
-    "PlanningOptions",
-    "Verdict",
-    "cost",
-    "levels",
-    "verdict",
-]
-
 THRESHOLDS: Final = (0.8, 0.9)
 """Default thresholds, as shares of a disk."""
 

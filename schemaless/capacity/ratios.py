@@ -8,8 +8,6 @@ from typing import Final
 
 from schemaless.errors import InvalidInput
 
-__all__ = ["SIZES_BYTES", "SOURCE", "ratio"]
-
 SOURCE: Final = "Uber's encoding test of 2016, on 2,219 trips"
 
 SIZES_BYTES: Final[Mapping[str, int]] = MappingProxyType(

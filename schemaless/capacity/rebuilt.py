@@ -23,8 +23,6 @@ from schemaless.survey.sizing import expected_file_bytes, model_error, predict
 from schemaless.survey.table_sizes import layout_of
 from schemaless.topology.shards import ReadFrom
 
-__all__ = ["Unit", "disk_per_body", "is_small", "predicted_files", "unit_in_blocks", "unit_of", "whole_files"]
-
 _PACKED_ROWS: Final = 2_000
 _LARGE_TIMES: Final = 10_000
 """Scale factor from the packed rows to a large file, where fixed costs are negligible."""

@@ -15,8 +15,6 @@ from schemaless.capacity.steps import Step
 from schemaless.codec.registry import LEGACY, NONE, PACKED, codec_named
 from schemaless.codec.trial import NEEDS_NATIVE
 
-__all__ = ["how_obtained", "note_on_other_tables", "notes_of", "warnings_of"]
-
 _STALE_DAYS: Final = 3
 _RECENT_STEP_DAYS: Final = 56
 _ONE_CODEC_SHARE: Final = 0.98

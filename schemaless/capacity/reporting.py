@@ -47,7 +47,6 @@ from schemaless.errors import InvalidInput, ServerError
 from schemaless.events import Event, Listener, Step, ignore_events
 from schemaless.internals import internals_of
 from schemaless.numbers import Interval
-from schemaless.policies.retention import Policies
 from schemaless.schema.engines import ENGINES, ROCKSDB
 from schemaless.survey.column_trials import (
     CellSample,
@@ -247,24 +246,26 @@ def _try_engines(
 def _retention(store: Datastore, cells: CellSample | None, what_ifs: Sequence[WhatIf]) -> Retention:
     """Read the policies in force, and how much of the sampled cells newer versions have superseded."""
     internals = internals_of(store)
-    policies = {policy.column_name: policy for policy in Policies(lambda: internals.catalog, store.name).all()}
+    policies = {policy.column_name: policy for policy in internals.policies.all()}
     asked = {
         (column.rpartition("/")[2], policy.keep_versions)
         for rules in (policies, *(change.policies for change in what_ifs))
         for column, policy in rules.items()
         if policy.keep_versions is not None
     }
+    if cells is None:
+        return Retention(policies)
     superseded: dict[tuple[str, int], float] = {}
-    for column, kept in sorted(asked) if cells is not None else ():
+    for column, kept in sorted(asked):
         over = under = 0
-        for window in cells.taken.windows if cells is not None else ():
+        for window in cells.taken.windows:
             statement = select_superseded(
                 internals.shards.database(window.shard), window.after, window.up_to, column, kept
             )
             every, old = internals.shards.rows(window.shard, statement)[0]
             over, under = over + int(old), under + int(every)
         superseded[column, kept] = over / under if under else 0.0
-    return Retention(policies, superseded, cells.layouts[0] if cells is not None and cells.layouts else MYSQL)
+    return Retention(policies, superseded, cells.layouts[0] if cells.layouts else MYSQL)
 
 
 def _chosen(choice: Choice | None) -> str | None:

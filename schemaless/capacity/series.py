@@ -15,8 +15,6 @@ from typing import Final
 from schemaless.capacity.measurement import DayIntake, Measurement
 from schemaless.cell import TOMBSTONE_BYTES
 
-__all__ = ["RECENT_DAYS", "Day", "Series", "daily", "errors", "weighted"]
-
 _MOST_DAYS: Final = 730
 """Maximum length of a series, in days; older days say little about the future and cost time."""
 

@@ -12,8 +12,6 @@ from typing import Final
 from schemaless.capacity.measurement import Measurement
 from schemaless.errors import InvalidInput
 
-__all__ = ["Fill", "Move", "ShardSize", "Skew", "fullest", "skew", "skew_of"]
-
 TOLERANCE: Final = 0.02
 """Largest deviation from the fair share, relative to it, that needs no move."""
 

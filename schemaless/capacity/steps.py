@@ -22,8 +22,6 @@ from typing import Any, Final
 from schemaless.capacity.series import RECENT_DAYS
 from schemaless.numbers import LEVEL, Interval, student_t
 
-__all__ = ["Rate", "Step", "rate", "steps"]
-
 _DAYS_BEFORE: Final = 14
 _DAYS_AFTER: Final = 7
 _DAYS_AROUND: Final = 28

@@ -32,20 +32,6 @@ from schemaless.schema.engines import ENGINES, engine_named
 from schemaless.survey.column_trials import ColumnTrial
 from schemaless.survey.recommendation import Choice, Option, choose
 
-__all__ = [
-    "CodecEffect",
-    "DiskOutlook",
-    "Scenario",
-    "WhatIf",
-    "best_codec",
-    "codec_effects",
-    "days_at_rate",
-    "days_until",
-    "growth_weights",
-    "mean",
-    "scenarios",
-]
-
 K = TypeVar("K", bound=Hashable)
 
 GROWTH_FACTORS: Final = (2, 10)

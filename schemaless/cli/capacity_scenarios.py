@@ -16,8 +16,6 @@ from schemaless.cli.quantities import share_of, size_of
 from schemaless.errors import InvalidInput
 from schemaless.keys import check_datastore_name
 
-__all__ = ["ScenarioFile", "read_scenarios"]
-
 _KEYS: Final = ("price_per_tb", "lead_days", "thresholds", "datastores", "disks", "scenarios")
 _DISK_KEYS: Final = ("total", "free", "clusters")
 _SCENARIO_KEYS: Final = tuple(part.name for part in fields(WhatIf) if part.name != "name")

@@ -22,8 +22,6 @@ from schemaless.pages.capacity_words import (
 )
 from schemaless.terminal.output import bytes_text, estimate_text, size_text
 
-__all__ = ["BUDGET", "BY_DISK", "DATASTORES", "SIDE_BY_SIDE", "comparison_tables"]
-
 SIDE_BY_SIDE: Final = "Scenarios side by side"
 BY_DISK: Final = "Days until full, by disk"
 BUDGET: Final = "Monthly budget"

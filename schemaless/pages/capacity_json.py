@@ -19,8 +19,6 @@ from schemaless.numbers import Interval
 from schemaless.survey.recommendation import Choice
 from schemaless.terminal.output import facts
 
-__all__ = ["report_json"]
-
 
 def report_json(report: CapacityReport) -> dict[str, Any]:
     """Return a report as plain values for ``json.dumps``."""

@@ -14,25 +14,6 @@ from schemaless.numbers import Interval, added
 from schemaless.pages.capacity_words import Answer, Table, at_rate_text, until_text
 from schemaless.terminal.output import bytes_text, estimate_text
 
-__all__ = [
-    "FULLEST",
-    "LEVELS",
-    "MANY_SHARDS",
-    "allocated",
-    "band_text",
-    "cost_answer",
-    "costs_table",
-    "decimal_text",
-    "fullest_table",
-    "level_name",
-    "levels_table",
-    "levels_text",
-    "order_answer",
-    "planning_lines",
-    "price_text",
-    "verdict_text",
-]
-
 FULLEST: Final = "Largest shards"
 LEVELS: Final = "When disks fill up"
 MANY_SHARDS: Final = 64

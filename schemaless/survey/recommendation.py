@@ -18,8 +18,6 @@ from typing import Final
 
 from schemaless.numbers import Interval
 
-__all__ = ["LEAST_GAIN", "MOST_CPU", "Choice", "Option", "choose", "share_text"]
-
 LEAST_GAIN: Final = 0.10
 """Minimum share of pages that a rewrite must save, at the lower end of the interval."""
 
