@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from schemaless.arrow.reader import Since, record_batches
@@ -53,9 +52,7 @@ class Datastore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.close()
 
     def __reduce__(self) -> NoReturn:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
-from schemaless.cell import Page, StoredCell
+from schemaless.cell import StoredCell
 from schemaless.cells.column_codecs import ColumnCodecs, ColumnSetting, settings
 from schemaless.cells.dictionaries import StoredDictionaries
 from schemaless.cells.dictionary_replicas import DictionaryReplicas, dictionary_replicas_of
@@ -19,7 +19,7 @@ from schemaless.cells.sql import select_block_end, select_by_id, select_id_span
 from schemaless.cells.writing import Cells
 from schemaless.codec.envelope import Limits
 from schemaless.erasures.erasures import Erasures
-from schemaless.feed.reader import Changes, Tail
+from schemaless.feed.reader import Changes
 from schemaless.feed.sql import select_first_since
 from schemaless.followers.access import DatastoreAccess, StoredFeed
 from schemaless.indexes.registry import Registry
@@ -161,18 +161,6 @@ class Internals:
     def stored_cell(self, row: Row, shard: int) -> StoredCell:
         """Return the cell of a complete row of a shard's ``cell`` table."""
         return self.reader.stored(row, shard)
-
-    def read_tails(self, tails: Sequence[Tail], column_name: str | None) -> dict[int, Page[StoredCell]]:
-        """Read the next cells of many shards' change feeds with one statement per server.
-
-        Returns:
-            Pages by shard. Shards that cannot be read this way are absent; ``Datastore.get_stored_cells_for_shard``
-            reads them.
-        """
-        return {
-            shard: Page([self.reader.stored(row, shard) for row in rows], next_location, held)
-            for shard, (rows, next_location, held) in self.changes.tails(tails, column_name).items()
-        }
 
     def read_stored(self, shard: int, ids: Sequence[int]) -> Iterator[StoredCell]:
         """Read the cells with these added_ids from a shard's primary; missing cells are left out."""

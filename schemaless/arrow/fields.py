@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import Any, Final
 
 from schemaless.errors import InvalidInput
@@ -196,13 +194,9 @@ class TypedValues:
     def __init__(self, columns: Sequence[TypedColumn]) -> None:
         self.values: list[list[Any]] = [[] for _ in columns]
         self.nulls: list[dict[str, int]] = [{} for _ in columns]
-        self._columns = columns
-
-    @cached_property
-    def _readers(self) -> list[tuple[str, tuple[str, ...], Read, list[Any], dict[str, int]]]:
-        return [
+        self._readers = [
             (column.source, column.path, column.read, values, nulls)
-            for column, values, nulls in zip(self._columns, self.values, self.nulls, strict=True)
+            for column, values, nulls in zip(columns, self.values, self.nulls, strict=True)
         ]
 
     def add_erased(self, column_name: str) -> None:
@@ -231,12 +225,3 @@ class TypedValues:
                 values.append(None)
                 reason = unfit.args[0]
                 nulls[reason] = nulls.get(reason, 0) + 1
-
-
-def same_value(value: Any, other: Any) -> bool:
-    """Return whether two values of a typed column are the same: NaN is NaN, and 0.0 is not -0.0."""
-    if type(value) is float and type(other) is float:
-        if math.isnan(value) or math.isnan(other):
-            return math.isnan(value) and math.isnan(other)
-        return value == other and math.copysign(1, value) == math.copysign(1, other)
-    return type(value) is type(other) and bool(value == other)

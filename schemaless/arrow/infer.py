@@ -53,9 +53,8 @@ def propose(documents: Iterable[tuple[str, Any]], least: float = 0.05) -> list[P
             name = _NOT_IN_NAMES.sub("_", "_".join(path).lower()).strip("_")
         if kind is None or present < least or name in names:
             continue
-        source = f'"{column_name}"' if "." in column_name else column_name
         try:
-            (column,) = typed_columns([f"{name}={source}.{'.'.join(path)}:{kind}"], None)
+            (column,) = typed_columns([TypedColumn(name, column_name, path, kind).declared], None)
         except InvalidInput:
             # A key that the syntax of fields cannot name.
             continue

@@ -10,7 +10,7 @@ from typing import Any, Final
 from schemaless.arrow.batches import load
 from schemaless.errors import ExportFailed
 from schemaless.export.manifest import DataFile, ShardEntry, cells_folder, latest_folder
-from schemaless.export.parquet import GroupWriter, described, read_table
+from schemaless.export.parquet import described, read_table, written
 from schemaless.export.target import Target
 
 NAME: Final = "latest.parquet"
@@ -35,9 +35,7 @@ def latest_file(target: Target, shard: int, entry: ShardEntry) -> tuple[DataFile
     except (OSError, pa.ArrowException) as error:
         raise ExportFailed(f"{target.uri}: cannot read files of shard {shard}: {error}") from error
     table = pa.concat_tables(tables, promote_options="default")
-    writer = GroupWriter(table.schema)
-    writer.add(newest(table))
-    content = writer.close()
+    content = written(newest(table))
     up_to = max([since, *(file.up_to for file in entry.files)])
     rows = load("pyarrow.parquet").ParquetFile(pa.BufferReader(content)).metadata.num_rows
     fields = entry.files[-1].fields if entry.files else ()

@@ -123,9 +123,16 @@ def described(file: DataFile, content: Any) -> DataFile:
     return replace(file, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
 
-def read_table(source: Any, columns: Sequence[str] | None = None) -> Any:
+def read_table(source: Any) -> Any:
     """Return the table of a Parquet file."""
-    return load("pyarrow.parquet").read_table(source, columns=columns, partitioning=None)
+    return load("pyarrow.parquet").read_table(source, partitioning=None)
+
+
+def written(table: Any) -> Any:
+    """Return a Parquet file of a table, as a buffer."""
+    writer = GroupWriter(table.schema)
+    writer.add(table)
+    return writer.close()
 
 
 def without_documents(
@@ -164,9 +171,7 @@ def without_documents(
             counts = nulls.setdefault(field_.name, {})
             counts[ERASED] = counts.get(ERASED, 0) + removed
         table = table.set_column(position, field_, compute.if_else(concerned, pa.scalar(None, field_.type), values))
-    writer = GroupWriter(table.schema)
-    writer.add(table)
-    content = writer.close()
+    content = written(table)
     counted = Counter(file.erased) + Counter(str(erased[added_id]) for added_id in held)
     lengths = compute.sum(compute.binary_length(table["body"])).as_py() or 0
     changed = replace(file, body_bytes=lengths, nulls=nulls, skipped=skipped, erased=dict(counted))
@@ -181,8 +186,6 @@ def merged(tables: Sequence[Any], files: Sequence[DataFile]) -> tuple[DataFile, 
         files: their descriptions, which follow one another.
     """
     table = load().concat_tables(tables, promote_options="default")
-    writer = GroupWriter(table.schema)
-    writer.add(table)
     nulls: dict[str, Counter[str]] = {}
     for file in files:
         for name, counts in file.nulls.items():
@@ -201,5 +204,5 @@ def merged(tables: Sequence[Any], files: Sequence[DataFile]) -> tuple[DataFile, 
         {added_id: error for file in files for added_id, error in file.skipped.items()},
         dict(sum((Counter(file.erased) for file in files), Counter())),
     )
-    content = writer.close()
+    content = written(table)
     return described(file, content), content

@@ -5,11 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 from schemaless.cell import Page, StoredCell
 from schemaless.feed.reader import Tail
 from schemaless.followers.access import StoredFeed
+from schemaless.followers.lease_state import LeaseState
 from schemaless.followers.membership import Pair
 
 PAGE_CELLS: Final = 500
@@ -22,26 +23,7 @@ _TAILS: Final = 64
 """Maximum number of shards that are read together."""
 
 
-class Lagging(Protocol):
-    """A follower in a shard with new cells."""
-
-    @property
-    def pair(self) -> Pair:
-        """Follower and shard."""
-
-    @property
-    def reached(self) -> int:
-        """Location up to which cells are handled."""
-
-    @property
-    def lag(self) -> int:
-        """Number of added_ids between ``reached`` and the end of the shard, as far as is known."""
-
-
-Follower = TypeVar("Follower", bound=Lagging)
-
-
-def next_batch(ready: deque[Follower]) -> list[Follower]:
+def next_batch(ready: deque[LeaseState]) -> list[LeaseState]:
     """Remove the first of the ready shards, and those that follow it and can be read together with it."""
     batch = [ready.popleft()]
     name, cells = batch[0].pair[0], batch[0].lag
@@ -54,7 +36,7 @@ def next_batch(ready: deque[Follower]) -> list[Follower]:
     return batch
 
 
-def read_batch(feed: StoredFeed, batch: Sequence[Lagging], column_name: str | None) -> dict[int, Page[StoredCell]]:
+def read_batch(feed: StoredFeed, batch: Sequence[LeaseState], column_name: str | None) -> dict[int, Page[StoredCell]]:
     """Read the pages of a batch in one statement per server, by shard; shards that need their own read are absent."""
     tails = [
         Tail(follower.pair[1], follower.reached, follower.lag) for follower in batch if 0 < follower.lag <= _TAIL_CELLS

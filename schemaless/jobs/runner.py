@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from schemaless.datastore import Datastore
@@ -120,9 +119,7 @@ class ShardRun:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._ending.set()
         self._thread.join()
         if self.state.state == "waiting" and not isinstance(error, LeaseLost):

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Final, Self
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -63,9 +62,7 @@ class Exporter(RegistryCollector):
             thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._stopped.set()
         for thread in self._threads:
             thread.join(_STOP_WAIT_S)

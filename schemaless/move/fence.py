@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Final, Self
 
 from schemaless.errors import AccessDenied, MoveRefused, ServerError, ServerRefused, ServerTimeout, ServerUnavailable
@@ -212,9 +211,7 @@ class Fence:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._stack.close()
 
     def _open(self, node: Node) -> Connection:

@@ -13,8 +13,6 @@ from sqlalchemy.schema import CreateTable
 from schemaless.errors import SchemaMismatch
 from schemaless.schema import revisions
 from schemaless.schema.databases import (
-    CHARACTER_SET,
-    COLLATION,
     Identity,
     check_identity,
     create_database,
@@ -97,7 +95,7 @@ def create_incoming(
         ShardIdentityMismatch: the database exists with another identity.
         SchemaMismatch: the database exists at another revision.
     """
-    connection.execute(create_if_missing(database, CHARACTER_SET, COLLATION))
+    connection.execute(create_if_missing(database))
     connection.execute(use(database))
     for table in shard_metadata.sorted_tables:
         copied = table.to_metadata(MetaData(), name=names.get(table.name, table.name))

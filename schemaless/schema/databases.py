@@ -23,10 +23,6 @@ from schemaless.wire.connection import Connection, Rows
 from schemaless.wire.errors import DatabaseMissing
 from schemaless.wire.pool import NodePool
 
-CHARACTER_SET: Final = "utf8mb4"
-COLLATION: Final = "utf8mb4_bin"
-"""Character set and collation of every database created here, given explicitly because server defaults differ."""
-
 SHARD_TABLES: Final = frozenset({"cell", "erased_cell", "follower", "parked", "shard_identity"})
 """Tables that every shard has; ``schema.tables`` defines them."""
 
@@ -49,7 +45,7 @@ class Identity:
 
 def create_database(pool: NodePool, database: str) -> None:
     """Create an empty database if it does not exist."""
-    sql = create_if_missing(database, CHARACTER_SET, COLLATION)
+    sql = create_if_missing(database)
     pool.run(lambda connection: connection.execute(sql), writes=True)
 
 

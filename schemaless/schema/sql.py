@@ -22,13 +22,9 @@ CREATE_VERSION_TABLE: Final = (
 """Creates Alembic's version table in the connection's default database."""
 
 
-def create_if_missing(database: str, character_set: str, collation: str) -> bytes:
-    """Create a database if it does not exist."""
-    return b"CREATE DATABASE IF NOT EXISTS `%b` CHARACTER SET %b COLLATE %b" % (
-        database.encode(),
-        character_set.encode(),
-        collation.encode(),
-    )
+def create_if_missing(database: str) -> bytes:
+    """Create a database if it does not exist. Servers have different default collations, so it is explicit."""
+    return b"CREATE DATABASE IF NOT EXISTS `%b` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin" % database.encode()
 
 
 def use(database: str) -> bytes:

@@ -108,15 +108,6 @@ class Topology:
         names = ", ".join(cluster.name for cluster in self.clusters)
         raise InvalidInput(f"datastore {self.name!r} has no cluster {name!r}; its clusters are {names}")
 
-    def with_nodes(self, cluster: str, nodes: Sequence[Node]) -> Topology:
-        """Return the topology with other nodes in one cluster.
-
-        Raises:
-            InvalidInput: there is no such cluster.
-            TopologyError: there is not exactly one primary among the nodes.
-        """
-        return self.with_cluster(replace(self.cluster(cluster), nodes=tuple(nodes)))
-
     def with_cluster(self, changed: Cluster) -> Topology:
         """Return the topology with a cluster replaced by the given one of the same name."""
         return replace(

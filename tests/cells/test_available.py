@@ -8,6 +8,7 @@ import signal
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 import pytest
 
@@ -43,7 +44,7 @@ def lagging(primary: LocalServer) -> Iterator[Datastore]:
     with schemaless.connect(schemaless.create("lagging", 1, [primary.url]), read_timeout_s=1) as store:
         topology = internals_of(store).topology
         cluster = topology.clusters[0]
-        opened = opened_as(store, topology.with_nodes(cluster.name, (cluster.primary, node)))
+        opened = opened_as(store, topology.with_cluster(replace(cluster, nodes=(cluster.primary, node))))
     with opened:
         for ref_key in (1, 2):
             opened.put_cell(BOTH, "BASE", ref_key, ref_key)

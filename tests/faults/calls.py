@@ -60,7 +60,6 @@ WITHOUT_A_SERVER: Final = {
     "dictionary_replicas",
     "follower_access",
     "stored_cell",
-    "read_tails",  # raises nothing: what it cannot read is absent, and get_stored_cells_for_shard has it
 }
 
 

@@ -50,7 +50,7 @@ def tails(
 ) -> dict[int, schemaless.Page[schemaless.StoredCell]]:
     """Return the tails of all shards."""
     wanted = [Tail(shard, location, limit) for shard in range(store.shard_count)]
-    return internals_of(store).read_tails(wanted, column_name)
+    return internals_of(store).follower_access.feed.tails(wanted, column_name)
 
 
 def test_they_are_the_pages_that_each_shard_has(store, put):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -157,10 +158,9 @@ def test_rebuild_over_the_lag_limit_is_not_started(shrunk, admin_store, monkeypa
     """The duration limit applies to clusters with replicas only, and not to MyRocks: replicas repeat no compaction."""
     monkeypatch.setattr(rebuild, "ASSUMED_BYTES_PER_S", Interval.of(1))
     alone = rebuild.plan_rebuild(admin_store, RebuildSpec(), [0])[0]
-    topology = internals_of(admin_store).topology.with_nodes(
-        "cluster-1",
-        [alone_node := internals_of(admin_store).topology.cluster_of(0).primary, alone_node.having("replica")],
-    )
+    topology = internals_of(admin_store).topology
+    cluster = topology.cluster("cluster-1")
+    topology = topology.with_cluster(replace(cluster, nodes=(*cluster.nodes, cluster.primary.having("replica"))))
     with opened_as(admin_store, topology) as replicated:
         lagging = rebuild.plan_rebuild(replicated, RebuildSpec(), [0])[0]
 
