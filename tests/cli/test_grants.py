@@ -6,6 +6,7 @@ import pytest
 
 import schemaless
 from schemaless import AccessDenied
+from schemaless.admin.grants import ROLES
 from schemaless.internals import internals_of
 from schemaless.wire.accounts import Account
 from schemaless.wire.urls import parse_url
@@ -44,6 +45,13 @@ def test_grants_for_a_datastore_to_be_created(invoke):
         "GRANT CREATE, UPDATE ON `trips_0002`.`alembic_version` TO 'admin'@'%';\n"
         "GRANT PROCESS ON *.* TO 'admin'@'%';\n"
     )
+
+
+def test_the_help_describes_each_role(invoke):
+    """A role that the option accepts is explained above it."""
+    described = invoke("grants", "--help").out
+
+    assert [role for role in ROLES if f"\n    {role} " not in described] == []
 
 
 def test_grants_as_json_and_for_one_server(invoke):
