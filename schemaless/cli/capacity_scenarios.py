@@ -73,10 +73,11 @@ def _contents(data: Mapping[str, Any]) -> ScenarioFile:
     for name, table in _table(data, "disks").items():
         where = f"disks.{name}"
         disk = _disk(where, table)
-        for cluster in _typed(f"{where}.clusters", table.get("clusters"), list, "a list of cluster names"):
+        for cluster in _typed(f"{where}.clusters", table["clusters"], list, "a list of cluster names"):
+            _typed(f"{where}.clusters", cluster, str, "a list of cluster names")
             if cluster in disks:
                 raise InvalidInput(f"{where}: cluster {cluster!r} is already on disk {disk_names[cluster]!r}")
-            disks[_typed(f"{where}.clusters", cluster, str, "a list of cluster names")] = disk
+            disks[cluster] = disk
             disk_names[cluster] = name
     datastores = _table(data, "datastores")
     for name, url in datastores.items():

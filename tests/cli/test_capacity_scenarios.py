@@ -75,6 +75,10 @@ def test_every_key_is_read(tmp_path):
         ("[scenarios.x]\nrebuilt = 'yes'", r"scenarios.x.rebuilt must be true or false"),
         ("scenarios = 1", r"scenarios must be a table, as in \[scenarios.NAME\]"),
         ("[disks.a]\ntotal = '4TB'", r"disks.a: clusters is missing"),
+        (
+            "[disks.a]\ntotal = '4TB'\nclusters = [['c']]",
+            r"disks.a.clusters must be a list of cluster names, got \['c'\]",
+        ),
         ("[disks.a]\ntotal = '4T'\nclusters = ['c']", r"disks.a.total: '4T' can be read two ways"),
         ("[disks.a]\ntotal = '4TB'\nfree = '5TB'\nclusters = ['c']", r"disks.a: the free space is larger"),
         (
