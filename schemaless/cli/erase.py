@@ -11,10 +11,8 @@ from schemaless.cli.erase_run import run, target_options, targets_of
 from schemaless.cli.erase_shown import entry_json, plan_json, show_plan, show_status, status_json
 from schemaless.cli.jobs import (
     JobProgress,
-    change_thresholds,
+    add_steering,
     job_option,
-    steer,
-    throttle_changes,
     throttle_options,
     workers_options,
 )
@@ -142,37 +140,15 @@ def status(number: int | None, url: str, as_json: bool) -> int:
     return 0
 
 
-@erase.command()
-@url_option
-@_job
-def pause(url: str, job_id: int | None) -> None:
-    """Pause an erase job; its runners wait."""
-    steer(url, job_id, ("running",), "paused", kind="erase")
-
-
-@erase.command()
-@url_option
-@_job
-def resume(url: str, job_id: int | None) -> None:
-    """Let a paused erase job continue."""
-    steer(url, job_id, ("paused",), "running", kind="erase")
-
-
-@erase.command()
-@url_option
-@_job
-def abort(url: str, job_id: int | None) -> None:
-    """Abort an erase job. What was erased stays erased, and the ledger shows what was not."""
-    steer(url, job_id, ("running", "paused"), "aborted", kind="erase")
-
-
-@erase.command()
-@url_option
-@_job
-@throttle_changes
-def throttle(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
-    """Show or change what an erase job waits for, while it runs."""
-    change_thresholds(url, job_id, changes, kind="erase")
+add_steering(
+    erase,
+    "erase",
+    _job,
+    pause="Pause an erase job; its runners wait.",
+    resume="Let a paused erase job continue.",
+    abort="Abort an erase job. What was erased stays erased, and the ledger shows what was not.",
+    throttle="Show or change what an erase job waits for, while it runs.",
+)
 
 
 @erase.command(cls=ReadOnlyCommand)

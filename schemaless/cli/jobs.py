@@ -8,13 +8,12 @@ from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
 from functools import wraps
-from types import TracebackType
 from typing import Any, Final, Self
 
 import click
 from rich.live import Live
 
-from schemaless.cli.options import open_store, with_options
+from schemaless.cli.options import open_store, url_option, with_options
 from schemaless.cli.quantities import CatalogId
 from schemaless.errors import InvalidInput, JobConflict, SchemalessError
 from schemaless.events import Event
@@ -137,7 +136,7 @@ def throttle_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def throttle_changes(command: Callable[..., Any], usual: Thresholds | None = None) -> Callable[..., Any]:
-    """Add the same options, passed as ``changes``: a dict of the named ones, and of ``usual`` for the others."""
+    """Add the throttling options, passed as ``changes``: a dict of the given ones, by default of ``usual``."""
 
     @wraps(command)
     def with_changes(*arguments: Any, **options: Any) -> Any:
@@ -176,16 +175,8 @@ def chosen_job(job_store: JobStore, job_id: int | None, *, unfinished: bool = Fa
     return job
 
 
-def steer(url: str, job_id: int | None, before: Sequence[JobState], after: JobState, *, kind: Kind = "migrate") -> None:
-    """Change the state of a job, and report the change.
-
-    Args:
-        url: of the datastore.
-        job_id: which one; the unfinished one of the kind where none is named.
-        before: the states that it may be in.
-        after: the state that it gets.
-        kind: of the job, where none is named.
-    """
+def _steer(url: str, job_id: int | None, before: Sequence[JobState], after: JobState, kind: Kind) -> None:
+    """Change the state of a job, by default the unfinished one of a kind, and report the change."""
     with open_store(url) as store:
         job_store = JobStore(store)
         job = chosen_job(job_store, job_id, unfinished=True, kind=kind)
@@ -207,8 +198,8 @@ def steer(url: str, job_id: int | None, before: Sequence[JobState], after: JobSt
             note(f"no runner works on it now; start one with '{continue_command(job.kind, job.job_id)}'")
 
 
-def change_thresholds(url: str, job_id: int | None, changes: dict[str, Any], *, kind: Kind = "migrate") -> None:
-    """Change the thresholds of a job and report them; see ``steer``."""
+def _change_thresholds(url: str, job_id: int | None, changes: dict[str, Any], kind: Kind) -> None:
+    """Change the thresholds of a job, by default the unfinished one of a kind, and report them."""
     Thresholds(**changes)  # validates the values
     with open_store(url) as store:
         job_store = JobStore(store)
@@ -219,13 +210,55 @@ def change_thresholds(url: str, job_id: int | None, changes: dict[str, Any], *, 
     out().print(f"job {job.job_id} waits by: {thresholds_text(now)}", markup=False)
 
 
+def add_steering(
+    group: click.Group,
+    kind: Kind,
+    which: Callable[[Any], Any],
+    *,
+    pause: str,
+    resume: str,
+    throttle: str,
+    abort: str | None = None,
+) -> None:
+    """Add the commands that pause, resume, throttle and abort a job; those without a help text are left out.
+
+    Args:
+        group: the group that gets the commands.
+        kind: kind of the jobs.
+        which: the option that names the job.
+        pause: help text of the command.
+        resume: likewise.
+        throttle: likewise.
+        abort: likewise; None if the kind has a command of its own.
+    """
+
+    def add(name: str, help_text: str, before: Sequence[JobState], after: JobState) -> None:
+        @group.command(name, help=help_text)
+        @url_option
+        @which
+        def command(url: str, job_id: int | None) -> None:
+            _steer(url, job_id, before, after, kind)
+
+    add("pause", pause, ("running",), "paused")
+    add("resume", resume, ("paused",), "running")
+    if abort is not None:
+        add("abort", abort, ("running", "paused"), "aborted")
+
+    @group.command("throttle", help=throttle)
+    @url_option
+    @which
+    @throttle_changes
+    def command(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
+        _change_thresholds(url, job_id, changes, kind)
+
+
 class JobProgress:
     """Shows job progress on standard error: a live display on a terminal, else occasional lines."""
 
     def __init__(self, job_store: JobStore, look_s: float = 1.0) -> None:
         """Show progress from a job store, polled at most every ``look_s`` seconds."""
         self._look_s = look_s
-        self._ledger = job_store
+        self._job_store = job_store
         self._job_id = 0
         self._live: Live | None = None
         self._looked_s = 0.0
@@ -235,13 +268,11 @@ class JobProgress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._live is not None:
             if error is None:
                 with suppress(SchemalessError):  # keep the last display
-                    self._live.update(_picture(status_of(self._ledger, self._job_id)))
+                    self._live.update(_picture(status_of(self._job_store, self._job_id)))
             self._live.stop()
 
     def __call__(self, event: Event) -> None:
@@ -273,7 +304,7 @@ class JobProgress:
         if now_s - self._looked_s < self._look_s:
             return
         self._looked_s = now_s
-        status = status_of(self._ledger, self._job_id)
+        status = status_of(self._job_store, self._job_id)
         if self._live is not None:
             self._live.update(_picture(status), refresh=True)
             return

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 import click
 
-from schemaless.cli.jobs import change_thresholds, chosen_job, job_option, show_status, steer, throttle_changes
+from schemaless.cli.jobs import add_steering, chosen_job, job_option, show_status
 from schemaless.cli.migrate_plan import plan
 from schemaless.cli.migrate_report import report
 from schemaless.cli.migrate_run import run
@@ -94,11 +93,11 @@ def _show_jobs(jobs: list[Job], as_json: bool) -> None:
     )
 
 
-@migrate.command()
-@url_option
-@job_option("The number of the job.  [default: the unfinished migration]")
-def pause(url: str, job_id: int | None) -> None:
-    """Pause a job.
+add_steering(
+    migrate,
+    "migrate",
+    job_option("The number of the job.  [default: the unfinished migration]"),
+    pause="""Pause a job.
 
     Within two seconds its runners stop working on every machine, and keep their shards. To continue, use 'schemaless
     migrate resume'.
@@ -106,30 +105,16 @@ def pause(url: str, job_id: int | None) -> None:
     \b
     Example:
       schemaless migrate pause
-    """
-    steer(url, job_id, ("running",), "paused")
-
-
-@migrate.command()
-@url_option
-@job_option("The number of the job.  [default: the unfinished migration]")
-def resume(url: str, job_id: int | None) -> None:
-    """Continue a paused job.
+    """,
+    resume="""Continue a paused job.
 
     If the job has no runner left, start one with 'schemaless migrate run --execute --job N'.
 
     \b
     Example:
       schemaless migrate resume
-    """
-    steer(url, job_id, ("paused",), "running")
-
-
-@migrate.command()
-@url_option
-@job_option("The number of the job.  [default: the unfinished migration]")
-def abort(url: str, job_id: int | None) -> None:
-    """Abort a job for good.
+    """,
+    abort="""Abort a job for good.
 
     Bodies that the job has re-encoded stay re-encoded, and applications read them as before. A new job can re-encode
     the rest, or turn everything back.
@@ -137,16 +122,8 @@ def abort(url: str, job_id: int | None) -> None:
     \b
     Example:
       schemaless migrate abort --job 3
-    """
-    steer(url, job_id, ("running", "paused"), "aborted")
-
-
-@migrate.command()
-@url_option
-@job_option("The number of the job.  [default: the unfinished migration]")
-@throttle_changes
-def throttle(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
-    """Change the thresholds of a running job.
+    """,
+    throttle="""Change the thresholds of a running job.
 
     The command changes the thresholds that you name and keeps the others. Without any, it prints them all. Within two
     seconds the runners on every machine use the new values.
@@ -156,5 +133,5 @@ def throttle(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
       schemaless migrate throttle
       schemaless migrate throttle --max-lag 1 --max-mb-per-s 20
       schemaless migrate throttle --max-mb-per-s off --job 3
-    """
-    change_thresholds(url, job_id, changes)
+    """,
+)

@@ -9,11 +9,9 @@ import click
 
 from schemaless.cli.jobs import (
     JobProgress,
-    change_thresholds,
+    add_steering,
     job_option,
     show_status,
-    steer,
-    throttle_changes,
     throttle_options,
     workers_options,
 )
@@ -257,37 +255,15 @@ def status(url: str, job_id: int | None, each_shard: bool, as_json: bool) -> Non
     _show_outcome(outcome, as_json)
 
 
-@retention.command()
-@url_option
-@_job
-def pause(url: str, job_id: int | None) -> None:
-    """Pause a run; its runners wait."""
-    steer(url, job_id, ("running",), "paused", kind=RETAIN.name)
-
-
-@retention.command()
-@url_option
-@_job
-def resume(url: str, job_id: int | None) -> None:
-    """Let a paused run continue."""
-    steer(url, job_id, ("paused",), "running", kind=RETAIN.name)
-
-
-@retention.command()
-@url_option
-@_job
-def abort(url: str, job_id: int | None) -> None:
-    """Abort a run. What was erased stays erased; the next run starts anew."""
-    steer(url, job_id, ("running", "paused"), "aborted", kind=RETAIN.name)
-
-
-@retention.command()
-@url_option
-@_job
-@throttle_changes
-def throttle(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
-    """Show or change what a run waits for."""
-    change_thresholds(url, job_id, changes, kind=RETAIN.name)
+add_steering(
+    retention,
+    RETAIN.name,
+    _job,
+    pause="Pause a run; its runners wait.",
+    resume="Let a paused run continue.",
+    abort="Abort a run. What was erased stays erased; the next run starts anew.",
+    throttle="Show or change what a run waits for.",
+)
 
 
 def _policy_json(policy: Policy) -> dict[str, Any]:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 import click
 
 from schemaless.cli.jobs import (
     JobProgress,
-    change_thresholds,
+    add_steering,
     chosen_job,
     job_option,
     progress_json,
     show_status,
-    steer,
-    throttle_changes,
 )
 from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option
 from schemaless.cli.shards_move import move, plan, show_records
@@ -95,40 +92,25 @@ def status(url: str, job_id: int | None, show_all: bool, as_json: bool) -> None:
         show_records(records, as_json=False)
 
 
-@shards.command()
-@url_option
-@job_option("The number of the move.  [default: the unfinished one]")
-def pause(url: str, job_id: int | None) -> None:
-    """Pause a move.
+add_steering(
+    shards,
+    "move",
+    job_option("The number of the move.  [default: the unfinished one]"),
+    pause="""Pause a move.
 
     A cutover that is in progress completes first.
 
     \b
     Example:
       schemaless shards pause
-    """
-    steer(url, job_id, ("running",), "paused", kind="move")
-
-
-@shards.command()
-@url_option
-@job_option("The number of the move.  [default: the unfinished one]")
-def resume(url: str, job_id: int | None) -> None:
-    """Resume a paused move.
+    """,
+    resume="""Resume a paused move.
 
     \b
     Example:
       schemaless shards resume
-    """
-    steer(url, job_id, ("paused",), "running", kind="move")
-
-
-@shards.command()
-@url_option
-@job_option("The number of the move.  [default: the unfinished one]")
-@throttle_changes
-def throttle(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
-    """Change when a running move waits.
+    """,
+    throttle="""Change when a running move waits.
 
     The command changes the given thresholds and keeps the others; without options, it shows them. All runners of the
     move, on any machine, use the new thresholds within a second or two.
@@ -137,8 +119,8 @@ def throttle(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
     Examples:
       schemaless shards throttle --max-lag 1 --max-mb-per-s 20
       schemaless shards throttle --max-mb-per-s off --job 3
-    """
-    change_thresholds(url, job_id, changes, kind="move")
+    """,
+)
 
 
 @shards.command()
