@@ -25,7 +25,7 @@ from schemaless.cli.options import choice_options, datastore_option, open_store,
 from schemaless.cli.quantities import share_of, size_of
 from schemaless.errors import ServerError
 from schemaless.events import Step, only
-from schemaless.numbers import added
+from schemaless.numbers import Interval, added
 from schemaless.pages.capacity_charts import overview
 from schemaless.pages.capacity_comparison import BUDGET, BY_DISK, DATASTORES, SIDE_BY_SIDE
 from schemaless.pages.capacity_csv import csv_text
@@ -85,7 +85,7 @@ capacity.add_command(model_command)
 def measurement_json(measurement: Measurement) -> dict[str, Any]:
     """Return a measurement for ``print_json``, rounded to whole numbers as in the catalog."""
     plain = measurement.to_json()
-    measurement = type(measurement).from_json(plain)
+    measurement = Measurement.from_json(plain)
     kinds: dict[str, Sequence[Group | DayIntake | ClusterFiles]] = {
         "groups": measurement.groups,
         "growth": measurement.growth,
@@ -95,7 +95,7 @@ def measurement_json(measurement: Measurement) -> dict[str, Any]:
         for data, item in zip(plain[name], items, strict=True):
             for part in fields(item):
                 value = getattr(item, part.name)
-                if hasattr(value, "exact"):
+                if isinstance(value, Interval):
                     data[part.name] = estimate_json(value)
     return plain
 

@@ -74,9 +74,8 @@ def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str
         chosen = store.codec_for(column) if codec is None else codec_named(codec)
         stored = text if chosen is LEGACY else recode(text, chosen).body
         try:
-            done = store.put_stored_cells([NewStoredCell(row_key_of(row_key), column, ref_key, stored)], trusted=True)[
-                0
-            ]
+            new = NewStoredCell(row_key_of(row_key), column, ref_key, stored)
+            (done,) = store.put_stored_cells([new], trusted=True)
         except BatchError as batch_error:
             raise next(iter(batch_error.causes.values())) from None
         shard = store.shard_of(done.key.row_key)

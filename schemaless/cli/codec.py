@@ -24,12 +24,11 @@ from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
 from schemaless.internals import internals_of
 from schemaless.survey.advice import train_column
-from schemaless.terminal.files import OutputFile, whole_file
+from schemaless.terminal.files import OutputFile, data_output
 from schemaless.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
     bytes_text,
-    data_sink,
     facts,
     json_option,
     note,
@@ -311,7 +310,7 @@ def export_(url: str, dictionary_ids: tuple[int, ...], output: Path | None) -> N
       schemaless codec export --output dictionaries.ndjson
       schemaless codec export 32768 > dictionary-32768.ndjson
     """
-    with open_store(url) as store, ExitStack() as stack:
+    with open_store(url) as store:
         there = [
             entry for entry in keeping.entries(internals_of(store).catalog, store.name) if entry.removed_at is None
         ]
@@ -319,10 +318,9 @@ def export_(url: str, dictionary_ids: tuple[int, ...], output: Path | None) -> N
         lines = [
             keeping.dictionary_line(internals_of(store).dictionaries.get(entry.id), entry.source) for entry in chosen
         ]
-        sink = data_sink() if output is None else stack.enter_context(whole_file(output))
+    with data_output(output) as sink:
         for line in lines:
             sink.write(line + b"\n")
-        sink.flush()
 
 
 @codec.command("import")

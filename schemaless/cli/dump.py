@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -11,8 +10,8 @@ from schemaless.admin import ndjson as loading
 from schemaless.cli.options import open_store, shards_of, shards_option, url_option
 from schemaless.events import Advanced
 from schemaless.internals import internals_of
-from schemaless.terminal.files import OutputFile, whole_file
-from schemaless.terminal.output import ReadOnlyCommand, data_sink, progress
+from schemaless.terminal.files import OutputFile, data_output
+from schemaless.terminal.output import ReadOnlyCommand, progress
 
 
 @click.command(cls=ReadOnlyCommand)
@@ -35,15 +34,12 @@ def dump(url: str, column: str | None, shards_text: str | None, stored: bool, ou
       schemaless dump --column LOG --shards 0-3 | jq .body
       schemaless dump --stored --output exact.ndjson
     """
-    with open_store(url) as store, ExitStack() as stack:
+    with open_store(url) as store:
         shards = shards_of(shards_text, store.shard_count)
-        sink = data_sink() if output is None else stack.enter_context(whole_file(output))
-        listener = stack.enter_context(
-            progress("dumping", sum(internals_of(store).id_span(shard) for shard in shards), "ids")
-        )
+        ids = sum(internals_of(store).id_span(shard) for shard in shards)
         last = (-1, 0)
-        for cell, lines in loading.dump_lines(store, loading.iter_dump(store, shards, column), stored=stored):
-            sink.write(lines)
-            listener(Advanced(cell.added_id - last[1] if cell.shard == last[0] else 1))
-            last = (cell.shard, cell.added_id)
-        sink.flush()
+        with data_output(output) as sink, progress("dumping", ids, "ids") as listener:
+            for cell, lines in loading.dump_lines(store, loading.iter_dump(store, shards, column), stored=stored):
+                sink.write(lines)
+                listener(Advanced(cell.added_id - last[1] if cell.shard == last[0] else 1))
+                last = (cell.shard, cell.added_id)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from schemaless.cli.erase_run import run, target_options, targets_of
-from schemaless.cli.erase_shown import entry_json, plan_json, show_plan, show_status, status_json
+from schemaless.cli.erase_shown import entry_json, show_plan, show_status, status_json
 from schemaless.cli.jobs import (
     JobProgress,
     add_steering,
@@ -32,11 +31,10 @@ from schemaless.jobs.throttle import Thresholds
 from schemaless.pages.erasure_page import erasure_page
 from schemaless.purge.datastore import purge_datastore
 from schemaless.retention.replay import UndoneRun, replay_runs, undone_runs
-from schemaless.terminal.files import OutputFile, write_whole
+from schemaless.terminal.files import OutputFile, data_output, write_whole
 from schemaless.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
-    data_sink,
     facts,
     json_option,
     note,
@@ -84,10 +82,7 @@ def plan(
     targets = targets_of(row_key, column, ref_key, keys)
     with open_store(url) as store, progress("counting", len(targets), "targets") as listener:
         planned = plan_erasure(store, targets, listener=listener)
-    if as_json:
-        print_json(plan_json(planned))
-    else:
-        show_plan(planned)
+    show_plan(planned, as_json=as_json)
     return 0
 
 
@@ -107,11 +102,7 @@ def status(number: int | None, url: str, as_json: bool) -> int:
     """
     with open_store(url) as store:
         if number is not None:
-            found = status_of(store, number)
-            if as_json:
-                print_json(status_json(found))
-            else:
-                show_status(found)
+            show_status(status_of(store, number), as_json=as_json)
             return 0
         entries = internals_of(store).erasures.ledger.entries()
     if as_json:
@@ -197,7 +188,7 @@ def verify(number: int, url: str, folders: tuple[Path, ...], search: tuple[str, 
             }
         )
     else:
-        show_status(found.status)
+        show_status(found.status, as_json=False)
         out().print(f"{found.cells:,} cells verified")
         for what, count in found.faults.items():
             out().print(f"left: {count:,} {what}", markup=False)
@@ -349,11 +340,9 @@ def ledger(url: str) -> None:
     Example:
       schemaless erase ledger > ledger.ndjson
     """
-    with open_store(url) as store:
-        sink = data_sink()
+    with open_store(url) as store, data_output(None) as sink:
         for line in ledger_lines(store):
             sink.write(line + b"\n")
-        sink.flush()
 
 
 @erase.command(cls=ReadOnlyCommand)

@@ -8,7 +8,7 @@ from typing import IO, Any
 
 import click
 
-from schemaless.cli.erase_shown import plan_json, show_plan, show_status, status_json
+from schemaless.cli.erase_shown import show_plan, show_status
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
 from schemaless.cli.options import note_dry, open_store, row_key_of, url_option, with_options
 from schemaless.erase.job import ERASE, EraseSpec, unfinished_job
@@ -20,7 +20,7 @@ from schemaless.errors import InvalidCell, InvalidInput
 from schemaless.internals import internals_of
 from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.throttle import Thresholds
-from schemaless.terminal.output import json_option, note, print_json, progress
+from schemaless.terminal.output import json_option, note, progress
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -145,10 +145,7 @@ def run(
         if not execute:
             with progress("counting", len(targets), "targets") as listener:
                 planned = plan_erasure(store, targets, listener=listener)
-            if as_json:
-                print_json(plan_json(planned))
-            else:
-                show_plan(planned)
+            show_plan(planned, as_json=as_json)
             note_dry()
             return 0
         if number is None:
@@ -161,8 +158,5 @@ def run(
         with JobProgress(job_store) as shown:
             run_erasure(store, spec, job=job, count=workers, dask=dask, listener=shown)
         outcome = record_acknowledgements(store, number)
-    if as_json:
-        print_json(status_json(outcome))
-    else:
-        show_status(outcome)
+    show_status(outcome, as_json=as_json)
     return 0

@@ -11,13 +11,16 @@ from schemaless.erase.plan import Plan
 from schemaless.erase.status import ErasureStatus
 from schemaless.erasures.ledger import Erasure
 from schemaless.numbers import shards_text
-from schemaless.terminal.output import bytes_text, facts, out, print_table
+from schemaless.terminal.output import bytes_text, facts, out, print_json, print_table
 
 _ROWS_SHOWN = 64
 
 
-def show_plan(plan: Plan) -> None:
+def show_plan(plan: Plan, *, as_json: bool) -> None:
     """Print what an erasure would erase."""
+    if as_json:
+        print_json(_plan_json(plan))
+        return
     shards = {each.shard for each in plan.targets}
     out().print(
         f"{plan.cells:,} cells of {len(plan.targets):,} targets in {len(shards):,} shards: "
@@ -40,10 +43,10 @@ def show_plan(plan: Plan) -> None:
             ],
             text_columns=2,
         )
-    show_places(plan.places)
+    _show_places(plan.places)
 
 
-def show_places(places: Places) -> None:
+def _show_places(places: Places) -> None:
     """Print where else documents may be."""
     for what, names in (
         ("followers that have to acknowledge it", places.followers),
@@ -58,8 +61,7 @@ def show_places(places: Places) -> None:
             out().print(f"{what}: {', '.join(names)}", markup=False)
 
 
-def plan_json(plan: Plan) -> dict[str, Any]:
-    """Return a plan as JSON values."""
+def _plan_json(plan: Plan) -> dict[str, Any]:
     return {
         "cells": plan.cells,
         "body_bytes": plan.body_bytes,
@@ -72,8 +74,11 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def show_status(status: ErasureStatus) -> None:
+def show_status(status: ErasureStatus, *, as_json: bool) -> None:
     """Print the status of one erasure."""
+    if as_json:
+        print_json(status_json(status))
+        return
     entry = status.entry
     out().print(f"erasure {entry.number}: {status.state}; reason {entry.reason}, asked for by {entry.requested_by}")
     out().print(f"{entry.cells:,} cells, {bytes_text(entry.body_bytes)} of bodies, in {len(entry.shards):,} shards")

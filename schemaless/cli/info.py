@@ -24,6 +24,7 @@ from schemaless.terminal.output import (
     print_table,
     progress,
 )
+from schemaless.topology.model import Cluster
 
 _BLOCK_ROWS = 10_000
 
@@ -47,7 +48,7 @@ def info(url: str, count: bool, internals: bool, as_json: bool) -> None:
       schemaless info --json
     """
     with open_store(url) as store:
-        clusters = [_cluster_facts(store, cluster.name, count) for cluster in internals_of(store).topology.clusters]
+        clusters = [_cluster_facts(store, cluster, count) for cluster in internals_of(store).topology.clusters]
         facts = {
             "name": store.name,
             "shards": store.shard_count,
@@ -93,14 +94,13 @@ def info(url: str, count: bool, internals: bool, as_json: bool) -> None:
         out().print(f"other tables: {listed}")
 
 
-def _cluster_facts(store: Datastore, name: str, count: bool) -> dict[str, Any]:
+def _cluster_facts(store: Datastore, cluster: Cluster, count: bool) -> dict[str, Any]:
     internals = internals_of(store)
-    cluster = next(cluster for cluster in internals.topology.clusters if cluster.name == name)
-    shards = internals.topology.shards_of(name)
+    shards = internals.topology.shards_of(cluster.name)
     pool = internals.shards.pool_for(cluster.primary)
     databases = [internals.shards.database(shard) for shard in shards]
     if count:
-        with progress(f"counting {name}", len(shards), "shards") as listener:
+        with progress(f"counting {cluster.name}", len(shards), "shards") as listener:
             cells = 0
             for shard in shards:
                 cells += sum(rows for _, _, rows in internals.id_blocks(shard, _BLOCK_ROWS))
@@ -119,7 +119,7 @@ def _cluster_facts(store: Datastore, name: str, count: bool) -> dict[str, Any]:
     except AccessDenied:
         size = others = None
     return {
-        "name": name,
+        "name": cluster.name,
         "primary": str(cluster.primary),
         "replicas": [str(replica) for replica in cluster.replicas],
         "version": pool.run(lambda connection: connection.version),

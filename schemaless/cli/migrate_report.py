@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from schemaless.cli.jobs import chosen_job, job_option
-from schemaless.cli.options import open_store, url_option
+from schemaless.cli.options import note_estimated_sizes, open_store, url_option
 from schemaless.jobs.job_store import JobStore
 from schemaless.migrate.reclaimed import Part, ReclaimedReport, reclaimed_report
 from schemaless.migrate.tally import Tally
@@ -160,10 +160,7 @@ def _show(space: ReclaimedReport, show_all: bool) -> None:
         ],
     )
     if not total.measured:
-        note(
-            "file sizes are from InnoDB's statistics, which are some MB too low; exact sizes require the PROCESS "
-            "privilege"
-        )
+        note_estimated_sizes()
     if space.predictions:
         print_table(
             "\npredicted and actual",

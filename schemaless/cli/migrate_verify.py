@@ -12,8 +12,8 @@ import click
 
 from schemaless.cli.faults import FaultOutput, verify_workers
 from schemaless.cli.jobs import JobProgress, chosen_job, job_option, throttle_options, workers_options
-from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option
-from schemaless.cli.quantities import FiniteRange
+from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option, with_options
+from schemaless.cli.quantities import FiniteRange, fraction_of
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
 from schemaless.jobs.job import Job
@@ -61,8 +61,11 @@ def archive_option(help_text: str) -> Callable[[Any], Any]:
 
 def proof_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a verification: replicas, lag timeout, workers."""
-    for option in (
-        workers_options,
+    return with_options(
+        command,
+        click.option(
+            "--replicas/--no-replicas", default=True, help="Compare each cell with the replicas in the topology."
+        ),
         click.option(
             "--lag-timeout",
             "lag_timeout_s",
@@ -71,14 +74,8 @@ def proof_options(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="SECONDS",
             help="Time for a replica that differs to catch up.",
         ),
-        click.option(
-            "--replicas/--no-replicas",
-            default=True,
-            help="Compare each cell with the replicas in the topology.",
-        ),
-    ):
-        command = option(command)
-    return command
+        workers_options,
+    )
 
 
 def note_torn(torn: dict[Path, int]) -> None:
@@ -237,11 +234,7 @@ def _archive(store: Datastore, job: Job | None, folders: tuple[Path, ...]) -> Or
 
 
 def _share(text: str) -> float:
-    number = text.removesuffix("%")
-    try:
-        share = float(number) / (100 if number != text else 1)
-    except ValueError:
-        share = 0
+    share = fraction_of(text)
     if not 0 < share < 1:
         raise InvalidInput(f"--sample takes a share over 0 and below 1, such as 1% or 0.01, got {text!r}")
     return share

@@ -98,6 +98,13 @@ def note_dry() -> None:
     note("nothing was changed; add --execute to do it")
 
 
+def note_estimated_sizes() -> None:
+    """Say that the sizes of files are estimates."""
+    note(
+        "file sizes are from InnoDB's statistics, which are some MB too low; exact sizes require the PROCESS privilege"
+    )
+
+
 def open_store(url: str) -> Datastore:
     """Connect to the datastore that ``--url`` names."""
     return connect(url)

@@ -80,14 +80,21 @@ def count_of(value: str) -> float:
 
 def share_of(value: str) -> float:
     """Return a part of the whole: ``40%`` or ``0.4``."""
-    text = value.strip()
-    try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is not a share; write 40% or 0.4") from None
+    share = fraction_of(value)
+    if math.isnan(share):
+        raise click.BadParameter(f"{value!r} is not a share; write 40% or 0.4")
     if not 0 <= share < 1:
         raise click.BadParameter(f"{value!r} is not from 0 to below 100 %; write 40% or 0.4")
     return share
+
+
+def fraction_of(value: str) -> float:
+    """Return a percentage or a number as a fraction; NaN if it is neither."""
+    text = value.strip()
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        return math.nan
 
 
 def _split(value: str) -> tuple[float | None, str]:
@@ -105,11 +112,7 @@ def _whole(text: str, number: float) -> float:
 
 def growth_of(value: str) -> float:
     """Return a rate of growth: ``50%`` or ``0.5`` for half as many again, ``-10%`` for fewer."""
-    text = value.strip()
-    try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        share = math.nan
+    share = fraction_of(value)
     if not math.isfinite(share) or share <= -1:
         raise click.BadParameter(f"{value!r} is not a growth above -100 %; write 50%, 0.5 or -10%")
     return share

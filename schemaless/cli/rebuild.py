@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
-from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option
+from schemaless.cli.options import note_dry, note_estimated_sizes, open_store, shards_of, shards_option, url_option
 from schemaless.cli.quantities import FiniteRange, size_of
 from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.throttle import Thresholds
@@ -143,10 +143,7 @@ def _show_plan(plans: list[RebuildPlan], as_json: bool) -> None:
         longest = max((plan for plan in plans if plan.replicas), key=lambda plan: plan.seconds.high)
         out().print(f"replicas would lag by up to {duration(longest.seconds.high)} (shard {longest.shard})")
     if not all(plan.size.measured for plan in plans):
-        note(
-            "file sizes are from InnoDB's statistics, which are some MB too low; exact sizes require the PROCESS "
-            "privilege"
-        )
+        note_estimated_sizes()
     if any(plan.free_bytes is None for plan in plans):
         note("the free disk space shown as ? is unknown and not checked; give it with --free-bytes")
     for plan in plans:

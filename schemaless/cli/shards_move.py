@@ -40,6 +40,9 @@ from schemaless.terminal.output import (
 from schemaless.terminal.progress import duration
 from schemaless.topology.model import Topology
 
+if TYPE_CHECKING:
+    from schemaless.capacity.skew import Skew
+
 _ROWS_SHOWN = 64
 
 
@@ -346,9 +349,6 @@ def _plan_json(plan: ShardPlan) -> dict[str, Any]:
         "grants": list(plan.grants),
     }
 
-
-if TYPE_CHECKING:
-    from schemaless.capacity.skew import Skew
 
 _MEASURE = "run 'schemaless capacity measure' first"
 

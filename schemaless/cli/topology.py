@@ -18,6 +18,7 @@ from schemaless.cli.topology_failover import (
 from schemaless.failover import nodes
 from schemaless.failover.clusters import add_cluster as add
 from schemaless.failover.states import node_states
+from schemaless.numbers import shards_text
 from schemaless.terminal.output import EXIT_FAILED, ReadOnlyCommand, json_option, note, out, print_json, print_table
 
 
@@ -80,7 +81,7 @@ def show(url: str, as_json: bool) -> int:
                 state.version or "does not answer",
                 datastore.cluster(state.cluster).engine,
                 {None: "-", True: "read-only", False: "yes"}[state.read_only],
-                _spans(datastore.shards_of(state.cluster)),
+                shards_text(datastore.shards_of(state.cluster)).replace(",", ", "),
             ]
             for state in states
         ]
@@ -91,17 +92,6 @@ def show(url: str, as_json: bool) -> int:
             for warning in state.warnings:
                 note(f"{state.cluster}: {warning}")
     return EXIT_FAILED if faults else 0
-
-
-def _spans(shards: list[int]) -> str:
-    """Format shard numbers as ranges: ``0-3, 8``."""
-    spans: list[list[int]] = []
-    for shard in shards:
-        if spans and spans[-1][1] == shard - 1:
-            spans[-1][1] = shard
-        else:
-            spans.append([shard, shard])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
 
 
 @topology.command("add-cluster")

@@ -6,7 +6,7 @@ import json
 import math
 import random
 import time
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from schemaless.failover.lost import lost_cells, settle_lost, unsettled
 from schemaless.failover.nodes import NodeChange
 from schemaless.failover.states import NodeState
 from schemaless.failover.watch import Finding, Watch
-from schemaless.terminal.files import OutputFile, whole_file
+from schemaless.terminal.files import OutputFile, data_output
 from schemaless.terminal.output import EXIT_FAILED, data_sink, facts, json_option, note, out, print_json, progress
 from schemaless.topology.model import Cluster
 from schemaless.topology.router import MAX_REFRESH_INTERVAL_S
@@ -275,12 +275,9 @@ def lost(old: str, stored: bool, settled: bool, output: Path | None, url: str) -
         if remaining:
             note(f"not settled yet: {', '.join(remaining)}")
         return
-    with open_store(url) as store, ExitStack() as stack:
-        sink = data_sink() if output is None else stack.enter_context(whole_file(output))
-        listener = stack.enter_context(progress("comparing", None, "ids"))
-        count = 0
+    count = 0
+    with open_store(url) as store, data_output(output) as sink, progress("comparing", None, "ids") as listener:
         for _, lines in dump_lines(store, lost_cells(store, old, listener=listener), stored=stored):
             sink.write(lines)
             count += 1
-        sink.flush()
     note(f"{count:,} cells exist only on the old primary or differ there" if count else "no cells were lost")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
@@ -13,7 +13,8 @@ from typing import IO, Any
 import click
 
 from schemaless.errors import InvalidInput
-from schemaless.terminal.output import note
+from schemaless.terminal.output import data_sink, note
+from schemaless.terminal.shown import JSONTerminal
 
 
 class OutputFile(click.Path):
@@ -100,6 +101,14 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         if plain:
             part.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def data_output(path: Path | None) -> Iterator[IO[bytes] | JSONTerminal]:
+    """Yield a file as ``whole_file`` does, or standard output for lines of JSON if there is no path."""
+    with nullcontext(data_sink()) if path is None else whole_file(path) as sink:
+        yield sink
+        sink.flush()
 
 
 def write_and_say(path: str | Path, content: str | bytes) -> None:
