@@ -14,10 +14,13 @@ from typing import Any
 
 import pytest
 
+from schemaless import CellKey, NewStoredCell
 from schemaless.cli.main import run
 from tests.remembered import remembered_forecasts
 
 __all__ = ["remembered_forecasts"]
+
+LEGACY_CELLS = 80
 
 
 @dataclass(frozen=True)
@@ -100,3 +103,16 @@ def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
             if stream is not None:
                 stream.close()
         process.wait()
+
+
+@pytest.fixture
+def legacy(fresh_store, new_row) -> list[CellKey]:
+    """Store 80 legacy cells in two columns, one of them with a duplicate key; return their keys."""
+    cells = [
+        NewStoredCell(new_row(), "AB"[number % 2], number, json.dumps({"n": number, "text": "text " * 40}).encode())
+        for number in range(LEGACY_CELLS - 1)
+    ]
+    twice = b'{"twice": 1, "twice": 2, "text": "%b"}' % (b"text " * 40)
+    cells.append(NewStoredCell(new_row(), "B", LEGACY_CELLS, twice))
+    fresh_store.put_stored_cells(cells)
+    return [CellKey(cell.row_key, cell.column_name, cell.ref_key) for cell in cells]

@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from schemaless import NewStoredCell
 from schemaless.codec.envelope import describe_body
 from schemaless.internals import internals_of
+from tests.cli.conftest import LEGACY_CELLS
 
 pytestmark = pytest.mark.mysql
-
-CELLS = 80
-
-
-@pytest.fixture
-def legacy(fresh_store, new_row):
-    """Store 80 legacy cells in two columns, one of them with a duplicate key; return their keys."""
-    cells = [
-        NewStoredCell(new_row(), "AB"[number % 2], number, json.dumps({"n": number, "text": "text " * 40}).encode())
-        for number in range(CELLS - 1)
-    ]
-    cells.append(NewStoredCell(new_row(), "B", CELLS, b'{"twice": 1, "twice": 2, "text": "%b"}' % (b"text " * 40)))
-    fresh_store.put_stored_cells(cells)
-    return [(cell.row_key, cell.column_name, cell.ref_key) for cell in cells]
 
 
 @pytest.fixture
@@ -57,12 +41,12 @@ def test_check_of_a_sound_datastore_is_clean(invoke, fresh_url, legacy):
     data = invoke("check", "--json", "--shards", "0-3", url=fresh_url)
 
     assert (plain.code, plain.err) == (0, "")
-    assert plain.out.startswith(f"clean: {CELLS} cells in 4 shards, ")
+    assert plain.out.startswith(f"clean: {LEGACY_CELLS} cells in 4 shards, ")
     assert plain.out.count("\n") == 1
     assert data.code == 0
     assert list(data.json) == ["shards", "cells", "body_bytes", "by_codec", "tables", "faults"]
-    assert (data.json["shards"], data.json["cells"], data.json["faults"]) == (4, CELLS, [])
-    assert data.json["by_codec"] == {"legacy": CELLS}
+    assert (data.json["shards"], data.json["cells"], data.json["faults"]) == (4, LEGACY_CELLS, [])
+    assert data.json["by_codec"] == {"legacy": LEGACY_CELLS}
 
 
 def test_check_is_exit_1_with_one_line_for_each_bad_cell(invoke, fresh_url, legacy, damage):
@@ -78,7 +62,7 @@ def test_check_is_exit_1_with_one_line_for_each_bad_cell(invoke, fresh_url, lega
         shards, legacy[3:5], ["UnreadableLegacy", "ChecksumMismatch"], strict=True
     ):
         assert any(line.startswith(f"{kind}: shard {shard}, cell ({row}, {column}, {ref_key}): ") for line in faults)
-    assert verdict.startswith(f"2 faults: {CELLS} cells in 4 shards")
+    assert verdict.startswith(f"2 faults: {LEGACY_CELLS} cells in 4 shards")
     assert {(fault["kind"], fault["shard"], fault["row_key"], fault["ref_key"]) for fault in data.json["faults"]} == {
         ("UnreadableLegacy", shards[0], str(legacy[3][0]), 3),
         ("ChecksumMismatch", shards[1], str(legacy[4][0]), 4),
@@ -113,7 +97,12 @@ def test_plan_and_run_without_execute_change_nothing(invoke, migrate_url, fresh_
     assert "would re-encode bodies in any codec except msgpack+zlib to msgpack+zlib: 4 shards" in run.out
     assert plan.err == ""
     assert run.err.startswith("nothing was changed; ")
-    assert data.json["total"]["cells"] == {"low": CELLS, "mid": CELLS, "high": CELLS, "exact": True}
+    assert data.json["total"]["cells"] == {
+        "low": LEGACY_CELLS,
+        "mid": LEGACY_CELLS,
+        "high": LEGACY_CELLS,
+        "exact": True,
+    }
 
 
 def test_run_with_execute_reports_and_finds_nothing_the_second_time(
@@ -129,12 +118,12 @@ def test_run_with_execute_reports_and_finds_nothing_the_second_time(
 
     total = done.json["total"]
     assert (done.code, done.json["to"], done.json["failures"]) == (0, "msgpack+zlib", [])
-    assert total["cells"] == CELLS
+    assert total["cells"] == LEGACY_CELLS
     assert total["bytes_before"] == sum(len(body) for _, body, _ in before.values())
     assert total["bytes_after"] == sum(len(body) for _, body, _ in after.values())
     assert total["kept_as_text"] == {"duplicate keys": 1}
     assert total["left"] == {}
-    assert sum(tally["cells"] for tally in done.json["tallies"]) == CELLS
+    assert sum(tally["cells"] for tally in done.json["tallies"]) == LEGACY_CELLS
     assert {(tally["shard"], tally["column_name"]) for tally in done.json["tallies"]} == {
         (fresh_store.shard_of(row), column) for row, column, _ in legacy
     }
@@ -143,7 +132,7 @@ def test_run_with_execute_reports_and_finds_nothing_the_second_time(
     }
     assert (again.code, again.out) == (0, "nothing to do: every body is in msgpack+zlib\n")
     assert "nothing to do: no body is left to re-encode\n" in plan.out
-    assert checked.json["by_codec"] == {"msgpack+zlib": CELLS - 1, "json+zlib": 1}
+    assert checked.json["by_codec"] == {"msgpack+zlib": LEGACY_CELLS - 1, "json+zlib": 1}
 
 
 def test_run_some_shards_to_another_codec(invoke, migrate_url, fresh_store, legacy):
@@ -171,7 +160,7 @@ def test_run_that_leaves_something_is_exit_1_and_names_it(invoke, migrate_url, f
 
     assert plan.code == 0
     assert done.code == data.code == 1
-    assert f"re-encoded {CELLS - 1} cells" in done.out
+    assert f"re-encoded {LEGACY_CELLS - 1} cells" in done.out
     assert "1 left as they are: UnreadableLegacy" in done.out
     assert f"shard {shard}, cell ({row}, {column}, {ref_key}): " in done.err
     [failure] = data.json["failures"]

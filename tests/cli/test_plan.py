@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from schemaless import NewStoredCell
 from schemaless.internals import internals_of
+from tests.cli.conftest import LEGACY_CELLS
 
 pytestmark = pytest.mark.mysql
-
-CELLS = 80
-
-
-@pytest.fixture
-def legacy(fresh_store, new_row):
-    """Store 80 legacy cells in two columns, one of them with a duplicate key."""
-    cells = [
-        NewStoredCell(new_row(), "AB"[number % 2], number, json.dumps({"n": number, "text": "text " * 40}).encode())
-        for number in range(CELLS - 1)
-    ]
-    cells.append(NewStoredCell(new_row(), "B", CELLS, b'{"twice": 1, "twice": 2, "text": "%b"}' % (b"text " * 40)))
-    fresh_store.put_stored_cells(cells)
 
 
 def stored(store) -> dict:
@@ -36,7 +21,7 @@ def test_plan_prints_what_a_run_would_do(invoke, migrate_url, fresh_store, legac
 
     assert stored(fresh_store) == before
     assert (plan.code, plan.err) == (0, "")
-    assert plan.out.startswith(f"a run to msgpack+zlib would re-encode {CELLS} bodies: ")
+    assert plan.out.startswith(f"a run to msgpack+zlib would re-encode {LEGACY_CELLS} bodies: ")
     assert plan.out.index("table files now: ") < plan.out.index("stored now\n") < plan.out.index("to do\n")
     assert "1 kept as JSON text, compressed: duplicate keys" in plan.out
     assert "run time with one worker, without throttling: " in plan.out
@@ -50,7 +35,7 @@ def test_plan_as_json_has_each_figure_with_its_interval(invoke, migrate_url, leg
     """An exact figure has an interval without width, and ``exact`` is true."""
     data = invoke("migrate", "plan", "--json", "--seed", 5, "--column", "B", url=migrate_url).json
 
-    half = {"low": CELLS // 2, "mid": CELLS // 2, "high": CELLS // 2, "exact": True}
+    half = {"low": LEGACY_CELLS // 2, "mid": LEGACY_CELLS // 2, "high": LEGACY_CELLS // 2, "exact": True}
     assert (data["to"], data["sample"]["exact"], data["sample"]["seed"]) == ("msgpack+zlib", True, 5)
     assert data["total"]["cells"] == half
     assert [(entry["column_name"], entry["codec"], entry["cells"]) for entry in data["stored"]] == [

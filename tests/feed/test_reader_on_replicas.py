@@ -89,6 +89,13 @@ def insert(connection: Connection) -> int:
     return connection.execute(insert.encode()).last_id
 
 
+def leave_gap(connection: Connection) -> None:
+    """Use up an added_id in a transaction that is rolled back."""
+    connection.execute(b"START TRANSACTION")
+    insert(connection)
+    connection.execute(b"ROLLBACK")
+
+
 def rest(store: schemaless.Datastore, location: int) -> list[int]:
     """Return the added_ids after a location, read from the replica, once it has any."""
     deadline = time.monotonic() + 30
@@ -160,9 +167,7 @@ def test_a_rolled_back_gap_is_gone_over_once(
     """A gap is settled on the primary once, awaited on the replica once, and then remembered."""
     start = store.end_of_shard(0)
     with connection_to(primary.url) as connection:
-        connection.execute(b"START TRANSACTION")
-        insert(connection)
-        connection.execute(b"ROLLBACK")
+        leave_gap(connection)
     put = app.put_cell(uuid.uuid4(), "BASE", 1, "behind the gap")
     assert rest(store, start) == [put.added_id]
     assert store._changes.settled._replica_marks == {
@@ -223,9 +228,7 @@ def test_a_primary_without_gtids_is_refused_where_it_matters(
     """The replica's position cannot be determined then."""
     start = store.end_of_shard(0)
     with connection_to(primary.url) as connection:
-        connection.execute(b"START TRANSACTION")
-        insert(connection)
-        connection.execute(b"ROLLBACK")
+        leave_gap(connection)
         app.put_cell(uuid.uuid4(), "BASE", 1, "behind the gap")
         if primary.flavour == "mysql":
             connection.execute(b"SET GLOBAL gtid_mode=ON_PERMISSIVE")
