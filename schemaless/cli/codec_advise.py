@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,25 @@ class _Days:
 
     now: Interval
     advised: Interval
+    basis: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Growth:
+    """Growth and disks that the days are calculated from.
+
+    Attributes:
+        cells_per_day: number of new cells a day.
+        shares: share of each column in them.
+        disk_bytes: disk size of each cluster.
+        stored_bytes: used space of all disks now; None for that of the cells.
+        basis: where the figures are from.
+    """
+
+    cells_per_day: float
+    shares: dict[str, float]
+    disk_bytes: float
+    stored_bytes: float | None
     basis: str
 
 
@@ -213,44 +233,21 @@ def _days(
     store: Datastore, advice: list[ColumnAdvice], per_day: float | None, disk_bytes: float | None
 ) -> _Days | None:
     """Estimate the days until disks are full; None if growth or disk sizes are unknown."""
-    cells = sum(of_column.cells.mid for of_column in advice)
-    clusters = len(internals_of(store).topology.clusters)
-    stored = None
-    basis = given = ""
-    shares = {of_column.column_name: of_column.cells.mid / cells for of_column in advice} if cells else {}
-    if per_day is not None and disk_bytes is not None:
-        basis = f"{per_day:,.0f} new cells a day and a disk of {bytes_text(disk_bytes)} for each cluster"
-    else:
-        last = kept_measurements.latest(store)
-        if last is None:
-            return None
-        days = {growth.day for growth in last.growth if growth.complete}
-        by_column: dict[str, float] = {}
-        for growth in last.growth:
-            if growth.complete:
-                by_column[growth.column_name] = by_column.get(growth.column_name, 0.0) + growth.cells.mid / len(days)
-        per_day = sum(by_column.get(name, 0.0) for name in shares) if per_day is None else per_day
-        total = sum(by_column.get(name, 0.0) for name in shares)
-        shares = {name: by_column.get(name, 0.0) / total for name in shares} if total else shares
-        disks = [cluster.disk_bytes for cluster in last.clusters if cluster.disk_bytes is not None]
-        free = [cluster.free_bytes for cluster in last.clusters if cluster.free_bytes is not None]
-        if disk_bytes is None:
-            if len(disks) < clusters or len(free) < clusters:
-                return None
-            disk_bytes = sum(disks) / clusters
-            stored = float(sum(disks) - sum(free))
-        elif disks:
-            given = f"; the disk size is that of --disk, not the measured {bytes_text(sum(disks) / len(disks))}"
-        basis = f"the {per_day:,.0f} new cells a day measured on {last.taken_at:%Y-%m-%d}{given}"
-    if not per_day or not shares:
+    growth = _given_growth(advice, per_day, disk_bytes) or _measured_growth(store, advice, per_day, disk_bytes)
+    if growth is None or not growth.cells_per_day or not growth.shares:
         return None
+    clusters = len(internals_of(store).topology.clusters)
 
-    def days_of(bytes_per_cell: float, stored_bytes: float) -> float:
+    def days_of(pages: list[float], stored_bytes: float) -> float:
+        per_cell = sum(
+            growth.shares[of_column.column_name] * size / max(1.0, of_column.cells.mid)
+            for of_column, size in zip(advice, pages, strict=True)
+        )
         return days_until_full(
             Plan(
-                documents_per_day=float(per_day or 0),
-                bytes_per_document=max(1.0, bytes_per_cell),
-                disk_bytes_per_host=float(disk_bytes or 1),
+                documents_per_day=growth.cells_per_day,
+                bytes_per_document=max(1.0, per_cell),
+                disk_bytes_per_host=growth.disk_bytes or 1.0,
                 hosts=clusters,
                 stored_bytes=stored_bytes,
             )
@@ -260,19 +257,58 @@ def _days(
         """Return days now and as advised, where pages are at the ``end`` of their interval."""
         pages = [getattr(of_column.allocated_bytes, end) for of_column in advice]
         then = [getattr((of_column.chosen or of_column).allocated_bytes, end) for of_column in advice]
-        per_cell = [
-            sum(
-                shares[of_column.column_name] * size / max(1.0, of_column.cells.mid)
-                for of_column, size in zip(advice, sizes, strict=True)
-            )
-            for sizes in (pages, then)
-        ]
-        filled = sum(pages) if stored is None else stored
-        return days_of(per_cell[0], filled), days_of(per_cell[1], max(0.0, filled - sum(pages) + sum(then)))
+        filled = sum(pages) if growth.stored_bytes is None else growth.stored_bytes
+        return days_of(pages, filled), days_of(then, max(0.0, filled - sum(pages) + sum(then)))
 
     worst, mid, best = both("high"), both("mid"), both("low")
     now, advised = (Interval(worst[place], mid[place], best[place]) for place in (0, 1))
-    return _Days(now, advised, basis)
+    return _Days(now, advised, growth.basis)
+
+
+def _given_growth(advice: list[ColumnAdvice], per_day: float | None, disk_bytes: float | None) -> _Growth | None:
+    """Return the growth by the options alone, in which columns have their shares of the stored cells."""
+    if per_day is None or disk_bytes is None:
+        return None
+    basis = f"{per_day:,.0f} new cells a day and a disk of {bytes_text(disk_bytes)} for each cluster"
+    return _Growth(per_day, _stored_shares(advice), disk_bytes, None, basis)
+
+
+def _measured_growth(
+    store: Datastore, advice: list[ColumnAdvice], per_day: float | None, disk_bytes: float | None
+) -> _Growth | None:
+    """Return the growth by the last measurement, except for what an option gives."""
+    last = kept_measurements.latest(store)
+    if last is None:
+        return None
+    by_column: defaultdict[str, float] = defaultdict(float)
+    complete = [intake for intake in last.growth if intake.complete]
+    for intake in complete:
+        by_column[intake.column_name] += intake.cells.mid
+    cells = {of_column.column_name: by_column[of_column.column_name] for of_column in advice}
+    total = sum(cells.values())
+    shares = {name: count / total for name, count in cells.items()} if total else _stored_shares(advice)
+    taken = f"measured on {last.taken_at:%Y-%m-%d}"
+    if per_day is not None:
+        basis = f"{per_day:,.0f} new cells a day and disks as {taken}"
+    else:
+        per_day = total / max(1, len({intake.day for intake in complete}))
+        basis = f"the {per_day:,.0f} new cells a day {taken}"
+    disks = [cluster.disk_bytes for cluster in last.clusters if cluster.disk_bytes is not None]
+    if disk_bytes is not None:
+        if disks:
+            measured = bytes_text(sum(disks) / len(disks))
+            basis += f"; the disk size is that of --disk, not the measured {measured}"
+        return _Growth(per_day, shares, disk_bytes, None, basis)
+    free = [cluster.free_bytes for cluster in last.clusters if cluster.free_bytes is not None]
+    clusters = len(internals_of(store).topology.clusters)
+    if len(disks) < clusters or len(free) < clusters:
+        return None
+    return _Growth(per_day, shares, sum(disks) / clusters, float(sum(disks) - sum(free)), basis)
+
+
+def _stored_shares(advice: list[ColumnAdvice]) -> dict[str, float]:
+    cells = sum(of_column.cells.mid for of_column in advice)
+    return {of_column.column_name: of_column.cells.mid / cells for of_column in advice} if cells else {}
 
 
 def _advice_json(advice: ColumnAdvice) -> dict[str, Any]:

@@ -98,6 +98,14 @@ def test_advice_as_text_says_why_and_how_long_disks_last(invoke, filled, fresh_u
     assert (nothing.code, nothing.out) == (0, "no cells found in these columns\n")
 
 
+def test_advice_says_which_figures_are_measured(invoke, filled, admin_url):
+    """The growth is that of the option, and the disks are those of the last measurement."""
+    disks = [part for name in ("cluster-1", "cluster-2") for part in ("--disk", f"{name}=4TB:1TB")]
+    assert invoke("capacity", "measure", *disks, url=admin_url).code == 0
+    asked = invoke("codec", "advise", "--per-day", "1000", url=admin_url)
+    assert "the advised ones, at 1,000 new cells a day and disks as measured on 20" in asked.out
+
+
 def test_train_keeps_what_helps_and_says_what_does_not(invoke, filled, fresh_store, admin_url, new_row):
     """Exit status 1 and nothing kept where it does not help; usage where there is too little."""
     drawn = random.Random(6)
