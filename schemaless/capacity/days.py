@@ -27,7 +27,7 @@ from schemaless.capacity.sql import count_columns, select_moments
 from schemaless.datastore import Datastore
 from schemaless.internals import internals_of
 from schemaless.numbers import LEVEL, Interval, added, poisson_bounds, student_t
-from schemaless.survey.sampling import Span, draw, tile_count
+from schemaless.survey.sampling import Span, draw, id_count, tile_count
 from schemaless.topology.shards import ReadFrom
 
 MOST_DAYS: Final = 400
@@ -216,9 +216,9 @@ class _Search:
             variance += begin.variance + end.variance
             slack += (begin.high - begin.low + end.high - end.low) / 4
             spans = searched.between(round(begin.mid), round(end.mid))
-            by_shard.append((_id_count(spans), searched.count))
+            by_shard.append((id_count(spans), searched.count))
             pieces += spans
-        ids, searched_ids = _id_count(pieces), sum(searched.count for searched in self._chosen)
+        ids, searched_ids = id_count(pieces), sum(searched.count for searched in self._chosen)
         times = sum(searched.count for searched in self._all) / searched_ids
         if len(self._chosen) < len(self._all):
             mean = ids / searched_ids
@@ -239,10 +239,6 @@ class _Search:
         counted.windows = [(window.up_to - window.after, cells) for window, cells in zip(windows, counts, strict=True)]
         counted.whole = whole and times == 1
         return counted
-
-
-def _id_count(spans: Sequence[Span]) -> int:
-    return sum(span.high - span.low + 1 for span in spans)
 
 
 @dataclass(slots=True)

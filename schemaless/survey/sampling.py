@@ -315,7 +315,7 @@ def sample(
         [window._replace(tiles=window.tiles * scale) for window, _ in chosen],
         [figures for _, figures in chosen],
         tiles,
-        _id_count(spans),
+        id_count(spans),
         seed,
         spans=spans,
     )
@@ -348,7 +348,7 @@ def _layout(
     spans: Sequence[Span], rows_per_id: float, bytes_per_id: float, bounds: Bounds
 ) -> tuple[int, int, int | None]:
     """Return the width of a tile, and the maximum numbers of windows and of rows per window."""
-    ids = _id_count(spans)
+    ids = id_count(spans)
     if not rows_per_id:
         return -(-ids // bounds.windows) or 1, bounds.windows, bounds.window_rows * _MAX_ROWS_FACTOR
     rows, body_bytes = rows_per_id * ids, bytes_per_id * ids
@@ -366,7 +366,8 @@ def _row_pages(body_bytes: float) -> float:
     return body_bytes / PAGE_BYTES + (1.0 if body_bytes > PAGE_BYTES / 2 else 0.01)
 
 
-def _id_count(spans: Sequence[Span]) -> int:
+def id_count(spans: Sequence[Span]) -> int:
+    """Return the number of added_ids in spans, gaps included."""
     return sum(span.high - span.low + 1 for span in spans)
 
 
@@ -387,7 +388,7 @@ class _Reader:
         for _ in range(_PROBE_ROUNDS):
             rows, sizes, holes = self._probe(spans)
             rows_per_id, bytes_per_id = (fmean(rows), fmean(sizes)) if rows else (0.0, 0.0)
-            large = {hole for hole in holes if hole.high - hole.low + 1 > _id_count(spans) / self._bounds.windows}
+            large = {hole for hole in holes if hole.high - hole.low + 1 > id_count(spans) / self._bounds.windows}
             if not large:
                 break
             spans = _without(spans, large)
