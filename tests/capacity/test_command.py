@@ -104,7 +104,7 @@ def test_sizes_are_read_as_people_write_them(capsys, text, size_bytes):
         (["--documents-per-day", "1MB"], "'1MB' is not a number of 0 or more"),
         (["--overhead", "40"], "'40' is not from 0 to below 100 %; write 40% or 0.4"),
         (["--overhead", "most"], "'most' is not a share"),
-        (["--overhead", "nan"], "'nan' is not from 0 to below 100 %"),
+        (["--overhead", "nan"], "'nan' is not a share"),
         (["--copies", "0"], "copies must be an integer of at least 1, got 0"),
         (["--copies", "3", "--hosts", "2"], "3 copies need at least 3 hosts, got 2"),
         (["--for-days", "nan"], "days must be finite, got nan"),

@@ -172,7 +172,7 @@ def test_another_engine_shrinks_files_and_slows_growth(both):
         assert outlook.times.mid == pytest.approx(IN_MYROCKS / 1.3)
         assert outlook.times.low < (1 - 1.96 * MODEL_ERROR) * outlook.times.mid
         assert packed.scenario.disks[disk].times.mid == pytest.approx(0.7 * outlook.times.mid)
-    assert now.scenario.first.days.mid < moved.scenario.first.days.mid < packed.scenario.first.days.mid
+    assert now.scenario.first.at_rate.mid < moved.scenario.first.at_rate.mid < packed.scenario.first.at_rate.mid
     assert moved.cost.price.mid == pytest.approx(IN_MYROCKS / 1.3 * now.cost.price.mid)
 
 
