@@ -127,7 +127,7 @@ def test_power_that_fails_under_the_next_writer_leaves_every_row_once(tmp_path, 
         run_export(SteppedTarget(root), feed)
         assert faults(root, feed, complete=True) + visible_faults(root, feed) == [], f"steps {step}, {second.steps}"
         step += 1
-    assert step > 30
+    assert step > 20
 
 
 @pytest.mark.parametrize("work", WORKS)
