@@ -69,7 +69,12 @@ def export() -> None:
 
 
 @export.command()
-@click.option("--to", "uri", required=True, metavar="DIR|URI", help="A folder, or a URI such as s3://bucket/path.")
+@click.option(
+    "--to",
+    "uri",
+    metavar="DIR|URI",
+    help="A folder, or a URI such as s3://bucket/path.  [required, except with --infer]",
+)
 @name_option
 @click.option(
     "--column", "columns", metavar="NAME", multiple=True, help="Only cells of this column; repeat it.  [default: all]"
@@ -105,7 +110,7 @@ def export() -> None:
 @url_option
 @json_option
 def parquet(
-    uri: str,
+    uri: str | None,
     name: str,
     columns: tuple[str, ...],
     fields: tuple[str, ...],
@@ -135,7 +140,7 @@ def parquet(
     \b
     Examples:
       schemaless export parquet --to /data/mezzanine
-      schemaless export parquet --to /data/base --column BASE --infer
+      schemaless export parquet --column BASE --infer
       schemaless export parquet --to /data/base --name base --column BASE \\
           --field fare.total:float --latest
       schemaless export parquet --to s3://lake/mezzanine --follow --workers 4
@@ -147,6 +152,8 @@ def parquet(
         if proposes:
             _propose(infer(store, columns or None), as_json=as_json)
             return 0
+        if uri is None:
+            raise click.UsageError("Missing option '--to'.")
         wanted = Definition(name, store.name, store.shard_count, columns or None, fields, latest)
         definition = prepare(store, uri, wanted)
         supervisor = export_supervisor(store, uri, definition, pace, workers)

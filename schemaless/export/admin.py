@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,6 +44,7 @@ DEFAULT_NAME = "parquet"
 """Name of an export that is given none."""
 
 
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 _SAMPLED_SHARDS: Final = 8
 _SAMPLED_IDS: Final = 500
 
@@ -167,6 +169,8 @@ def prepare(store: Datastore, uri: str, definition: Definition) -> Definition:
     settings = Settings(internals.follower_access)
     follower = follower_name(definition.name)
     before = settings.all().get(follower)
+    if before is None and _NAME.match(definition.name) is None:
+        raise InvalidInput(f"an export's name is 1 to 64 of [A-Za-z0-9_.-], got {definition.name!r}")
     if before is not None and before.spec["uri"] != uri:
         raise InvalidInput(
             f"export {definition.name} writes to {before.spec['uri']}; give another --name for {uri}, or "

@@ -112,6 +112,8 @@ def open_target(uri: str) -> Target:
     Raises:
         InvalidInput: the URI is not one that pyarrow opens.
     """
+    if not uri:
+        raise InvalidInput("the target is empty; give a folder, or a URI such as s3://bucket/path")
     if "://" not in uri or uri.startswith("file://"):
         return LocalTarget(Path(uri.removeprefix("file://")))
     fs = load("pyarrow.fs")

@@ -25,7 +25,7 @@ def test_export_once_status_files_and_remove(put, invoke, follow_url, tmp_path):
     lake = tmp_path / "lake"
     arguments = ("export", "parquet", "--to", lake, "--column", "BASE", "--field", "total=fare.total:float")
 
-    proposed = invoke(*arguments, "--infer", "--json", url=follow_url)
+    proposed = invoke("export", "parquet", "--column", "BASE", "--infer", "--json", url=follow_url)
     first = invoke(*arguments, "--workers", 2, "--json", url=follow_url)
     second = invoke(*arguments, url=follow_url)
     status = invoke("export", "status", "--json", url=follow_url)
@@ -88,6 +88,15 @@ def test_export_arguments_that_cannot_be_used(invoke, follow_url, tmp_path):  # 
         (("--column", "no such"), "column_name"),
     ):
         result = invoke("export", "parquet", "--to", tmp_path / "lake", *arguments, url=follow_url)
+        assert result.code == 2
+        assert message in result.err
+    for target, name, message in (
+        ((), "parquet", "Missing option '--to'"),
+        (("--to", ""), "parquet", "the target is empty"),
+        (("--to", tmp_path / "lake"), "a name", "an export's name is 1 to 64"),
+        (("--to", tmp_path / "lake"), "x" * 65, "an export's name is 1 to 64"),
+    ):
+        result = invoke("export", "parquet", *target, "--name", name, url=follow_url)
         assert result.code == 2
         assert message in result.err
     assert invoke("export", "files", "--to", tmp_path / "lake").code == 2
