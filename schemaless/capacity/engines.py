@@ -16,8 +16,6 @@ from schemaless.survey.block_trial import MODEL_ERROR, widened
 from schemaless.survey.column_trials import ColumnTrial
 from schemaless.survey.sizing import PAGE_MODEL_ERROR
 
-__all__ = ["NO_ENGINES", "EngineEffect", "Engines", "engine_effects"]
-
 
 @dataclass(frozen=True, slots=True)
 class EngineEffect:
