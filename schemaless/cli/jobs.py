@@ -36,8 +36,8 @@ from schemaless.jobs.throttle import MOST, Thresholds
 from schemaless.jobs.workers import MOST_WORKERS
 from schemaless.numbers import shards_text
 from schemaless.runner_names import process_of, who
-from schemaless.terminal.output import bytes_text, counted, err, facts, note, out, print_json, print_table
-from schemaless.terminal.progress import ProgressLine, amount_text, duration
+from schemaless.terminal.output import bytes_text, counted, err, facts, note, out, print_json, print_table, speed_text
+from schemaless.terminal.progress import ProgressLine, amount_text, duration, waited_text
 
 _LINE_S: Final = 5.0
 _MOST_LINE_S: Final = 300.0
@@ -326,7 +326,7 @@ def _line(status: JobStatus) -> str:
         cells = sum(state.cells for state in status.shards)
         parts.append(f"{cells:,} cells {_DONE_TO_CELLS[status.job.kind]}")
     if status.mb_per_s is not None:
-        parts.append(f"{status.mb_per_s:.1f} MB/s by {counted(status.runners, 'runner')}")
+        parts.append(f"{speed_text(status.mb_per_s)} by {counted(status.runners, 'runner')}")
     if status.eta is not None:
         parts.append(f"{_eta(status.eta)} left")
     parts += [f"waits on {cluster}: {reason}" for cluster, reason in status.waits]
@@ -340,7 +340,7 @@ def _picture(status: JobStatus) -> ProgressLine:
         more = f" and {len(status.waits) - 1} more" if len(status.waits) > 1 else ""
         facts[0] += f", waits on {cluster}{more}: {reason}"
     if status.mb_per_s is not None:
-        facts.append(f"{status.mb_per_s:.1f} MB/s")
+        facts.append(speed_text(status.mb_per_s))
     if status.eta is not None:
         facts.append(f"{_eta(status.eta)} left")
     if status.job.kind in _DONE_TO_CELLS:
@@ -373,8 +373,7 @@ def show_status(status: JobStatus, events: list[tuple[datetime, str, str]], each
     if job.unfinished and not status.runners:
         out().print(f"no runner works on it now; start one with '{continue_command(job.kind, job.job_id)}'")
     for cluster in status.clusters:
-        waited = ", ".join(f"{duration(seconds)} for {kind}" for kind, seconds in sorted(cluster.waits.items()))
-        if waited:
+        if waited := waited_text(cluster.waits):
             out().print(f"{cluster.cluster} has waited {waited}")
     failed = [state for state in status.shards if state.message is not None and state.state == "waiting"]
     for state in failed[:_SHARDS_SHOWN]:

@@ -101,7 +101,7 @@ def _job(job: JobView, clusters_down: Container[str]) -> Iterator[Finding]:
     status = "schemaless erase status" if job.kind == "erase" else steer_command("status", job.kind, job.job_id)
     if job.state == "paused":
         yield Finding("notice", where, "is paused", steer_command("resume", job.kind, job.job_id))
-    elif not job.runners:
+    elif job.lacks_runners:
         command = continue_command(job.kind, job.job_id)
         yield Finding("fault", where, "is not finished, and no runner works on it", command)
     elif job.runners_silent:
@@ -137,7 +137,7 @@ def _follower(follower: FollowerView) -> Iterator[Finding]:
         return
     if follower.state == PAUSED:
         yield Finding("notice", where, "is paused", f"schemaless trigger resume {name}" if is_trigger else status)
-    elif not follower.workers and follower.ids_behind:
+    elif follower.lacks_workers:
         command = "schemaless trigger run MODULE:FUNCTION" if is_trigger else "schemaless index run"
         yield Finding("fault", where, f"no worker runs, and the oldest cell has waited {_age(follower)}", command)
     elif follower.behind_s > _BEHIND_S:

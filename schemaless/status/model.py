@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+from schemaless.followers.states import PAUSED
+
 Severity = Literal["fault", "notice"]
 
 
@@ -102,6 +104,11 @@ class JobView:
     created_at: datetime
     ended_at: datetime | None
 
+    @property
+    def lacks_runners(self) -> bool:
+        """Whether a runner has to be started to finish the job."""
+        return self.unfinished and self.state != "paused" and not self.runners
+
 
 @dataclass(frozen=True, slots=True)
 class FollowerView:
@@ -125,6 +132,11 @@ class FollowerView:
     parked: int
     shards: Mapping[str, int]
     workers: int
+
+    @property
+    def lacks_workers(self) -> bool:
+        """Whether cells wait and no worker runs; an export that runs from cron has none between its runs."""
+        return self.kind != "export" and self.state != PAUSED and not self.workers and self.ids_behind > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,8 @@ thead th { white-space: nowrap; }
 th:first-child, td:first-child { position: sticky; left: 0; background: var(--paper); min-width: 0; }
 td:first-child { font-weight: 600; }
 tr.faulty td { color: var(--fault); }
+.wide { background: linear-gradient(to left, var(--paper) 1rem, transparent 2rem) right / 2rem 100% no-repeat local,
+  linear-gradient(to left, var(--line), transparent) right / .7rem 100% no-repeat scroll; }
 .wide:focus-visible { outline: 2px solid var(--accent); }
 .running { display: grid; gap: .8rem; margin-bottom: .8rem; }
 .running label { display: flex; justify-content: space-between; gap: 1rem; font-size: .875rem; }
@@ -130,7 +132,7 @@ def _summary(status: Status) -> str:
         unfinished = sum(job.unfinished for job in status.jobs)
         boxes.append(("", counted(unfinished, "job"), "not finished"))
     if status.capacity is not None:
-        boxes.append(("", status.capacity.answer, "until the first disk is full"))
+        boxes.append(("", status.capacity.answer, "time to the first full disk"))
     inner = "".join(
         f'<div class="answer {kind}"><b>{escape(big)}</b>{escape(small)}</div>' for kind, big, small in boxes
     )
@@ -203,4 +205,4 @@ def _parts(status: Status) -> str:
         + ("-" if part.read_at is None else f"{part.read_at:%H:%M:%S}")
         for part in status.parts
     )
-    return f'<p class="soft">Read: {escape(read)} (UTC). Breakers are those of this process.</p>'
+    return f'<p class="soft">Read: {escape(read)} (UTC). Circuit breakers are those of the status process.</p>'

@@ -7,8 +7,8 @@ from datetime import datetime
 
 from schemaless.status.findings import lag_text
 from schemaless.status.model import CapacityView, ClusterView, FollowerView, JobView, NodeView, Status
-from schemaless.terminal.output import bytes_text, size_text
-from schemaless.terminal.progress import duration
+from schemaless.terminal.output import bytes_text, size_text, speed_text
+from schemaless.terminal.progress import duration, waited_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +84,11 @@ def _jobs(jobs: tuple[JobView, ...]) -> Table:
         tuple(
             (
                 f"{job.name} {job.job_id}",
-                job.state if not job.unfinished or job.runners or job.state == "paused" else "no runner",
+                "no runner" if job.lacks_runners else "runner silent" if _is_silent(job) else job.state,
                 ", ".join(wait.cluster for wait in job.waits),
                 f"{job.fraction:.0%} of {bytes_text(job.bytes_total)}",
                 f"{job.shards_done:,} of {job.shards:,}",
-                "" if job.mb_per_s is None else f"{job.mb_per_s:.1f} MB/s",
+                "" if job.mb_per_s is None else speed_text(job.mb_per_s),
                 _eta(job),
             )
             for job in jobs
@@ -96,15 +96,17 @@ def _jobs(jobs: tuple[JobView, ...]) -> Table:
         3,
         "no jobs yet",
         note=" ".join(filter(None, (_waited(job) for job in jobs if job.unfinished))),
-        faulty=frozenset(
-            number for number, job in enumerate(jobs) if job.unfinished and job.state != "paused" and not job.runners
-        ),
+        faulty=frozenset(number for number, job in enumerate(jobs) if job.lacks_runners or _is_silent(job)),
     )
 
 
+def _is_silent(job: JobView) -> bool:
+    return job.runners_silent > 0 and job.state != "paused"
+
+
 def _waited(job: JobView) -> str:
-    waited = [f"{duration(seconds)} for {kind}" for kind, seconds in sorted(job.waited_s.items()) if seconds >= 1]
-    return f"{job.name} {job.job_id} has waited {', '.join(waited)}.".capitalize() if waited else ""
+    waited = waited_text({kind: seconds for kind, seconds in job.waited_s.items() if seconds >= 1})
+    return f"{job.name} {job.job_id} has waited {waited}.".capitalize() if waited else ""
 
 
 def _eta(job: JobView) -> str:
@@ -134,14 +136,17 @@ def _followers(followers: tuple[FollowerView, ...]) -> Table:
         3,
         "no triggers, indexes or exports",
         faulty=frozenset(
-            number for number, follower in enumerate(followers) if {"stopped", "missing"} & follower.shards.keys()
+            number
+            for number, follower in enumerate(followers)
+            if follower.lacks_workers or {"stopped", "missing"} & follower.shards.keys()
         ),
     )
 
 
 def _follower_state(follower: FollowerView) -> str:
+    none = ["no worker"] if follower.lacks_workers else []
     odd = [f"{count:,} {state}" for state, count in sorted(follower.shards.items()) if state != "running"]
-    return ", ".join([follower.state, *odd])
+    return ", ".join([follower.state, *none, *odd])
 
 
 def _disks(capacity: CapacityView | None, now: datetime) -> Table:

@@ -145,6 +145,11 @@ def bytes_text(count: float) -> str:
     return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
+def speed_text(mb_per_s: float) -> str:
+    """Format a rate, given in MB (1,000,000 bytes) a second as thresholds are."""
+    return f"{mb_per_s:.1f} MB/s" if mb_per_s >= 0.1 else f"{mb_per_s * 1e3:.0f} kB/s"
+
+
 def size_text(count: int | None, unknown: str = "-") -> str:
     """Format a number of bytes, or return ``unknown`` for None."""
     return unknown if count is None else bytes_text(count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from rich.cells import cell_len
@@ -44,6 +44,23 @@ def rate_text(per_s: float, unit: str) -> str:
         times, per = next(((times, per) for times, per in _SLOW if per_s * times >= 1), _SLOW[-1])
         return f"{per_s * times:.1f} {unit}/{per}"
     return f"{amount_text(per_s, None, unit)}/s"
+
+
+_WAITED_FOR: Final = {
+    "flag": "the flag file",
+    "unreachable": "unreachable servers",
+    "unproven": "proof that a replica replicates",
+    "lag": "lagging replicas",
+    "threads": "running threads",
+    "history": "the history list",
+}
+
+
+def waited_text(waited_s: Mapping[str, float]) -> str:
+    """Format how long a job has waited, by kind of reason; the empty string if it has not waited."""
+    return ", ".join(
+        f"{duration(seconds)} for {_WAITED_FOR.get(kind, kind)}" for kind, seconds in sorted(waited_s.items())
+    )
 
 
 def duration(seconds: float) -> str:

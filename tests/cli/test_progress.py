@@ -17,7 +17,7 @@ from schemaless.events import Advanced, Total
 from schemaless.jobs.job import ClusterState, Job, ShardState
 from schemaless.jobs.status import Eta, JobStatus
 from schemaless.terminal import output
-from schemaless.terminal.output import progress
+from schemaless.terminal.output import progress, speed_text
 from schemaless.terminal.progress import ProgressLine, amount_text, rate_text
 from tests.faults.kinds import ONE_KIND
 from tests.migrate.originals import TEXTS, load
@@ -96,6 +96,12 @@ def test_amounts_are_scaled_alike(done, total, unit, text):
 def test_a_rate_is_in_the_unit_in_which_it_can_be_read(per_s, unit, text):
     """Shards that take minutes each are not done at 0 a second."""
     assert rate_text(per_s, unit) == text
+
+
+@pytest.mark.parametrize(("mb_per_s", "text"), [(3.94, "3.9 MB/s"), (0.1, "0.1 MB/s"), (0.02, "20 kB/s")])
+def test_the_rate_of_a_slow_job_is_not_zero(mb_per_s, text):
+    """A throttled job with 0.02 MB/s does not look as if it had stopped."""
+    assert speed_text(mb_per_s) == text
 
 
 def test_progress_is_one_line_of_a_terminal(terminal):

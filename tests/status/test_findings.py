@@ -10,6 +10,7 @@ import pytest
 
 from schemaless.cli.main import cli
 from schemaless.status.model import Finding, status_json
+from schemaless.status.tables import tables_of
 from tests.status.statuses import CAPACITY, JOB, PARTS, REPLICA, cluster, everything, status
 
 pytestmark = pytest.mark.once
@@ -26,6 +27,27 @@ def test_parts_that_were_not_read_yet_are_no_findings():
 
     assert status(clusters=None, jobs=None, followers=None, capacity=None, parts=unread).findings == ()
     assert [each.command for each in status(capacity=None).findings] == ["schemaless capacity measure"]
+
+
+def test_tables_mark_the_rows_of_faults():
+    """A job or follower with a fault has a marked row, which says what is wrong; others have none."""
+    found = everything()
+    tables = tables_of(found)
+    marked = {
+        name: {tuple(table.rows[number][:3]) for number in table.faulty}
+        for name, table in tables.items()
+        if name in ("jobs", "followers")
+    }
+
+    faults = {each.where for each in found.findings if each.severity == "fault"}
+    assert {job for job, *_ in marked["jobs"]} == {f"{job.name} {job.job_id}" for job in found.jobs or ()} & faults
+    assert {f"{kind} {name}" for name, kind, _ in marked["followers"]} == {
+        f"{each.kind} {each.name}" for each in found.followers or ()
+    } & faults
+    states = {name: state for name, state, *_ in tables["jobs"].rows}
+    assert (states["move 4"], states["rebuild 5"], states["restore 6"]) == ("runner silent", "no runner", "paused")
+    assert ("idle", "trigger", "running, no worker") in marked["followers"]
+    assert "Migration 3 has waited 12 s for lagging replicas." in tables["jobs"].note
 
 
 def checked(command: str) -> None:

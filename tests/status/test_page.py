@@ -123,7 +123,7 @@ def test_page_shows_faults_as_they_happen(browser, start, eventually):
             found = page.inner_text(f"#{part}")
             return all(text in found for text in texts)
 
-        eventually(lambda: shows("jobs", "migration 1", "move 2", "running", "MB/s"), "both jobs run")
+        eventually(lambda: shows("jobs", "migration 1", "move 2", "running", "kB/s"), "both jobs run")
         assert "4 of 4" in page.inner_text("#summary")
         assert page.locator("progress").count() == 2
         victim = servers[1].replicas[0]
