@@ -72,7 +72,9 @@ def create(
                     f"another process is creating {name!r} on {catalog.node} at this moment; nothing was changed"
                 ) from None
         elif entry.ready:
-            raise DatastoreExists(f"datastore {name!r} already exists on {catalog.node}; nothing was changed")
+            raise DatastoreExists(
+                f"datastore {name!r} already exists on {catalog.node}; nothing was changed. Choose another name"
+            )
         elif entry.topology != topology:
             raise DatastoreExists(
                 f"{catalog.node} has an interrupted creation of {name!r} with {entry.topology.shard_count} shards "

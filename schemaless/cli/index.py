@@ -277,7 +277,7 @@ def show_statuses(statuses: Sequence[IndexStatus]) -> None:
         if index.entry.message is not None:
             note(f"{name} ({index.entry.number}): {index.entry.message}")
         if index.entry.state in (BACKFILLING, READY) and not index.workers:
-            note(f"no worker is maintaining {name}; start one with 'schemaless index run'")
+            note(f"no worker is maintaining {name} now; 'schemaless index run' keeps one running")
         faults = [(shard.shard, shard.fault) for shard in index.shards if shard.fault is not None]
         for status in index.shards:
             if status.state == QUARANTINED:

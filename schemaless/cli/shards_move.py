@@ -171,7 +171,7 @@ def move(
             spec = MoveSpec("balance", thresholds=thresholds, **options)
             if not execute:
                 status = _plan_balance(store, spec, as_json)
-                note_dry()
+                _note_dry(status)
                 return status
             runs.balance(spec)
         else:
@@ -183,7 +183,7 @@ def move(
                 shards = _shards(store, shards_text, spec.drain)
             if not execute:
                 status = _plan(store, spec, shards, as_json)
-                note_dry()
+                _note_dry(status)
                 return status
             if spec.drain is not None and job is None:
                 runs.drain(spec)
@@ -289,6 +289,13 @@ def _plan(store: Datastore, spec: MoveSpec, shards: Sequence[int], as_json: bool
     return EXIT_FAILED if any(plan.refusal is not None for plan in plans) else 0
 
 
+def _note_dry(status: int) -> None:
+    if status:
+        note("nothing was changed; --execute is refused while a shard cannot be moved")
+    else:
+        note_dry()
+
+
 def _plans(store: Datastore, spec: MoveSpec, shards: Sequence[int]) -> list[ShardPlan]:
     if not shards:
         return []
@@ -310,9 +317,10 @@ def _show_plan(target: str, plans: Sequence[ShardPlan]) -> None:
     if not plans:
         out().print(f"there is nothing to move to {target}", markup=False)
         return
-    total = _plan_data(target, plans)["total"]
+    movable = [plan for plan in plans if plan.refusal is None]
+    total = _plan_data(target, movable)["total"]
     out().print(
-        f"{counted(len(plans), 'shard')} with {bytes_text(total['file_bytes'])} would move to {target}; "
+        f"{counted(len(movable), 'shard')} with {bytes_text(total['file_bytes'])} would move to {target}; "
         f"copying them one by one may take {duration(total['seconds'])}"
     )
     if plans[0].free_bytes is None:

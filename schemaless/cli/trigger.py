@@ -158,7 +158,7 @@ def show_status(trigger: TriggerStatus, each_shard: bool) -> None:
         by += f", and {counted(separate, 'worker')} for quarantined shards"
     out().print(f"[bold]{trigger.name}[/]: {trigger.setting.desired_state}, cells of {of}, by {by}")
     if not trigger.workers and trigger.setting.desired_state != "paused":
-        note("no worker is running it; start one with 'schemaless trigger run MODULE:NAME'")
+        note("no worker is running it now; 'schemaless trigger run MODULE:NAME' keeps one running")
     polled = {server: how for server, how in trigger.finds_by.items() if how != HEARD}
     if trigger.finds_by and not polled:
         note("the binary log announces new cells")

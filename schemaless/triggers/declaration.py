@@ -186,7 +186,9 @@ def import_trigger(target: str) -> Trigger:
         # Python may wrap an interrupt, which is not the module's fault.
         if is_interrupt(error):
             raise
-        raise InvalidInput(f"{target}: cannot import {module_name!r} from {here}: {_said(error)}") from error
+        is_elsewhere = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
+        hint = "; run the command in the folder of the module" if is_elsewhere else ""
+        raise InvalidInput(f"{target}: cannot import {module_name!r} from {here}: {_said(error)}{hint}") from error
     imported = getattr(module, name, None)
     if not isinstance(imported, Trigger):
         there = [variable for variable, value in vars(module).items() if isinstance(value, Trigger)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import click
@@ -169,3 +170,15 @@ def test_one_more_shard_that_cannot_be_moved_is_one(invoke, accounts, fresh_url)
         " cannot be moved to cluster-2: it is already on cluster-2; 1 more shard cannot be moved either\n"
     )
     assert said["3"] == "schemaless: shard 3 cannot be moved to cluster-2: it is already on cluster-2\n"
+
+
+@pytest.mark.mysql
+def test_dry_run_of_a_move_counts_only_shards_that_can_be_moved(invoke, accounts, fresh_url):
+    """It does not propose --execute, which would be refused."""
+    move = ("shards", "move", "1,3", "--to", "cluster-2", "--unchecked-accounts")
+    dry = invoke(*move, url=accounts.root(fresh_url))
+
+    assert dry.code == 1
+    assert re.match(r"1 shard with \S+ \S+ would move to cluster-2; ", dry.out)
+    assert "shard 3 cannot be moved: it is already on cluster-2\n" in dry.err
+    assert dry.err.endswith("nothing was changed; --execute is refused while a shard cannot be moved\n")
