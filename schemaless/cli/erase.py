@@ -210,6 +210,9 @@ def purge(url: str, execute: bool) -> None:
     primaries and replicas. It needs root of servers on this machine, such as those of 'schemaless local', and takes
     half a minute and the time to rebuild the tables. 'erase verify --search' searches the files afterwards.
 
+    The command changes settings of the servers, such as the size of the redo log and super_read_only of replicas, and
+    restores them. If it is killed, run it again: it restores them first.
+
     \b
     Examples:
       schemaless erase purge

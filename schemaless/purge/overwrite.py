@@ -50,6 +50,19 @@ _POLL_S: Final = 0.05
 _ROWS: Final = 300
 _SPARE_UNDO: Final = "schemaless_undo"
 
+_SETTINGS: Final[dict[bool, tuple[str, ...]]] = {
+    False: (
+        *("super_read_only", "innodb_redo_log_capacity", "innodb_purge_rseg_truncate_frequency"),
+        *("innodb_lru_scan_depth", "innodb_idle_flush_pct", "innodb_adaptive_flushing"),
+        *("innodb_max_dirty_pages_pct", "innodb_max_dirty_pages_pct_lwm"),
+    ),
+    True: (
+        *("innodb_log_file_size", "innodb_purge_rseg_truncate_frequency"),
+        *("innodb_max_dirty_pages_pct", "innodb_max_dirty_pages_pct_lwm"),
+    ),
+}
+"""Global variables that a purge changes on MySQL (False) and MariaDB (True), each after those that limit it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -82,7 +95,12 @@ def purge_files(
         ServerError: a server is unreachable, or rejects the account, which is not an administrator's.
     """
     cluster = _Cluster(primary, replicas, listener)
-    servers = cluster.servers
+    with _restored_settings(cluster.servers, listener):
+        _purge(cluster, tables)
+
+
+def _purge(cluster: _Cluster, tables: Sequence[Table]) -> None:
+    primary, servers, listener = cluster.primary, cluster.servers, cluster.listener
     engines = {
         table: primary.run(partial(engine_of_cells, database=table.database, table=table.name)) for table in tables
     }
@@ -115,8 +133,6 @@ def purge_files(
     primary.run(partial(_execute, sql.UPDATE_FILLER))
     cluster.catch_up()
     cluster.on_each("writing filler pages by age", _flush)
-    primary.run(partial(_execute, sql.DROP_FILLER))
-    cluster.catch_up()
     cluster.on_each("deleting binary logs", _delete_binary_logs)
 
 
@@ -163,6 +179,43 @@ def _execute(statement: bytes, connection: Connection) -> None:
     connection.execute(statement)
 
 
+@contextmanager
+def _restored_settings(servers: Sequence[NodePool], listener: Listener) -> Iterator[None]:
+    """Restore the settings of an earlier purge that was killed, and record them for the case that this one is.
+
+    Each step restores what it has changed, unless the process dies. The record is on the primary, and dropped at the
+    end together with the filler.
+    """
+    primary = servers[0]
+    for statement in sql.CREATE_SETTINGS:
+        primary.run(partial(_execute, statement))
+    recorded: dict[str, dict[str, float]] = {}
+    for node, name, value in primary.run(lambda connection: connection.rows(sql.SELECT_SETTINGS)):
+        recorded.setdefault(str(node), {})[str(name)] = float(value)
+    for server in servers:
+        node, now = str(server.node), server.run(_settings)
+        before = recorded.get(node, {})
+        # A primary of that time may be a replica now, and has to stay read-only.
+        changed = {
+            name: before[name]
+            for name, value in now.items()
+            if before.get(name, value) != value and (name != "super_read_only" or before[name])
+        }
+        if changed:
+            listener(Step(f"restoring settings of {node}, where an earlier purge was killed"))
+            server.run(partial(_execute, sql.set_globals(changed)))
+        primary.run(partial(_execute, sql.insert_settings(node, now)))
+    try:
+        yield
+    finally:
+        primary.run(partial(_execute, sql.DROP_FILLER))
+
+
+def _settings(connection: Connection) -> dict[str, float]:
+    names = _SETTINGS[connection.is_mariadb]
+    return dict(zip(names, map(float, connection.rows(sql.select_globals(names))[0]), strict=True))
+
+
 def _until(connection: Connection, done: Callable[[], bool], waited_for: str) -> None:
     until_s = time.monotonic() + WAIT_S
     while not done():
@@ -180,7 +233,8 @@ def _globals(connection: Connection, values: dict[str, float]) -> Iterator[None]
     try:
         yield
     finally:
-        connection.execute(sql.set_globals(dict(zip(values, before, strict=True))))
+        # In reverse order: a limit is raised before what it limits.
+        connection.execute(sql.set_globals(dict(reversed([*zip(values, before, strict=True)]))))
 
 
 def _purge_undo(connection: Connection) -> None:
@@ -217,12 +271,13 @@ def _truncate_undo(connection: Connection) -> None:
         connection.execute(sql.alter_undo_tablespace(name, active=False))
         _until(connection, lambda: states()[name] == "empty", f"truncating undo tablespace {name}")
 
-    names = [name for name, state in states().items() if name != _SPARE_UNDO and state == "active"]
+    names = [name for name in states() if name != _SPARE_UNDO]
     # Undo tablespaces are a server's own: replicas have to allow the statements, and must not log them.
     with _globals(connection, {"super_read_only": 0}), _unlogged(connection):
         # Two must stay active while one is truncated.
         if _SPARE_UNDO not in states():
             connection.execute(sql.create_undo_tablespace(_SPARE_UNDO))
+        connection.execute(sql.alter_undo_tablespace(_SPARE_UNDO, active=True))
         try:
             for name in names:
                 empty(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from schemaless.wire.sql.parts import quoted_table, text
+from schemaless.wire.sql.parts import insert, quoted_table, text
 
 _FOLDERS: Final = (
     b"datadir",
@@ -63,12 +63,29 @@ CREATE_FILLER: Final = (
     b"CREATE TABLE %b (id INT UNSIGNED AUTO_INCREMENT PRIMARY KEY, content VARBINARY(%d) NOT NULL) ENGINE=InnoDB "
     b"ROW_FORMAT=DYNAMIC" % (_TABLE, FILLER_ROW_BYTES),
 )
+_SETTING: Final = quoted_table(FILLER, "setting")
+CREATE_SETTINGS: Final = (
+    b"CREATE DATABASE IF NOT EXISTS `%b`" % FILLER.encode(),
+    b"CREATE TABLE IF NOT EXISTS %b (node VARCHAR(255) NOT NULL, name VARCHAR(64) NOT NULL, "
+    b"value VARCHAR(64) NOT NULL, PRIMARY KEY (node, name)) ENGINE=InnoDB" % _SETTING,
+)
+"""Create the table of settings that a purge changes, which is dropped with the filler at its end."""
+
+SELECT_SETTINGS: Final = b"SELECT node, name, value FROM %b" % _SETTING
+"""Select the settings that a purge has recorded and not restored."""
+
 UPDATE_FILLER: Final = b"UPDATE %b SET content=REVERSE(content)" % _TABLE
 EXPORT_FILLER: Final = b"FLUSH TABLES %b FOR EXPORT" % _TABLE
 """Writes each changed page of the table by itself."""
 
 UNLOCK: Final = b"UNLOCK TABLES"
 DROP_FILLER: Final = b"DROP DATABASE IF EXISTS `%b`" % FILLER.encode()
+
+
+def insert_settings(node: str, values: Mapping[str, float]) -> bytes:
+    """Record settings of a server; recorded ones are kept."""
+    rows = [(node, name, str(value)) for name, value in values.items()]
+    return insert(_SETTING, "node, name, value", rows, ignore=True)
 
 
 def insert_filler(rows: int, content: str) -> bytes:
