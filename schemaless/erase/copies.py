@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from schemaless.codec.envelope import tombstone
 from schemaless.datastore import Datastore
@@ -22,9 +22,12 @@ from schemaless.move.spec import BEFORE_COMMIT
 from schemaless.move.sql import CARRIED
 from schemaless.topology.replica_position import gtid_position, wait_for_gtid
 from schemaless.wire.connection import Connection
+from schemaless.wire.errors import DatabaseMissing
 from schemaless.wire.node import Node
 
 _REPLICA_WAIT_S: Final = 0.5
+_MAX_ATTEMPTS: Final = 20
+T = TypeVar("T")
 
 
 class CopyTable(NamedTuple):
@@ -56,33 +59,42 @@ def copy_tables(internals: Internals, shard: int) -> list[CopyTable]:
     return found
 
 
-def erase_copies(
-    internals: Internals, shard: int, erasure: int, ids: Sequence[int], tables: Sequence[CopyTable]
-) -> int:
-    """Erase cells in the tables of moves; return the number of bodies that were replaced."""
+def _with_tables(internals: Internals, shard: int, operation: Callable[[CopyTable], T]) -> list[tuple[CopyTable, T]]:
+    """Call an operation for each table with copies; start again if a mover has renamed or dropped one of them since."""
+    attempts = _MAX_ATTEMPTS
+    while True:
+        try:
+            return [(table, operation(table)) for table in copy_tables(internals, shard)]
+        except DatabaseMissing:
+            attempts -= 1
+            if not attempts:
+                raise
+
+
+def erase_copies(internals: Internals, shard: int, erasure: int, ids: Sequence[int]) -> int | None:
+    """Erase cells in the tables of moves; return the number of bodies that were replaced, None if there is no table."""
     database = internals.shards.database(shard)
-    replaced = 0
-    for table in tables:
+
+    def erase(table: CopyTable) -> int:
         statement = sql.erase_copies(database, table.name, ids, tombstone(erasure))
         pool = internals.shards.pool_for(table.node)
-        replaced += pool.run(
-            lambda connection, statement=statement: connection.execute(statement).affected,  # type: ignore[misc]
-            writes=True,
-        )
-    return replaced
+        return pool.run(lambda connection: connection.execute(statement).affected, writes=True)
+
+    replaced = _with_tables(internals, shard, erase)
+    return sum(count for _, count in replaced) if replaced else None
 
 
-def live_copies(internals: Internals, shard: int, ids: Sequence[int], tables: Sequence[CopyTable]) -> dict[str, int]:
-    """Return the number of bodies that were not erased, by table; tables without any are left out."""
+def live_copies(internals: Internals, shard: int, ids: Sequence[int]) -> dict[str, int]:
+    """Return the number of bodies that were not erased, by table of a move; tables without any are left out."""
     database = internals.shards.database(shard)
-    found = {}
-    for table in tables:
+
+    def count(table: CopyTable) -> int:
         statement = sql.count_live_copies(database, table.name, ids)
-        pool = internals.shards.pool_for(table.node)
-        rows = pool.run(lambda connection, statement=statement: connection.rows(statement))  # type: ignore[misc]
-        if int(rows[0][0]):
-            found[f"{database}.{table.name} on {table.node}"] = int(rows[0][0])
-    return found
+        rows = internals.shards.pool_for(table.node).run(lambda connection: connection.rows(statement))
+        return int(rows[0][0])
+
+    found = _with_tables(internals, shard, count)
+    return {f"{database}.{table.name} on {table.node}": live for table, live in found if live}
 
 
 def tables_of_moves(store: Datastore, shards: Collection[int]) -> list[str]:

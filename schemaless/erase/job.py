@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Final, Unpack
 
 from schemaless.datastore import Datastore
-from schemaless.erase.copies import copy_tables, erase_copies, wait_for_replicas
+from schemaless.erase.copies import erase_copies, wait_for_replicas
 from schemaless.erase.dictionaries import DictionarySearch
 from schemaless.erasures.eraser import MAX_CELLS, Batch, ShardEraser
 from schemaless.erasures.ledger import Erasure
@@ -168,12 +168,11 @@ def _erase_copies(store: Datastore, run: ShardRun, eraser: ShardEraser) -> None:
     after, erased = 0, 0
     while events := eraser.erased_ids(after, _COPIES_AT_ONCE):
         run.gate()
-        # Read again for each part: a move may begin or end in between.
-        tables = copy_tables(internals, run.state.shard)
-        if not tables:
-            break
         ids = [added_id for _, added_id in events]
-        erased += erase_copies(internals, run.state.shard, eraser.erasure, ids, tables)
+        replaced = erase_copies(internals, run.state.shard, eraser.erasure, ids)
+        if replaced is None:
+            break
+        erased += replaced
         after = events[-1][0]
     run.state.counters["copies"] = run.state.counters.get("copies", 0) + erased
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from schemaless.datastore import Datastore
 from schemaless.erase.archives import erase_from_archives
-from schemaless.erase.copies import copy_tables, live_copies, tables_of_moves
+from schemaless.erase.copies import live_copies, tables_of_moves
 from schemaless.erase.job import bounds_of
 from schemaless.erase.places import archives, places
 from schemaless.erase.status import ErasureStatus, record_acknowledgements
@@ -124,7 +124,7 @@ def _verify_shard(store: Datastore, shard: int, number: int, found: Verification
         found.cells += len(ids)
         live, parked = internals.shards.rows(shard, sql.count_left(database, ids))[0]
         found.faults += Counter({"cells on the primary": int(live), "parked cells": int(parked)})
-        found.faults.update(live_copies(internals, shard, ids, copy_tables(internals, shard)))
+        found.faults.update(live_copies(internals, shard, ids))
         for node in cluster.replicas:
             statement = sql.count_live(database, ids)
             try:

@@ -22,8 +22,9 @@ from schemaless.admin.grants import grants
 from schemaless.admin.ndjson import dump_lines, iter_dump
 from schemaless.cells.dictionaries import keep
 from schemaless.codec.dictionaries import Dictionary
+from schemaless.erase import copies
 from schemaless.erase.archives import erase_from_archives
-from schemaless.erase.copies import copy_tables
+from schemaless.erase.copies import CopyTable, copy_tables
 from schemaless.erase.job import EraseSpec
 from schemaless.erase.job import run as run_erasure
 from schemaless.erase.plan import plan
@@ -185,6 +186,23 @@ def test_tables_that_a_move_leaves_behind_are_erased(root, new_row, movers_of):
     compared = compare(root, left)
     assert (compared.same, compared.erased) == (True, 0)
     moves.drop(root, left)
+
+
+def test_an_erasure_continues_if_a_mover_renames_a_table_of_copies(root, row, monkeypatch):
+    """The tables are listed again; verification does the same."""
+    root.put_cell(row, "BASE", 1, document(1))
+    lists = list[int]()
+
+    def listed(internals: Any, shard: int) -> list[CopyTable]:
+        lists.append(shard)
+        gone = CopyTable("cluster-1", internals.shards.node_of(shard), "cell_incoming_0123456789abcdef")
+        return [gone] if len(lists) % 2 else copy_tables(internals, shard)
+
+    monkeypatch.setattr(copies, "copy_tables", listed)
+    number = erase(root, [row])
+    assert (len(lists), found_by_reading(root)) == (2, 0)
+    assert verify(root, number).clean
+    assert len(lists) == 4
 
 
 def test_the_role_erase_needs_its_grants_where_a_move_has_taken_the_shard(
