@@ -101,9 +101,7 @@ def remove(
     def second_step(connection: Connection) -> None:
         retired_at, _ = _locked(connection, store.name, dictionary_id)
         if retired_at != retired[0]:
-            raise DictionaryInUse(
-                f"dictionary {dictionary_id} was taken into use again during the scan; nothing was removed"
-            )
+            raise DictionaryInUse(f"dictionary {dictionary_id} came back into use during the scan; nothing was removed")
         connection.execute(cells_sql.remove_dictionary(store.name, dictionary_id))
 
     internals.catalog.run_once(second_step)

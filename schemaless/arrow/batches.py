@@ -80,7 +80,7 @@ class Batches:
     Args:
         columns: the typed columns.
         decode: decodes a body.
-        keep_corrupt: give a cell whose body does not decode a null body instead of raising.
+        keep_corrupt: use a null body, instead of raising, if a body does not decode.
     """
 
     def __init__(self, columns: Sequence[TypedColumn], decode: Decode, *, keep_corrupt: bool = False) -> None:

@@ -156,7 +156,7 @@ class Reader:
     def latest_stored(
         self, keys: Iterable[tuple[RowKey, str]], read_from: FeedFrom = "primary"
     ) -> Iterator[StoredCell]:
-        """Yield the latest version for many ``(row_key, column_name)``, with its stored bytes."""
+        """Yield the latest version of each ``(row_key, column_name)``, with its stored bytes."""
         by_shard: dict[int, list[tuple[bytes, str]]] = {}
         wanted = dict.fromkeys(_pair(row_key, name) for row_key, name in keys)
         for pair in wanted:

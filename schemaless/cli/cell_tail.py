@@ -220,10 +220,10 @@ def _read_offsets(path: Path, store: Datastore) -> dict[int, int]:
         raise InvalidInput(f"cannot read {path}: {problem.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise InvalidInput(
-            f"{path} is not an offsets file; name another, or remove it to start from the beginning"
+            f"{path} is not an offsets file; name another file, or remove it to start from the beginning"
         ) from None
     if of != (store.name, store.shard_count):
         raise InvalidInput(
-            f"{path} belongs to datastore {of[0]!r} of {of[1]} shards, not to {store.name!r}; name another"
+            f"{path} belongs to datastore {of[0]!r} of {of[1]} shards, not to {store.name!r}; name another file"
         )
     return locations

@@ -205,7 +205,9 @@ def _change_thresholds(url: str, job_id: int | None, changes: dict[str, Any], ki
         job_store = JobStore(store)
         job = chosen_job(job_store, job_id, unfinished=True, kind=kind)
         if not job.unfinished:
-            raise JobConflict(f"job {job.job_id} is {job.state}; only one that is running or paused waits", job.job_id)
+            raise JobConflict(
+                f"job {job.job_id} is {job.state}; only running and paused jobs have thresholds", job.job_id
+            )
         now = job_store.change_thresholds(job.job_id, changes) if changes else job.thresholds.asdict()
     out().print(f"job {job.job_id} waits by: {thresholds_text(now)}", markup=False)
 

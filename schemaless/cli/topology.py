@@ -47,8 +47,8 @@ def topology() -> None:
 def show(url: str, as_json: bool) -> int:
     """Show every server and its state.
 
-    For a primary with replicas, the command also warns if a failover would lose cells: asynchronous replication loses
-    everything that was not sent yet. A semi-synchronous timeout below one hour is a warning as well.
+    For a primary with replicas, the command also warns if a failover would lose cells: asynchronous replication
+    loses everything not yet sent. It also warns of a semi-synchronous timeout below one hour.
 
     \b
     Examples:

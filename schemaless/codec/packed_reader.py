@@ -311,7 +311,7 @@ class _Reader:
         digits = self._schema.byte()
         suffix = b"".join(iter(lambda: self._schema.take(1), b"\0")) if typed == TIMESTAMP else b""
         if digits > 9 or separator not in (b"T", b" ") or not _SUFFIX.fullmatch(suffix.decode("latin-1")):
-            raise MalformedPayload("packed strings have a form that is none")
+            raise MalformedPayload("packed strings have an unknown form")
         if typed == DECIMAL_TEXT:
             return lambda number: decimal_text(number, digits)
         between, ending = separator.decode(), suffix.decode()
@@ -419,7 +419,7 @@ def time_of_day(number: int) -> str:
         MalformedPayload: it would need another form.
     """
     if number not in TIMES_OF_DAY:
-        raise MalformedPayload(f"a packed time of day is {number}")
+        raise MalformedPayload(f"a packed time of day is invalid: {number}")
     return f"{number // 3_600:02}:{number // 60 % 60:02}:{number % 60:02}"
 
 

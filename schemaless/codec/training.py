@@ -142,7 +142,7 @@ def train(
     if len(payloads) < _FEWEST_CELLS or not parts["choose"] or not parts["judge"]:
         raise InvalidInput(
             f"{len(payloads)} cells of {len(rows['train'])} rows are too few to train on, with {len(rows['choose'])} "
-            f"and {len(rows['judge'])} rows to judge by; a dictionary needs a dozen rows at least, hundreds are better"
+            f"rows to choose a size by and {len(rows['judge'])} to judge it; use a dozen rows or, better, hundreds"
         )
     tried: list[tuple[TriedSize, Codec]] = []
     for size in sizes:

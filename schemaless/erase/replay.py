@@ -90,7 +90,7 @@ def replay(
 
 
 def ledger_lines(store: Datastore) -> Iterator[bytes]:
-    """Yield erasures and legal holds as lines of JSON that ``load_ledger`` reads; they hold keys, and no documents."""
+    """Yield erasures and legal holds as lines of JSON that ``load_ledger`` reads; lines contain keys, no documents."""
     ledger = internals_of(store).erasures.ledger
     for summary in ledger.entries():
         entry = ledger.entry(summary.number)

@@ -184,7 +184,7 @@ def prepare(store: Datastore, uri: str, definition: Definition) -> Definition:
 
 
 def _combined(found: Definition, wanted: Definition, uri: str) -> Definition:
-    """Return the definition of an existing export with the typed columns that are wanted in addition."""
+    """Return the definition of an existing export with additional typed columns."""
     if (found.datastore, found.shard_count, found.name) != (wanted.datastore, wanted.shard_count, wanted.name):
         raise InvalidInput(
             f"{uri} has export {found.name} of {found.datastore!r} with {found.shard_count} shards; export "

@@ -188,7 +188,7 @@ def file_name(after: int, up_to: int) -> str:
 
 
 def read_definition(target: Target) -> Definition | None:
-    """Return the definition of the export in a target; None if it is empty."""
+    """Return a target's export definition; None if the target is empty."""
     try:
         return Definition.parse(target.read(ROOT), target.uri)
     except FileNotFoundError:

@@ -191,7 +191,7 @@ def server_of(url: ServerURL, text: str) -> Node:
     own, given = url.credentials, parsed.credentials
     if given.username is not None and not _same_account(own, given):
         raise InvalidInput(
-            f"all servers of a datastore share one account, but {parsed} has another one than {url}; omit it"
+            f"all servers of a datastore share one account, but {parsed} names another one; omit the account"
         )
     return parsed.node
 

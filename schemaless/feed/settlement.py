@@ -80,7 +80,7 @@ def observe(connection: Connection, database: str) -> Observation:
     if int(increment) != 1:
         raise FeedRefused(
             f"auto_increment_increment is {increment}, so several servers may write to this cluster and added_ids are "
-            "not in order. The change feed needs a single primary; set it to 1",
+            "not in order. The change feed needs a single primary; set the variable to 1",
             node=connection.node,
             shard=connection.shard,
         )

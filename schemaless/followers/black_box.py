@@ -40,7 +40,7 @@ class BlackBox:
         self._at.value = follower.encode()
 
     def leave(self) -> None:
-        """Record that the worker works on no shard."""
+        """Record that the worker has no shard."""
         self._at.value = b""
 
     @property

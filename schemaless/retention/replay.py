@@ -37,7 +37,7 @@ class UndoneRun:
 def undone_runs(store: Datastore, *, listener: Listener = ignore_events) -> list[UndoneRun]:
     """Return the retention runs whose erased cells are missing from a shard's log of erased cells.
 
-    A shard in which a run was not executed to its end is not looked at: 'retention run' continues that.
+    Shards in which a run is unfinished are skipped: 'retention run' continues it.
 
     Args:
         store: the datastore.

@@ -42,7 +42,7 @@ def stored_bytes(windows: Sequence[Sequence[tuple[bytes, bytes]]], column_name: 
     Args:
         windows: row_key and body of sampled cells; those of a window are neighbours.
         column_name: column of all cells.
-        seed: seed of the choice of dictionaries.
+        seed: seed for choosing dictionaries.
     """
     rows = [
         [_row(place * _WINDOW_IDS + number, key, column_name, body) for number, (key, body) in enumerate(window)]

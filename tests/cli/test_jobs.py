@@ -172,7 +172,7 @@ def test_throttle_changes_what_is_named_and_nothing_else(invoke, migrate_url, mi
     assert [what for _, _, what in job_store.events(1)].count(f"thresholds: {json.dumps(now())}") == 1
     job_store.change_state(1, ("running",), "aborted")
     ended = invoke("migrate", "throttle", "--max-lag", "3", "--job", "1", url=migrate_url)
-    assert (ended.code, "is aborted; only one that is running or paused waits" in ended.err) == (1, True)
+    assert (ended.code, "is aborted; only running and paused jobs have thresholds" in ended.err) == (1, True)
 
 
 def test_idle_run_is_not_the_one_that_is_meant_afterwards(invoke, migrate_url, migrate_store, job, tmp_path):
