@@ -1,12 +1,14 @@
 """Export to Parquet: speed and size beside a plain loop, and kills under writers and moving shards.
 
-    python benchmarks/export.py speed [--flavour mysql|mariadb] [--documents N] [--rounds N]
+    python benchmarks/export.py speed [--flavour mysql|mariadb] [--documents N] [--rounds N] [--scanner PYTHON]
     python benchmarks/export.py kills [--flavour mysql|mariadb] [--kills N] [--seed N] [--control FAULT]
     python benchmarks/export.py live [--flavour mysql|mariadb] [--documents N] [--rounds N]
 
 ``speed`` exports the documents of four shards, with one typed column: by a plain loop over PyMySQL, zlib, msgpack, json
 and pyarrow, and by the exporter with one process and with two. Rounds alternate; the median counts. The processes are
-started beforehand. Files are compressed alike, and are compared with gzip'd NDJSON.
+started beforehand. Files are compressed alike, and are compared with gzip'd NDJSON. ``--scanner`` takes the path of a
+Python that has DuckDB and its MySQL extension (see _duckdb_scanner.py), and adds DuckDB's scanner: over the tables,
+whose bodies it cannot decode, and over tables that hold JSON text instead, with the typed column.
 
 ``kills`` kills a process that exports and merges files at each of its steps in turn, with and without a power failure,
 and starts the next one, while cells are put and shards move between two clusters. On MySQL, the primary of the first
@@ -21,6 +23,7 @@ turns. Exit status: 1 if the p99 of puts is more than 1.3 times the quiet one.
 from __future__ import annotations
 
 import argparse
+import functools
 import gzip
 import itertools
 import json
@@ -142,13 +145,70 @@ def export_shards(url: str, root: str, shards: list[int]) -> int:
     return rows
 
 
+class Scanner:
+    """DuckDB's MySQL scanner, in a process of its own."""
+
+    def __init__(self, python: str, url: str) -> None:
+        parsed = parse_url(url)
+        self._socket, self._database = parsed.node.socket, parsed.database
+        script = Path(__file__).with_name("_duckdb_scanner.py")
+        self._process = subprocess.Popen([python, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def copy(self, table: str, total: str, root: Path) -> None:
+        """Copy a table of each shard, with an expression for the typed column."""
+        queries = {
+            str(shard): "SELECT lower(hex(row_key)) AS row_key, column_name, ref_key, added_id, "
+            f"{shard} AS shard, created_at, body{total} FROM source.{self._database}_{shard:04d}.{table}"
+            for shard in range(SHARDS)
+        }
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(
+            json.dumps({"socket": self._socket, "folder": str(root), "queries": queries}),
+            file=self._process.stdin,
+            flush=True,
+        )
+        if not self._process.stdout.readline():
+            raise RuntimeError("DuckDB's scanner has failed; its message is above")
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+
+def write_text_tables(url: str) -> None:
+    """Write a table with the JSON text of each document beside the cells of a shard."""
+    parsed = parse_url(url)
+    connection = pymysql.connect(user="root", unix_socket=parsed.node.socket, charset="utf8mb4", autocommit=True)
+    with schemaless.connect(url) as store, connection.cursor() as cursor:
+        for shard in range(SHARDS):
+            database = f"{parsed.database}_{shard:04d}"
+            cursor.execute(f"CREATE TABLE {database}.text LIKE {database}.cell")
+            cursor.execute(f"ALTER TABLE {database}.text MODIFY body MEDIUMTEXT CHARACTER SET utf8mb4 NOT NULL")
+            cursor.executemany(
+                f"INSERT INTO {database}.text (added_id, row_key, column_name, ref_key, body) "
+                "VALUES (%s, %s, %s, %s, %s)",
+                (
+                    (
+                        cell.added_id,
+                        cell.row_key.bytes,
+                        cell.column_name,
+                        cell.ref_key,
+                        json.dumps(cell.body, ensure_ascii=False, separators=(",", ":")),
+                    )
+                    for cell in store.scan_shard(shard)
+                ),
+            )
+    connection.close()
+
+
 def warm(number: int) -> int:
     """Keep a process busy, so that each of the pool's processes starts."""
     time.sleep(0.5)
     return number
 
 
-def speed(flavour: str, documents: int, rounds: int) -> int:
+def speed(flavour: str, documents: int, rounds: int, python: str | None) -> int:
     """Measure the loop and the exporter in turns."""
     chance = random.Random(32)
     with private_servers(flavour, 1) as (server,), tempfile.TemporaryDirectory() as folder:
@@ -170,6 +230,13 @@ def speed(flavour: str, documents: int, rounds: int) -> int:
                     pool.map(export_shards, [url, url], [str(root)] * 2, [[0, 1], [2, 3]])
                 ),
             }
+            scanner = None
+            if python is not None:
+                write_text_tables(url)
+                scanner = Scanner(python, url)
+                total = ", CAST(json_extract_string(body, '$.fare.total') AS DOUBLE) AS total"
+                works["DuckDB, encoded bodies"] = functools.partial(scanner.copy, "cell", "")
+                works["DuckDB, JSON text"] = functools.partial(scanner.copy, "text", total)
             for _ in range(rounds):
                 for name, work in works.items():
                     root = Path(folder, "out")
@@ -179,6 +246,8 @@ def speed(flavour: str, documents: int, rounds: int) -> int:
                     took_s.setdefault(name, []).append(time.perf_counter() - began_s)
                     sizes[name] = sum(path.stat().st_size for path in root.rglob("*.parquet"))
                     shutil.rmtree(root)
+            if scanner is not None:
+                scanner.close()
         with schemaless.connect(url) as store:
             path = Path(folder, "cells.ndjson.gz")
             with gzip.open(path, "wb", compresslevel=6) as file:
@@ -381,9 +450,10 @@ def main() -> int:
     parser.add_argument("--at-most", type=float, default=3_600.0, help="seconds until no further kill")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--control", default="", choices=["", *CONTROLS], help="a fault that kills must find")
+    parser.add_argument("--scanner", metavar="PYTHON", help="Python with DuckDB's MySQL extension, with speed")
     options = parser.parse_args()
     if options.what == "speed":
-        return speed(options.flavour, options.documents or 40_000, options.rounds)
+        return speed(options.flavour, options.documents or 40_000, options.rounds, options.scanner)
     return kills(options) if options.what == "kills" else live(options)
 
 
