@@ -48,6 +48,7 @@ def files(store, by_hand) -> dict[int, int]:
     return found
 
 
+@pytest.mark.innodb("a compaction needs SUPER, and the files of a small datastore in MyRocks are empty until then")
 def test_report_tells_bodies_files_and_binary_log_apart(fresh_store, legacy, migrate_store, admin_url, by_hand):
     """Sizes before, after the run and after a rebuild, by cluster, shard and column, match those of the servers."""
     before = files(fresh_store, by_hand)
@@ -76,6 +77,7 @@ def test_report_tells_bodies_files_and_binary_log_apart(fresh_store, legacy, mig
     ]
 
 
+@pytest.mark.innodb("a compaction needs SUPER, and the files of a small datastore in MyRocks are empty until then")
 def test_report_compares_predictions_with_results(fresh_store, legacy, migrate_store, admin_url):
     """A small datastore is read completely, so the prediction is exact."""
     ran = migrate.run(migrate_store, listener=only(RunStarted, lambda begun: record_plan(migrate_store, begun.job)))
