@@ -133,6 +133,8 @@ def _purge(cluster: _Cluster, tables: Sequence[Table]) -> None:
     primary.run(partial(_execute, sql.UPDATE_FILLER))
     cluster.catch_up()
     cluster.on_each("writing filler pages by age", _flush)
+    primary.run(partial(_execute, sql.DROP_FILLER))
+    cluster.catch_up()
     cluster.on_each("deleting binary logs", _delete_binary_logs)
 
 
@@ -183,8 +185,8 @@ def _execute(statement: bytes, connection: Connection) -> None:
 def _restored_settings(servers: Sequence[NodePool], listener: Listener) -> Iterator[None]:
     """Restore the settings of an earlier purge that was killed, and record them for the case that this one is.
 
-    Each step restores what it has changed, unless the process dies. The record is on the primary, and dropped at the
-    end together with the filler.
+    Each step restores what it has changed, unless the process dies. The record is on the primary, and dropped together
+    with the filler.
     """
     primary = servers[0]
     for statement in sql.CREATE_SETTINGS:
