@@ -1,6 +1,6 @@
 """Erasures killed with -9 before each of their statements, beside everything that may run with them.
 
-    python benchmarks/erasure_kills.py [--flavour mysql] [--seed 1] [--rounds 0] [--minutes 60]
+    python benchmarks/erasure_kills.py [--flavour mysql] [--seed 1] [--rounds 0] [--first 0] [--minutes 60]
 
 In each round, cells of new rows are erased, and the eraser dies before the next of its statements that change
 something. A mover takes one of the two shards to the other server and dies before a statement, too, in two of three
@@ -9,7 +9,7 @@ other shard that keep their originals in an archive. After each round, all cells
 the shards on both servers are compared with a plain model; at the end, the archive (tests/erase/matrix.py). Then harm
 is done by SQL, to see that each kind is found. Status 1 if anything was wrong.
 
-``--rounds`` takes a sample of the statements; 0 takes all.
+``--rounds`` takes a sample of the statements; 0 takes all, from ``--first`` on.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ def main() -> int:
     parser.add_argument("--flavour", choices=("mysql", "mariadb"), default="mysql")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=60.0, help="take no further statement after that")
     options = parser.parse_args()
     chance = random.Random(options.seed)
@@ -43,7 +44,7 @@ def main() -> int:
         began_s = time.monotonic()
         with Matrix(url, options.seed, Path(folder)) as matrix:
             sent = matrix.round()
-            points = list(range(sent.erase))
+            points = list(range(options.first, sent.erase))
             points = chance.sample(points, options.rounds) if options.rounds else points
             done = 0
             for done, point in enumerate(points, 1):
