@@ -62,18 +62,9 @@ def nodes_of(path: Path) -> list[ast.AST]:
 
 
 def imports_of(path: Path) -> set[str]:
-    """Return the package's modules that a file imports anywhere in it, those for type checkers alone left out."""
-    typing_only = {
-        id(inner)
-        for node in nodes_of(path)
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        for statement in node.body
-        for inner in ast.walk(statement)
-    }
+    """Return the package's modules that a file imports anywhere in it, even for type checkers alone."""
     found = set()
     for node in nodes_of(path):
-        if id(node) in typing_only:
-            continue
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             found |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
         elif isinstance(node, ast.Import):

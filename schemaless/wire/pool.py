@@ -34,7 +34,7 @@ from schemaless.wire.connection import Connection
 from schemaless.wire.connection_slots import ConnectionSlots, LiveObjects, Slot
 from schemaless.wire.errors import NO_CLAIMS, ConnectionLost, interruption, translated
 from schemaless.wire.node import Node
-from schemaless.wire.retries import Retries
+from schemaless.wire.retries import Retries, RetryContext
 from schemaless.wire.route import Route, answered, outcome_unknown, raise_if_moved
 from schemaless.wire.runtime import THREADS, Runtime
 from schemaless.wire.session import Facts, close, open_connection
@@ -364,7 +364,8 @@ class NodePool:
                 return self._attempt(operation, shard, route, doubt if writes else None)
             except (ServerError, BodyTooLarge) as error:
                 failed = error
-        retries = Retries(self, shard, route, doubt, writes=writes)
+        context = RetryContext(self.node, self.breaker, self.runtime, self.retry_pause_s, self.listener, self.probe)
+        retries = Retries(context, shard, route, doubt, writes=writes)
         while True:
             retries.wait_or_raise(failed)
             try:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
 from schemaless.errors import BodyTooLarge, ServerError, ServerTimeout, ServerUnavailable
-from schemaless.events import Event
+from schemaless.events import Event, Listener
+from schemaless.wire.breaker import Breaker
 from schemaless.wire.errors import ConnectionLost, Deadlock, ReplyTimedOut
+from schemaless.wire.node import Node
 from schemaless.wire.route import Route, outcome_unknown, raise_if_moved
-
-if TYPE_CHECKING:
-    from schemaless.wire.pool import NodePool
+from schemaless.wire.runtime import Runtime
 
 ATTEMPTS: Final = 5
 
@@ -28,11 +29,32 @@ class Retried(Event):
     cause: str
 
 
+@dataclass(frozen=True, slots=True)
+class RetryContext:
+    """Parts of a pool that its retries use.
+
+    Attributes:
+        node: the pool's server.
+        breaker: the server's circuit breaker.
+        runtime: sleeps.
+        pause_s: mean pause before the first retry; each further one is twice as long.
+        listener: receives a ``Retried`` for each retry.
+        probe: finds out whether the server still answers.
+    """
+
+    node: Node
+    breaker: Breaker
+    runtime: Runtime
+    pause_s: float
+    listener: Listener | None
+    probe: Callable[[], object]
+
+
 class Retries:
     """Failed attempts at one operation.
 
     Args:
-        pool: the pool that makes the attempts.
+        context: parts of the pool that makes the attempts.
         shard: the shard's number, for errors and ``route``.
         route: checks whether the shard is still on the pool's server.
         doubt: the error of an earlier attempt at this write, on another server, whose outcome is open.
@@ -40,9 +62,9 @@ class Retries:
     """
 
     def __init__(
-        self, pool: NodePool, shard: int | None, route: Route | None, doubt: ServerError | None, *, writes: bool
+        self, context: RetryContext, shard: int | None, route: Route | None, doubt: ServerError | None, *, writes: bool
     ) -> None:
-        self._pool = pool
+        self._context = context
         self._shard = shard
         self._route = route
         self._doubt = doubt
@@ -79,7 +101,7 @@ class Retries:
     def _give_up(self, error: ServerError) -> NoReturn:
         lost = self.open_write
         self._raise_if_moved(error, lost)
-        breaker = self._pool.breaker
+        breaker = self._context.breaker
         if isinstance(error, ServerUnavailable) and error.retry_after_s is None and breaker.is_open:
             # The breaker opened, so the next call would fail at once.
             error.retry_after_s = breaker.until_retry_s()
@@ -104,7 +126,7 @@ class Retries:
         if not isinstance(error, ReplyTimedOut):
             return
         # The statement is slow or the server hangs; a new connection tells which.
-        self._pool.probe()
+        self._context.probe()
         if not self._writes:
             self._raise_if_moved(error, None)
             # The statement may still be running, and a retry would only add another one.
@@ -117,18 +139,18 @@ class Retries:
 
     def _waited(self, error: ServerError) -> bool:
         """Pause before the next attempt; return False if that would exceed the retry window."""
-        pool, lost = self._pool, self._lost
-        pause_s = pool.retry_pause_s * 2 ** (self._attempts - 1) * random.uniform(0.5, 1.5)  # noqa: S311 - jitter
+        context, lost = self._context, self._lost
+        pause_s = context.pause_s * 2 ** (self._attempts - 1) * random.uniform(0.5, 1.5)  # noqa: S311 - jitter
         if isinstance(error, ServerUnavailable):
-            pool.breaker.lost()
+            context.breaker.lost()
             is_limited = self._attempts > 1 or self._doubt is not None
             if is_limited and isinstance(lost, ConnectionLost) and time.monotonic() + pause_s > lost.retry_until_s:
                 return False
-        pool.runtime.sleep(pause_s)
-        if pool.listener is not None:
-            pool.listener(Retried(type(error).__name__))
+        context.runtime.sleep(pause_s)
+        if context.listener is not None:
+            context.listener(Retried(type(error).__name__))
         return True
 
     def _raise_if_moved(self, error: ServerError, open_write: ServerError | None) -> None:
         if self._route is not None and self._shard is not None:
-            raise_if_moved(self._route, error, self._pool.node, self._shard, open_write)
+            raise_if_moved(self._route, error, self._context.node, self._shard, open_write)
