@@ -112,9 +112,11 @@ class Exporter(RegistryCollector):
                 if not failed:  # log once: a server may be down all night
                     log.warning("metrics of %s: %s", collector.name, problem)
                 failed = True
-            except BaseException:
-                self._samples[collector.name] = (READ.at(0, collector.name),)
-                raise
+            except Exception:
+                # A collector with a bug must not end its thread: it may only be one answer that it cannot read.
+                if not failed:
+                    log.exception("metrics of %s", collector.name)
+                failed = True
             seconds = time.monotonic() - began_s
             own = (READ.at(not failed, collector.name), SECONDS.at(seconds, collector.name))
             self._samples[collector.name] = (*own, *samples)

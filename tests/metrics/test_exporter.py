@@ -182,7 +182,14 @@ def test_days_left_and_sizes_are_those_of_the_report(fresh_store, fresh_url, new
 
 
 @pytest.mark.mysql
-def test_a_collector_that_fails_says_so_and_tells_nothing_old(fresh_store, caplog):
+@pytest.mark.parametrize(
+    ("error", "logged"),
+    [
+        (ServerUnavailable("it is down", node="db-1"), "metrics of odd: db-1: it is down"),
+        (KeyError("unexpected"), "metrics of odd"),
+    ],
+)
+def test_a_collector_that_fails_says_so_and_is_read_again(fresh_store, caplog, error, logged):
     """Its samples are gone, the others stay; the reason is logged once, not with every reading."""
     answers = [True, False, False, True]
     one = Metric("one", "A figure.", ("part",))
@@ -190,7 +197,7 @@ def test_a_collector_that_fails_says_so_and_tells_nothing_old(fresh_store, caplo
     def reading(store: schemaless.Datastore) -> Callable[[], list[object]]:
         def read() -> list[object]:
             if not answers.pop(0):
-                raise ServerUnavailable("it is down", node="db-1")
+                raise error
             return [one.at(7, "a")]
 
         return read
@@ -203,7 +210,7 @@ def test_a_collector_that_fails_says_so_and_tells_nothing_old(fresh_store, caplo
         found = scraped(exporter)
         assert found["schemaless_collector_up"] == {("odd",): up}
         assert found.get("schemaless_one", {}) == ({("a",): 7} if up else {})
-    assert [record.message for record in caplog.records] == ["metrics of odd: db-1: it is down"]
+    assert [record.message for record in caplog.records] == [logged]
 
 
 @pytest.mark.mysql
