@@ -287,7 +287,7 @@ class Matrix:
         erasing, _ = ERASE.begin_or_join(self.store, EraseSpec(number), [STAYS, MOVES])
         internals.shards.router.again(internals.shards.routing)
         to = next(each.name for each in internals.topology.clusters if each != internals.topology.cluster_of(MOVES))
-        moving, _ = moves.begin_or_join(self.store, MoveSpec(to, accounts=False), [MOVES])
+        moving, _ = moves.MOVE.begin_or_join(self.store, MoveSpec(to, accounts=False), [MOVES])
         eraser = Runner(self._url, erasing.job_id, erase_dies)
         time.sleep(self._chance.uniform(0, 0.3))
         mover = Runner(self._url, moving.job_id, move_dies)
