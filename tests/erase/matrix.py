@@ -274,6 +274,8 @@ class Matrix:
         for row in rows:
             for column, version in (("BASE", 1), ("BASE", 2), ("LOG", 7)):
                 self._put(row, column, version)
+        if not self._moves:
+            self._await_migrations()  # of cells that are erased then, so that the archive has originals to remove
         targets = [
             each
             for whole, column, version in (rows[:3], rows[5:8])
@@ -301,6 +303,16 @@ class Matrix:
                 self.faults.append(f"erasure {number}: the moved shard differs from its old table")
             moves.drop(self.store, left)
         return sent
+
+    def _await_migrations(self) -> None:
+        """Wait for two whole runs, one to each codec."""
+        enough = self._migrations + 3
+        until_s = time.monotonic() + PATIENCE_S
+        while self._migrations < enough:
+            if time.monotonic() > until_s:
+                self.faults.append("migrations do not end")
+                return
+            time.sleep(0.02)
 
     def _check(self, number: int, asked: list[CellKey]) -> None:
         until_s = time.monotonic() + PATIENCE_S
