@@ -196,7 +196,7 @@ def write_text_tables(url: str) -> None:
                         cell.ref_key,
                         json.dumps(cell.body, ensure_ascii=False, separators=(",", ":")),
                     )
-                    for cell in store.scan_shard(shard)
+                    for cell in store.iter_shard(shard)
                 ),
             )
     connection.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from contextlib import suppress
@@ -25,8 +26,10 @@ from tests.export.crashes import (
     visible_faults,
 )
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.long]
 
+STRIDE = 1 if os.environ.get("EXPORT_POINTS") == "all" else 3
+"""Late writers are suspended at every third step only, which differs from case to case."""
 WORKS = {"export": run_export, "compact": run_compact, "erase": run_erase}
 
 
@@ -139,7 +142,8 @@ def test_a_writer_that_wakes_up_late_changes_nothing(tmp_path, kind, work, other
     Readers go by the manifest. In a local folder, those that list it see the same at any time; in an object store, once
     the next compaction has deleted the objects of the late writer.
     """
-    root, step, lost = tmp_path / "lake", 0, 0
+    root, lost = tmp_path / "lake", 0
+    step = random.Random(f"{kind.__name__} {work} {other}").randrange(STRIDE)
     while True:
         feed = prepared(root, work)
         target = kind(root)
@@ -159,5 +163,5 @@ def test_a_writer_that_wakes_up_late_changes_nothing(tmp_path, kind, work, other
         assert (faults(root, feed, complete=True), visible_faults(root, feed)) == ([], []), f"step {step}"
         assert sleeper.error is None or isinstance(sleeper.error, LeaseLost), f"step {step}: {sleeper.error!r}"
         lost += sleeper.error is not None
-        step += 1
-    assert lost > 4
+        step += STRIDE
+    assert lost > 4 // STRIDE
