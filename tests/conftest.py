@@ -133,7 +133,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Let a test on MyRocks, with its fixtures, create everything there; the next test may use another kind."""
+    """Make MyRocks the default engine for a test about it and its fixtures, and restore the default afterwards."""
     callspec = getattr(item, "callspec", None)
     with pytest.MonkeyPatch.context() as patch:
         if callspec is not None and callspec.params.get("server_kind") == "myrocks":

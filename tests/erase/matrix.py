@@ -120,7 +120,7 @@ class Runner:
 
 
 def complete(store: schemaless.Datastore, url: str, *job_ids: int) -> None:
-    """Let successors of dead runners complete some jobs, as if the leases had expired."""
+    """Complete jobs whose runners died, as successors do once the leases have expired."""
     job_store = JobStore(store)
     for job_id in job_ids:
         job_store.leases.release_dead(job_id, "")
