@@ -143,7 +143,7 @@ class Indexed:
         raise AssertionError([lease.reason for lease in worker.leases.held.values()])
 
     def handle_erasures(self) -> None:
-        """Run the worker until it has read the erased cells."""
+        """Make the worker look for erased cells now, and handle them."""
         self._worker.membership.renew()
         for lease in self._worker.leases.held.values():
             lease.deferred_until_s, lease.erasures_at_s = 0.0, 0.0
