@@ -7,7 +7,7 @@ import pytest
 import schemaless
 from tests.cells.test_stateful import agree
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.shared]
 
 
 def test_the_asyncio_client_agrees_with_a_plain_dict(
