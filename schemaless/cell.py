@@ -38,7 +38,7 @@ class CellKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """Stands where the document of an erased cell was: ``Cell.body`` of a cell with ``erased``. Not a JSON value.
+    """Placeholder for an erased document: the ``body`` of a ``Cell`` whose ``erased`` is True. Not a JSON value.
 
     Attributes:
         erasure: number of the erasure in the ledger.
@@ -151,7 +151,7 @@ class Cell:
 
     @property
     def erased(self) -> bool:
-        """True if the document was erased; ``body`` is an ``Erased`` then."""
+        """True if the document was erased; ``body`` is then an ``Erased``."""
         return isinstance(self.body, Erased)
 
 

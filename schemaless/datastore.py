@@ -367,14 +367,14 @@ class Datastore:
 
         The erasure is recorded in the ledger, and then every body is replaced by a tombstone. Keys, ``added_id`` and
         ``created_at`` stay: reads return nothing, and a put to the key raises ``CellErased``. Repeating the call is
-        safe. Followers, leftovers of moves, archives and replicas learn of it separately: 'schemaless erase run
-        --execute --erasure NUMBER' sees to that, and 'schemaless erase status' shows what is left to do.
+        safe. Followers, leftovers of moves, archives and replicas are handled separately: 'schemaless erase run
+        --execute --erasure NUMBER' does so, and 'schemaless erase status' shows what is left to do.
 
         Args:
             row_key: a ``uuid.UUID`` or its 16 bytes.
             column_name: the column; None for all columns.
             ref_key: the version; None for all versions that exist now.
-            reason: code for the ledger, 1 to 64 characters of ``[A-Za-z0-9_.:-]``; kept for ever.
+            reason: code for the ledger, 1 to 64 characters of ``[A-Za-z0-9_.:-]``; kept forever.
             requested_by: who asked for it; by default the current user and machine.
 
         Returns:

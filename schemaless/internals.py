@@ -98,7 +98,7 @@ class Internals:
 
     @property
     def follower_access(self) -> DatastoreAccess:
-        """What followers and their workers use of the datastore."""
+        """The parts of the datastore that followers and their workers use."""
         return DatastoreAccess(self.shards, lambda: self.catalog, StoredFeed(self.changes, self.reader))
 
     @property

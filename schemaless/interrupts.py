@@ -10,7 +10,7 @@ from contextlib import contextmanager
 def is_interrupt(error: BaseException) -> bool:
     """Return whether an exception is an interrupt, or was raised because of one.
 
-    Python before 3.12 turns whatever ``__set_name__`` raises, an interrupt too, into a ``RuntimeError``. Importing
+    Python before 3.12 turns whatever ``__set_name__`` raises, even an interrupt, into a ``RuntimeError``. Importing
     modules runs thousands of these.
     """
     seen: set[int] = set()

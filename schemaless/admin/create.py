@@ -101,11 +101,11 @@ def _check_urls(urls: Sequence[ServerURL]) -> None:
             urls[0].credentials.username,
             urls[0].credentials.password,
         ):
-            raise InvalidInput(f"all clusters share one account, but {url} has another one than {urls[0]}")
+            raise InvalidInput(f"all clusters share one account, but {url} names a different one from {urls[0]}")
 
 
 def _catalog_entry(catalog: NodePool, name: str) -> CatalogEntry | None:
-    """Return the catalog of an earlier call; None if there is none, or only empty tables."""
+    """Return the catalog that an earlier call wrote, or None if none was written."""
     try:
         return read_catalog(catalog, name)
     except DatastoreNotFound:

@@ -40,7 +40,7 @@ _MARKER_TABLE: Final = "alembic_version"
 """An account that sees this table sees all tables of a shard."""
 
 UNKNOWN_TABLES: Final = "index_*"
-"""Stands for index tables without a definition, if the account cannot see them."""
+"""Placeholder for index tables without a definition, if the account cannot see them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class _Failure:
 
 
 class _Worker(greenlet):  # type: ignore[misc]
-    """Greenlet that runs one call after the other: starting one costs six times as much as a call's other overhead.
+    """Greenlet that is reused for many calls, because starting one costs six times a call's other overhead.
 
     Attributes:
         bridge: runs the calls.
@@ -65,8 +65,8 @@ class _Worker(greenlet):  # type: ignore[misc]
 class Bridge:
     """Runs calls in greenlets of one thread.
 
-    When calls have run for a while without a turn of the event loop, the others wait for their turn, so that timers and
-    other tasks are not late: many replies may arrive at the same time.
+    Many replies may arrive at the same time. Once calls have run for a while without a turn of the event loop, the
+    other calls wait for one, so that timers and other tasks are not late.
     """
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class Bridge:
         return self._spent_s > _TURN_S or bool(self._waiting)
 
     def turn(self) -> asyncio.Future[None]:
-        """Return a future that is done in one of the next turns of the loop: as many in each as take ``_TURN_S``."""
+        """Return a future that completes in one of the next turns of the loop; each turn takes about ``_TURN_S``."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         if not self._waiting:

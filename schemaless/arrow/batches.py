@@ -134,7 +134,7 @@ class Batches:
         return Batch(pa.RecordBatch.from_arrays(arrays, schema=self.schema), body_bytes, typed.nulls, skipped)
 
     def _uuids(self, keys: bytes, count: int) -> Any:
-        """Return the text of UUIDs, written column by column of characters: a loop over UUIDs is ten times slower."""
+        """Format UUIDs as text, one character position of all UUIDs at a time, which is ten times as fast as a loop."""
         assert len(keys) == 16 * count
         digits = hexlify(keys)
         text = bytearray(b"-") * (_UUID_CHARACTERS * count)

@@ -187,7 +187,7 @@ class TypedValues:
         columns: the typed columns.
 
     Attributes:
-        values: the values of each column, None where there is none.
+        values: the values of each column, with None for nulls.
         nulls: for each column, the number of nulls by reason; cells of other columns of the datastore do not count.
     """
 

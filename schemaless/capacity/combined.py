@@ -1,4 +1,4 @@
-"""Combine what is known of several datastores, so that one report forecasts all their disks. Pure.
+"""Combine the figures of several datastores, so that one report forecasts all their disks. Pure.
 
 The result looks like one datastore whose clusters and columns are called ``datastore/name``. Every figure of a report
 is then calculated as for one datastore, including disks that several datastores share.
@@ -26,7 +26,7 @@ class Collected:
     Attributes:
         measurements: Oldest first, at least one; sizes come from the last.
         trials: Trials of every codec on sampled cells of every column.
-        notes: Caveats of collecting it.
+        notes: Caveats about the collected figures.
         retention: The policies in force, and what is known about expired cells.
         engines: Name of the storage engine by cluster.
     """
@@ -39,7 +39,7 @@ class Collected:
 
 
 def predicted(measurement: Measurement, trials: CodecTrials) -> dict[tuple[str, str | None], Interval]:
-    """Return file lengths after a migration and a rebuild, by cluster and codec; of codec None, as stored now."""
+    """Return file lengths after a migration and a rebuild, by cluster and codec; None keeps the present codecs."""
     files: dict[tuple[str, str | None], Interval] = {}
     for space in measurement.clusters:
         for name, units in trials.units.items():
@@ -164,7 +164,7 @@ def _by_day(measurements: Sequence[Measurement], datastores: int) -> list[Measur
 
 
 def _joined(measurements: Sequence[Measurement], until: datetime.datetime) -> Measurement:
-    """Join measurements of different datastores; of their days, keep those that all of them cover."""
+    """Join measurements of different datastores, keeping only the days that all of them cover."""
     return replace(
         measurements[0],
         taken_at=until,

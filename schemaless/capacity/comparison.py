@@ -103,7 +103,7 @@ def compare(
         disks: The disks with their forecasts.
         growth: Growth of all disks.
         now: The scenario without changes.
-        options: Price and lead time, where a scenario has none of its own.
+        options: Price and lead time of scenarios that do not set their own.
     """
     return tuple(_comparison(change, scenario, disks, growth, now, options) for change, scenario in changes)
 

@@ -35,7 +35,7 @@ class DiskParts(NamedTuple):
         body: The body.
         row: The rest of the row: header, key, column name, transaction and times.
         key: The entry in the unique key.
-        unfilled: Space in its pages that no row fills, which is most for bodies with overflow pages of their own.
+        unfilled: Space in its pages that no row fills; largest for bodies with overflow pages of their own.
         free_pages: Pages that InnoDB keeps free to insert into.
     """
 

@@ -1,4 +1,4 @@
-"""Cells in another storage engine than now: the disk space that they take there. Pure.
+"""Disk space that cells would take in another storage engine. Pure.
 
 The space comes from a trial on sampled cells, which needs no server with the engine; see ``survey/block_trial.py``.
 """
@@ -27,7 +27,7 @@ class EngineEffect:
         codec: Name of the codec, or None for bodies as they are stored now.
         sampled: Number of cells tried.
         now_per_body: Bytes of disk per body byte now.
-        per_body: Bytes of disk in the engine and the codec, per body byte of now.
+        per_body: Bytes of disk in the engine and the codec, per present body byte.
     """
 
     column_name: str
@@ -48,7 +48,7 @@ class Engines:
     """The storage engines of the clusters, and trials of others.
 
     Attributes:
-        of_cluster: Name of the storage engine by cluster; a missing one is in InnoDB.
+        of_cluster: Name of the storage engine by cluster; a missing cluster is in InnoDB.
         effects: Effects of other engines by column and codec.
         files: Length of a cluster's files by engine, cluster and codec, None for bodies as they are stored now.
     """
@@ -58,11 +58,11 @@ class Engines:
     files: Mapping[tuple[str, str, str | None], Interval] = field(default_factory=dict)
 
     def converts(self, cluster: str, engine: str | None) -> bool:
-        """Return whether a cluster's cells are not in an engine yet."""
+        """Return True if a cluster's cells would have to be converted to an engine."""
         return engine is not None and self.of_cluster.get(cluster, INNODB.name) != engine
 
     def per_body(self, engine: str | None, codec: str | None, column: str) -> Interval | None:
-        """Return the bytes of disk in an engine and a codec per body byte of now; None if too few cells were tried."""
+        """Return the bytes of disk in an engine and a codec per present body byte; None if too few cells were tried."""
         wanted = (engine, codec, column)
         return next(
             (each.per_body for each in self.effects if (each.engine, each.codec, each.column_name) == wanted), None
@@ -79,12 +79,12 @@ def engine_effects(
     measurement: Measurement,
     weights: Mapping[tuple[str, str], float],
 ) -> list[EngineEffect]:
-    """Express trials in a storage engine per body byte of now.
+    """Express trials in a storage engine per present body byte.
 
     Args:
         engine: Name of the storage engine.
         trials: Codec trials whose sizes, now and new, are those in the engine.
-        disk_per_body: Bytes of disk in the engine per body byte of now, by column, with the interval of the sample.
+        disk_per_body: Bytes of disk in the engine per present body byte, by column, with the interval of the sample.
         measurement: The newest measurement.
         weights: Result of ``growth_weights``.
     """

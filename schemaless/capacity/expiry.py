@@ -1,4 +1,4 @@
-"""What retention policies free: the expired cells that are stored now, and those that expire as time passes. Pure.
+"""Space that retention policies free: of cells that have expired, and of cells that will. Pure.
 
 An expired cell leaves a row with a tombstone. The space of the body is free once the table is rebuilt.
 """
@@ -18,7 +18,7 @@ from schemaless.survey.page_model import MYSQL, Layout
 
 
 class Expiring(NamedTuple):
-    """What a policy frees of a column on a disk.
+    """Space that a policy frees of a column on a disk.
 
     Attributes:
         expired_bytes: Bytes of disk of cells that have expired by now.
@@ -53,8 +53,8 @@ class Retention:
 
     Attributes:
         policies: Policies in the catalog by column.
-        superseded: Share of a column's bytes that has more newer versions than its policy keeps, by column and that
-            number. For others no cell is assumed to be superseded.
+        superseded: Share of a column's bytes in versions that its policy does not keep, by column and number of
+            versions kept. For other columns, no cell is assumed to be superseded.
         layout: Page layout of the servers.
     """
 
@@ -63,7 +63,7 @@ class Retention:
     layout: Layout = MYSQL
 
     def expiring(self, policy: Policy, stored: Stored, factor: float) -> Expiring:
-        """Return what a policy frees of a column on a disk.
+        """Return the space that a policy frees of a column on a disk.
 
         Args:
             policy: What is kept.

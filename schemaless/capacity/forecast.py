@@ -171,7 +171,7 @@ class Forecast:
         history_days: Number of measured days.
         daily: Band of each day.
         cumulative: Band of the sum until each day; narrower than the sum of the daily bands.
-        growth_share_per_year: Growth of a day over 365 days at the current trend.
+        growth_share_per_year: Relative change of the daily growth over 365 days, at the current trend.
         weekdays: Monday to Sunday relative to an average day, or None if the history has no weekly pattern.
         weekly_share: Weight of the models with a weekly pattern, 0 to 1.
         compound_share: Weight of the models with multiplicative effects, 0 to 1.

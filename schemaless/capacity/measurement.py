@@ -26,7 +26,7 @@ created_at does not follow added_id, from the created_at of the sampled cells.""
 JSON_FORMAT: Final = 1
 
 _SEPARATOR: Final = "/"
-"""Between the datastore and the name of a cluster or column, in a measurement of several datastores. No name has it."""
+"""Separates a datastore from the name of its cluster or column, if several are measured; no name contains it."""
 
 
 @dataclass(frozen=True, slots=True)

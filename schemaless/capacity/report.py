@@ -32,11 +32,11 @@ class CodecTrials:
 
     Attributes:
         columns: One trial for each codec and column.
-        units: Average cell after a migration, by codec and column; of codec None, as stored now.
+        units: Average cell after a migration, by codec and column; codec None keeps the present codecs.
         disk_per_body: Bytes of a large file per body byte, by column, with the interval of the sample.
         layout: Page layout of the servers.
         files: File lengths after a migration and a rebuild, by cluster and codec, if every body was tried.
-        engines: The same trials with the cells in another storage engine, by its name, where one was asked for.
+        engines: The same trials in other storage engines, by name of the engine, if any were requested.
     """
 
     columns: tuple[ColumnTrial, ...]
@@ -74,7 +74,7 @@ class CapacityReport:
         too_few: Columns with too few sampled cells to evaluate codecs.
         columns: Forecasts by cluster and column, in body bytes; at most the 40 with the most growth.
         trials: Codecs by column; empty if no cell could be read.
-        engines: Other storage engines by column, alone and with the codec of a scenario; empty if none was asked for.
+        engines: Other storage engines by column, alone and with the codec of a scenario; empty if none was requested.
         weights: Bytes of a large file per body byte, by cluster and column.
         choice: The recommended codec and the reasons, or None if nothing was tried.
         codec: The codec to re-encode to: the requested or the recommended one, or None.

@@ -366,7 +366,7 @@ def _check_codecs(options: Asked, effects: Sequence[CodecEffect]) -> None:
 def _others(
     trials: CodecTrials, newest: Measurement, weights: Mapping[tuple[str, str], float], of_cluster: Mapping[str, str]
 ) -> Engines:
-    """Return what the trials say about other storage engines."""
+    """Return the effects of other storage engines, according to the trials."""
     effects: list[EngineEffect] = []
     files: dict[tuple[str, str, str | None], Interval] = {}
     for engine, tried in trials.engines.items():
@@ -383,7 +383,7 @@ def _in_engine(options: Asked, trials: CodecTrials, newest: Measurement, codec: 
     tried = trials.engines.get(options.engine)
     if tried is not None and options.codec is None:
         codec = _chosen(options.choice(codec_effects(tried.columns, []), newest, tried.disk_per_body))
-    text = f"All cells moved to {title}, on disks like those of now"
+    text = f"All cells moved to {title}, on disks like the present ones"
     changes = [WhatIf(name=title, text=f"{text}.", engine=options.engine)]
     if codec is not None:
         text += f", and re-encoded to {codec}."
@@ -469,13 +469,13 @@ def sizes_as_stored(store: Datastore, newest: Measurement) -> CodecTrials:
     try:
         cells = _cells(store, newest, DEFAULT_OPTIONS.seed)
     except (ServerError, InvalidInput) as error:
-        _log.warning("cells could not be sampled for the forecast, which may expect too large files: %s", error)
+        _log.warning("cells could not be sampled, so the forecast may expect files that are too large: %s", error)
         cells = None
     return NO_CODEC_TRIALS if cells is None else _as_stored(cells)
 
 
 def _as_stored(cells: CellSample) -> CodecTrials:
-    """Return the disk space per body byte; none if clusters have different engines, so no ratio holds for all."""
+    """Return the disk space per body byte; empty if clusters have different engines, so that no ratio fits all."""
     layout = cells.layouts[0]
     mixed = len({each.row_share is None for each in cells.layouts}) > 1
     per_body = {}
@@ -494,7 +494,7 @@ def _lengths(cells: CellSample) -> dict[str, list[int]]:
 def _cells(
     store: Datastore, newest: Measurement, seed: int, engines: Collection[str] = frozenset()
 ) -> CellSample | None:
-    """Sample cells for trials in the present storage engines and some others; None if there are none."""
+    """Sample cells for trials in the present storage engines and some others; None if there are no cells."""
     reachable = {space.cluster for space in newest.clusters if space.problem is None}
     shards = [shard for name in sorted(reachable) for shard in internals_of(store).topology.shards_of(name)]
     if not shards or not newest.groups:

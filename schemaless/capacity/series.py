@@ -19,7 +19,7 @@ _MOST_DAYS: Final = 730
 """Maximum length of a series, in days; older days say little about the future and cost time."""
 
 _BOUNDARY_DAYS: Final = 7
-"""Days after an erased one that may look as if they had been erased in part."""
+"""Number of days after an erased one that may look partly erased."""
 
 RECENT_DAYS: Final = 28
 """Number of days whose average is the growth "a day now"."""
@@ -123,7 +123,7 @@ def _of(growth: Iterable[DayIntake], cluster: str, column: str) -> list[DayIntak
 def _erased_days(intakes: Sequence[DayIntake]) -> set[datetime.date]:
     """Return the days whose cells were erased before the measurement.
 
-    Sizes of a day come from samples near it, so days around the boundary seem to be erased in part.
+    Sizes of a day come from samples near it, so days around the boundary look partly erased.
     """
     means = {each.day: each.body_bytes.mid / each.cells.mid for each in intakes if each.cells.mid}
     gone = {day for day, mean in means.items() if mean <= TOMBSTONE_BYTES}

@@ -87,7 +87,7 @@ class WhatIf:
         name: Name of the scenario, unique in a report.
         text: Description; by default, it is derived from the other fields.
         codec: Codec to re-encode all cells to, and to write new cells in.
-        engine: Storage engine to move all cells to, ``innodb`` or ``rocksdb``, on disks like those of now.
+        engine: Storage engine to move all cells to, ``innodb`` or ``rocksdb``, on disks like the present ones.
         rebuilt: True if tables are rebuilt where that shortens their files; by default, if cells are re-encoded, moved
             to another engine, or expire.
         growth: Multiple of the forecast growth, for all datastores, or by name of the datastore.
@@ -168,7 +168,7 @@ class WhatIf:
 
     @property
     def changes(self) -> dict[str, str]:
-        """What changes and how, in words; empty if nothing does."""
+        """The changes in words; empty if there are none."""
         growth = ", ".join(
             f"{name} x{factor:g}" if name else f"x{factor:g}"
             for name, factor in self.growth_by_datastore.items()
@@ -516,7 +516,7 @@ class _Evaluator:
         return mean(shares, now)
 
     def expiring(self, disk: Disk, change: WhatIf, factor: Interval) -> list[Expiring]:
-        """Return what expires of each column of a disk, relative to its forecast times ``factor``."""
+        """Return the expiring data of each column of a disk, relative to its forecast times ``factor``."""
         now = self._bytes_per_day(disk)
         total = sum(now.values()) * factor.mid
         found = []

@@ -138,7 +138,7 @@ def select_versions(
 
 
 def select_latest_ref_key(database: str, row_key: bytes, column_name: str) -> bytes:
-    """Select one value: row_key, column_name and a space as proof, then the highest ref_key, if there is one.
+    """Select one text: row_key, column_name and a space, to prove what was read, then the highest ref_key, if any.
 
     The server finds the highest ref_key without reading a row. A second column would cost the client as much time.
     """

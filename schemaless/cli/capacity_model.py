@@ -26,7 +26,7 @@ _LAYOUTS: Final = {"mysql": MYSQL, "mariadb": MARIADB}
 
 @dataclass(frozen=True, slots=True)
 class _Variant:
-    """A plan in one codec, its outlook, and the origin of its document size; ``parts`` are those of the middle."""
+    """A plan in one codec, its outlook, and the origin of its document size; ``parts`` belong to the middle size."""
 
     ranges: Ranges
     outlook: Outlook

@@ -261,7 +261,9 @@ def set_(url: str, column_name: str, codec_name: str, level: int | None, diction
 @codec.command()
 @url_option
 @click.argument("dictionary_id", metavar="N", type=int)
-@click.option("--execute", is_flag=True, help="Really retire or remove the dictionary; without it, nothing is changed.")
+@click.option(
+    "--execute", is_flag=True, help="Retire or remove the dictionary. Without this option, nothing is changed."
+)
 def remove(url: str, dictionary_id: int, execute: bool) -> int:
     """Remove a dictionary that no cell needs, in two steps.
 

@@ -52,9 +52,9 @@ class _Growth:
 
     Attributes:
         cells_per_day: number of new cells a day.
-        shares: share of each column in them.
+        shares: share of each column in these cells.
         disk_bytes: disk size of each cluster.
-        stored_bytes: used space of all disks now; None for that of the cells.
+        stored_bytes: used space of all disks now; None to use the size of the cells.
         basis: where the figures are from.
     """
 
@@ -266,7 +266,7 @@ def _days(
 
 
 def _given_growth(advice: list[ColumnAdvice], per_day: float | None, disk_bytes: float | None) -> _Growth | None:
-    """Return the growth by the options alone, in which columns have their shares of the stored cells."""
+    """Return the growth given by the options, spread over columns in proportion to their stored cells."""
     if per_day is None or disk_bytes is None:
         return None
     basis = f"{per_day:,.0f} new cells a day and a disk of {bytes_text(disk_bytes)} for each cluster"

@@ -363,7 +363,7 @@ def receipt(number: int, url: str, key_file: Path | None, page: Path | None) -> 
     """Print what an erasure has removed, and what remains.
 
     The receipt is JSON: what is gone, what remains in binary logs, undo logs and free pages and until when, who has not
-    acknowledged, which files of exports were rewritten, and which copies only their owner can expire. It has the keys
+    acknowledged, which files of exports were rewritten, and which copies only their owner can delete. It has the keys
     of erased rows, and no documents. Run it where the exports' targets can be read.
 
     \b

@@ -83,7 +83,7 @@ def _target(text: str) -> Target:
 @click.command()
 @target_options
 @url_option
-@click.option("--reason", metavar="CODE", help="Why, as a code such as gdpr-art-17; kept in the ledger for ever.")
+@click.option("--reason", metavar="CODE", help="Why, as a code such as gdpr-art-17; kept in the ledger forever.")
 @click.option("--requested-by", metavar="WHO", help="Who asked for it.  [default: this user and machine]")
 @click.option("--erasure", "number", type=click.IntRange(1), metavar="N", help="Continue or complete this erasure.")
 @click.option("--execute", is_flag=True, help="Erase. Without this option, the command shows what it would erase.")
@@ -111,11 +111,11 @@ def run(
 
     The erasure is recorded in the ledger first. Then every body is replaced by a tombstone, also in tables that moves
     have left behind, and the command waits for replicas. Keys, added_id and created_at stay, and a key cannot be
-    written again. Followers learn of it by themselves: 'erase status' shows who has not. 'erase verify' looks for what
-    is left. The account needs the role erase.
+    written again. Followers notice the erasure by themselves: 'erase status' shows those that have not. 'erase verify'
+    looks for remains. The account needs the role erase.
 
-    The command starts a job beside any other job. After Ctrl-C or a kill, run it with --erasure N; run that on several
-    machines to share the work.
+    The command starts a job, which may run beside other jobs. After Ctrl-C or a kill, continue it with --erasure N; run
+    that on several machines to share the work.
 
     \b
     Examples:

@@ -82,7 +82,9 @@ def export() -> None:
 @click.option("--field", "fields", metavar="FIELD", multiple=True, help="A typed column; repeat it for more.")
 @click.option("--infer", "proposes", is_flag=True, help="Propose fields from the newest cells, and end.")
 @click.option("--latest", is_flag=True, help="Also keep files of the latest version of each row and column.")
-@click.option("--once/--follow", default=True, help="End once all cells that are stored now are exported, or go on.")
+@click.option(
+    "--once/--follow", default=True, help="Exit once all cells that are stored now are exported, or continue."
+)
 @workers_option
 @click.option(
     "--file-mib",
@@ -106,7 +108,7 @@ def export() -> None:
     metavar="SECONDS",
     help="but let no cell wait longer than this.",
 )
-@click.option("--skip-corrupt", is_flag=True, help="Export a cell whose body does not decode with a null body.")
+@click.option("--skip-corrupt", is_flag=True, help="Export cells whose body does not decode, with a null body.")
 @url_option
 @json_option
 def parquet(
@@ -192,7 +194,7 @@ def status(name: str | None, url: str, as_json: bool) -> int:
     if as_json:
         print_json(_json(statuses[0]) if name is not None else [_json(each) for each in statuses])
     elif not statuses:
-        out().print("there is no export yet; 'schemaless export parquet' makes one")
+        out().print("there is no export yet; 'schemaless export parquet' creates one")
     else:
         for each in statuses:
             _show(each, as_json=False)
@@ -236,7 +238,7 @@ def compact(uri: str, file_mib: float, as_json: bool) -> int:
 
     Consecutive files are merged into one, and files that the manifest does not list are deleted. In a local folder, all
     files of a shard are exchanged in one step; repeat a query that was reading the old ones. Exporters can keep
-    running: a shard that is written all the time is skipped. The command can be killed at any moment; run it again to
+    running: a shard that one keeps writing is skipped. The command can be killed at any moment; run it again to
     continue.
 
     \b
@@ -295,7 +297,7 @@ def _existing(uri: str) -> tuple[Target, Definition]:
     target = open_target(uri)
     definition = read_definition(target)
     if definition is None:
-        raise InvalidInput(f"{uri} has no export; 'schemaless export parquet --to {uri}' makes one")
+        raise InvalidInput(f"{uri} has no export; 'schemaless export parquet --to {uri}' creates one")
     return target, definition
 
 

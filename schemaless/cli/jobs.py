@@ -209,7 +209,7 @@ def _change_thresholds(url: str, job_id: int | None, changes: dict[str, Any], ki
                 f"job {job.job_id} is {job.state}; only running and paused jobs have thresholds", job.job_id
             )
         now = job_store.change_thresholds(job.job_id, changes) if changes else job.thresholds.asdict()
-    out().print(f"job {job.job_id} waits by: {thresholds_text(now)}", markup=False)
+    out().print(f"thresholds of job {job.job_id}: {thresholds_text(now)}", markup=False)
 
 
 def add_steering(
@@ -292,7 +292,7 @@ class JobProgress:
             # All runs of a job share its thresholds, whatever options this run was given.
             waits_by = thresholds_text(job.thresholds.asdict())
             changes = steer_command("throttle", job.kind, job.job_id)
-            note(f"job {job.job_id} waits by: {waits_by}; '{changes}' changes that")
+            note(f"thresholds of job {job.job_id}: {waits_by}; '{changes}' changes that")
         if job.state == "paused":
             resumes = steer_command("resume", job.kind, job.job_id)
             note(f"job {job.job_id} is paused ({job.message}); '{resumes}' lets it continue")
@@ -370,7 +370,7 @@ def show_status(status: JobStatus, events: list[tuple[datetime, str, str]], each
     out().print(f"job {job.job_id}, {job.kind}: [bold]{job.state}[/]{message}", markup=True)
     out().print(f"begun {job.created_at:%Y-%m-%d %H:%M} UTC by {job.created_by}: {_asked(job)}")
     if job.unfinished:
-        out().print(f"waits by: {thresholds_text(job.thresholds.asdict())}", markup=False)
+        out().print(f"thresholds: {thresholds_text(job.thresholds.asdict())}", markup=False)
     out().print(_line(status))
     if job.unfinished and not status.runners:
         out().print(f"no runner works on it now; start one with '{continue_command(job.kind, job.job_id)}'")

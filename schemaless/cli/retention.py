@@ -138,8 +138,8 @@ def show(url: str, released: bool, as_json: bool) -> None:
 def hold(row_keys: tuple[str, ...], url: str, held_by: str, reason: str) -> None:
     """Keep rows from being erased until they are released.
 
-    Retention skips the rows, and 'erase' refuses them and says who holds them. Each party holds a row by itself.
-    The account needs the role erase.
+    Retention skips the rows, and 'erase' refuses them and says who holds them. Several parties can hold a row
+    independently. The account needs the role erase.
 
     \b
     Example:
@@ -200,8 +200,8 @@ def run(
     """Erase expired cells.
 
     The run is one entry of the ledger of erasures, made before anything is erased; ages count from that moment. It is a
-    job beside any other job. After Ctrl-C or a kill, the same command continues; run it on several machines to share
-    the work. To give the space back to the disk, run 'schemaless rebuild'. The account needs the role erase.
+    job, which may run beside other jobs. After Ctrl-C or a kill, the same command continues; run it on several machines
+    to share the work. To give the space back to the disk, run 'schemaless rebuild'. The account needs the role erase.
 
     \b
     Examples:
@@ -246,7 +246,7 @@ def status(url: str, job_id: int | None, each_shard: bool, as_json: bool) -> Non
         if job_id is not None:
             job_store.job(job_id).check_kind("retain")
         elif not jobs:
-            note("retention has never run; 'schemaless retention run --execute' does")
+            note("retention has never run; 'schemaless retention run --execute' starts it")
             return
         chosen = jobs[-1].job_id if job_id is None else job_id
         outcome = outcome_of(store, job_store.job(chosen))
@@ -261,7 +261,7 @@ add_steering(
     _job,
     pause="Pause a run; its runners wait.",
     resume="Let a paused run continue.",
-    abort="Abort a run. What was erased stays erased; the next run starts anew.",
+    abort="Abort a run. What was erased stays erased; the next run starts over.",
     throttle="Show or change what a run waits for.",
 )
 

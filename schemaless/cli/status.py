@@ -44,8 +44,8 @@ def status(url: str, watch: bool, listen: str | None, remote: bool, as_json: boo
     Each finding comes with the command that fixes it or shows more. The days until disks are full are forecast from
     the measurements that 'schemaless capacity measure' has saved. The account needs the role measure.
 
-    With --listen, the same is a web page, and /status.json has it for programs. It needs the extra [status]. Nothing
-    can be changed there, and it shows no document, key or password.
+    With --listen, the command serves the status as a web page, and as /status.json for programs. It needs the extra
+    [status]. Nothing can be changed there, and it shows no document, key or password.
 
     \b
     Examples:

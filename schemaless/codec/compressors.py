@@ -278,7 +278,7 @@ def frame_header(compressed: Payload | memoryview) -> tuple[int | None, int]:
     if compressed[:4] != _ZSTD_MAGIC:
         if len(compressed) < 4 and _ZSTD_MAGIC.startswith(bytes(compressed)):
             raise TruncatedBody("the zstd frame ends in its header")
-        raise MalformedPayload("the payload is no zstd frame")
+        raise MalformedPayload("the payload is not a zstd frame")
     try:
         header = zstandard.get_frame_parameters(compressed)
     except zstandard.ZstdError as refusal:

@@ -45,7 +45,7 @@ class Dictionary:
             DictionaryDamaged: the bytes are not a zstd dictionary, or its id is outside the valid range.
         """
         if content[:4] != _MAGIC or not _HEAD_BYTES < len(content) <= MAX_DICTIONARY_BYTES:
-            raise DictionaryDamaged(f"{len(content)} bytes are no zstd dictionary of at most {MAX_DICTIONARY_BYTES}")
+            raise DictionaryDamaged(f"{len(content)} bytes are not a zstd dictionary of at most {MAX_DICTIONARY_BYTES}")
         self.id: Final = int.from_bytes(content[4:_HEAD_BYTES], "little")
         if not FIRST_ID <= self.id <= LAST_ID:
             raise DictionaryDamaged(f"a zstd dictionary has id {self.id}; ids here are {FIRST_ID} to {LAST_ID}")

@@ -223,7 +223,7 @@ def _looks_like_text(body: bytes) -> str | None:
         else:
             return "text with raw surrogates, which UTF-8 does not allow"
         if body[:1] in b'{["':
-            return "JSON text in another encoding than UTF-8"
+            return "JSON text in an encoding other than UTF-8"
         return None
     if any(ord(character) < 32 and character not in "\t\n\r" for character in text[:64]):
         return None

@@ -109,7 +109,7 @@ class Mask:
         return "".join([table[byte] for byte in self._random.randbytes(len(run))])
 
     def _table(self, kind: str) -> str:
-        """Return 256 characters of a kind, as frequent as in the documents."""
+        """Return 256 characters of a kind, with the frequencies of the documents."""
         alphabet = _ALPHABETS.get(kind)
         weights = {
             character: count

@@ -435,7 +435,7 @@ def day(number: int) -> str:
 
 
 def timestamp(number: int, separator: str, digits: int, suffix: str) -> str:
-    """Return ticks since 1970-01-01, 10^digits of them a second, as a timestamp.
+    """Format ticks since 1970-01-01, of which a second has 10^digits, as a timestamp.
 
     Raises:
         MalformedPayload: it would need another form.

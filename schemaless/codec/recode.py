@@ -127,7 +127,7 @@ def _is_same(
 def _decode(
     source: Serializer, stored: Payload, codec: Codec, limits: Limits, engine: Engine
 ) -> tuple[JSONDocument, bytes | None, str | None]:
-    """Return the document, its compact JSON text if that is at hand, and what parsing JSON text lost, if anything."""
+    """Return the document, its compact JSON text if available, and the information that parsing lost, if any."""
     if not source.is_text:
         return source.loads(stored, limits.depth, limits.values), None, None
     if not codec.is_binary:

@@ -43,7 +43,7 @@ from schemaless.demo.index_and_trigger import show as show_index_and_trigger
 _NAME = "demo"
 
 _SHARDS = 2
-"""A rebuilt file keeps about 6 MiB free, whatever its size; with more shards that would decide the demo's figures."""
+"""Number of shards. A rebuilt file keeps about 6 MiB free, which would dominate the figures with more shards."""
 
 _SERVERS = 2
 
@@ -203,7 +203,7 @@ def _step(text: str) -> None:
 
 @contextmanager
 def _timed() -> Iterator[Callable[[], float]]:
-    """Yield a function that returns the seconds since the block began, or that it took."""
+    """Yield a function that returns the seconds since the block began or, after the block, its duration."""
     started = time.monotonic()
     ended: float | None = None
     yield lambda: (time.monotonic() if ended is None else ended) - started

@@ -36,7 +36,7 @@ class ErasedFile:
 
     Attributes:
         path: the file.
-        originals: number of these originals.
+        originals: number of originals of erased cells.
         skipped: why the file was not rewritten, or None.
     """
 

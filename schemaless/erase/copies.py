@@ -1,8 +1,8 @@
 """Copies of erased cells outside of the shard's table: tables of moves on all clusters, and replicas.
 
-A move leaves the old table ``cell_moved_...`` behind, and fills ``cell_incoming_...``. A mover that is running erases
-its copies itself; here, they are erased in any case, because a mover may never come back. Its tables of followers and
-indexes may have parts of documents, too, until it drops them at its end.
+A move leaves the old table ``cell_moved_...`` behind, and fills ``cell_incoming_...``. A running mover erases its
+copies itself, but a mover may have died, so they are erased here as well. A move's copies of follower and index tables
+may also contain parts of documents until the move drops them at its end.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def live_copies(internals: Internals, shard: int, ids: Sequence[int]) -> dict[st
 
 
 def tables_of_moves(store: Datastore, shards: Collection[int]) -> list[str]:
-    """Return the tables of unfinished moves that may have parts of documents of some shards, except those of cells.
+    """Return the tables of unfinished moves, except cell tables, that may contain parts of documents of some shards.
 
     Index entries may be in another shard than their rows, so these are the tables of indexes of all shards, and of
     followers of these shards. A move drops them before it ends, or if it is aborted.
@@ -122,7 +122,7 @@ def tables_of_moves(store: Datastore, shards: Collection[int]) -> list[str]:
 
 
 def wait_for_replicas(internals: Internals, cluster: str, gate: Callable[[], None], patience_s: float) -> list[str]:
-    """Wait until all replicas of a cluster have applied what its primary has committed by now.
+    """Wait until all replicas of a cluster have applied what its primary has committed so far.
 
     Args:
         internals: the datastore.
@@ -131,7 +131,7 @@ def wait_for_replicas(internals: Internals, cluster: str, gate: Callable[[], Non
         patience_s: how long to wait for a replica that does not answer or lags, in seconds.
 
     Returns:
-        The replicas that did not get there, each with the reason.
+        The replicas that did not catch up, each with the reason.
     """
     servers = internals.topology.cluster(cluster)
     if not servers.replicas:

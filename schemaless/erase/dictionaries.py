@@ -26,7 +26,7 @@ class DictionarySearch:
         internals: the datastore.
 
     Attributes:
-        found: ids of the dictionaries that have a value of a cell that was seen.
+        found: ids of the dictionaries that contain a value of a cell passed to ``see``.
     """
 
     def __init__(self, internals: Internals) -> None:

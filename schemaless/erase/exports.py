@@ -1,4 +1,4 @@
-"""Files of exports that had documents of an erasure: which the exporter has rewritten, and which it has not yet."""
+"""Export files that contained erased documents: those that the exporter has rewritten, and those still pending."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ExportFile:
 
     Attributes:
         name: path of the file below the target.
-        documents: number of documents of the erasure that were removed from it so far.
+        documents: number of documents of the erasure that have been removed from it.
         state: "rewritten", "pending" (its range has erased cells that the exporter has not acknowledged), or "missing"
             (rewritten, but no longer in the target).
     """
@@ -53,7 +53,7 @@ class ErasedExport:
 
 
 def erased_exports(store: Datastore, entry: Erasure, waiting: Mapping[str, Sequence[int]]) -> list[ErasedExport]:
-    """Return the files of all exports that an erasure concerns, by their manifests.
+    """Return the files of each export that an erasure concerns, according to the manifests.
 
     Args:
         store: the datastore.

@@ -82,7 +82,7 @@ def erase_batches(
     *,
     replica_patience_s: float = REPLICA_PATIENCE_S,
 ) -> None:
-    """Erase cells of the run's shard by their added_ids, with all that belongs to it; does not finish the run.
+    """Erase cells of the run's shard by their added_ids, and their copies; does not finish the run.
 
     For kinds of jobs that choose the cells themselves. Everything is safe to repeat.
 
@@ -213,5 +213,5 @@ def run(store: Datastore, spec: EraseSpec, **how: Unpack[RunOptions]) -> Erasure
 
 
 def unfinished_job(job: Job, erasure: int) -> bool:
-    """Return whether a job executes an erasure and has not ended."""
+    """Return True if an unfinished job is executing an erasure."""
     return job.kind == "erase" and job.unfinished and EraseSpec.of(job).erasure == erasure

@@ -15,7 +15,7 @@ from schemaless.internals import internals_of
 
 @dataclass(frozen=True, slots=True)
 class PlannedTarget:
-    """What one target has in the tables.
+    """Cells that the tables have for one target.
 
     Attributes:
         target: what is to be erased.
@@ -39,7 +39,7 @@ class Plan:
     """Prediction of an erasure.
 
     Attributes:
-        targets: what each target has.
+        targets: the cells of each target.
         places: where else documents may be.
     """
 

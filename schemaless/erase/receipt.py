@@ -1,4 +1,4 @@
-"""Receipts of erasures: what is gone, what remains where and until when, and who has to do the rest."""
+"""Receipts of erasures: what was removed, what remains, where and until when, and who has to remove it."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def signed(issued: Mapping[str, Any], key_file: Path) -> dict[str, Any]:
     except (OSError, ValueError, TypeError) as error:
         raise InvalidInput(f"cannot read the private key {key_file}: {error}") from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise InvalidInput(f"{key_file} is no Ed25519 key; 'openssl genpkey -algorithm ed25519' makes one")
+        raise InvalidInput(f"{key_file} is not an Ed25519 key; 'openssl genpkey -algorithm ed25519' creates one")
     signature = {
         "algorithm": _ALGORITHM,
         "public_key": key.public_key().public_bytes_raw().hex(),
@@ -148,7 +148,7 @@ def signed(issued: Mapping[str, Any], key_file: Path) -> dict[str, Any]:
 
 
 def signature_holds(issued: Mapping[str, Any], public_key: str) -> bool:
-    """Return whether a receipt is as it was signed with the key whose public part is given, in hexadecimal."""
+    """Verify the signature of a receipt, given the public key in hexadecimal."""
     signature = issued.get("signature", {})
     try:
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key))

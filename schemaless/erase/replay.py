@@ -1,7 +1,7 @@
 """Repeats erasures after a backup was restored, and carries the ledger from one catalog to another.
 
-A restored shard has the documents back that were erased since the backup, and a restored catalog lacks the entries of
-the ledger since then. ``ledger_lines`` writes the ledger to a file that is kept apart from the backups.
+A restored shard contains documents that were erased after the backup, and a restored catalog lacks the ledger's entries
+since then. ``ledger_lines`` writes the ledger to a file that is kept apart from the backups.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Replayed:
 
 
 def undone(store: Datastore, *, listener: Listener = ignore_events) -> list[Replayed]:
-    """Return the erasures of keys that have cells older than themselves which are not erased.
+    """Return the erasures of keys for which cells exist that are older than the erasure and not erased.
 
     Args:
         store: the datastore.
@@ -116,7 +116,7 @@ def ledger_lines(store: Datastore) -> Iterator[bytes]:
 
 
 def load_ledger(store: Datastore, lines: Iterable[bytes]) -> int:
-    """Add the erasures that the catalog lacks, under their numbers, and the holds; return the number of erasures.
+    """Add the erasures that the catalog lacks, under their own numbers, and the holds; return how many were added.
 
     After an interruption, the same call adds what is missing.
 

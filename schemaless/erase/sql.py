@@ -1,4 +1,4 @@
-"""Statements about what servers keep of replaced bodies."""
+"""Statements that show what servers still store of replaced bodies."""
 
 from __future__ import annotations
 

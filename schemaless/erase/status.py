@@ -1,4 +1,4 @@
-"""How far erasures are: what was executed, which followers have acknowledged it, and what is left to do."""
+"""Progress of erasures: what was executed, which followers have acknowledged it, and what is left to do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ErasureStatus:
     Attributes:
         entry: its entry in the ledger, with its shards.
         acknowledged: when each follower was first seen to have handled it.
-        waiting: the followers that have not, with the shards in which they have not; ``entry.executed_at`` must be set.
+        waiting: followers that have not acknowledged it, with the shards concerned; ``entry.executed_at`` must be set.
     """
 
     entry: Erasure
@@ -61,7 +61,7 @@ def status(store: Datastore, number: int) -> ErasureStatus:
 
 
 def record_acknowledgements(store: Datastore, number: int) -> ErasureStatus:
-    """Record in the ledger which followers have handled an executed erasure by now, and return its status."""
+    """Record in the ledger which followers have handled an executed erasure, and return its status."""
     internals = internals_of(store)
     ledger = internals.erasures.ledger
     found = status(store, number)

@@ -1,4 +1,4 @@
-"""Searches all places that this process can reach for what an erasure should have removed. Changes nothing but times.
+"""Searches every place that this process can reach for what an erasure should have removed. Read-only on the data.
 
 It records in the ledger which followers have acknowledged the erasure, and that it was verified if nothing was found.
 """

@@ -99,7 +99,7 @@ class ShardEraser:
             yield from self._erase(lambda: statement, {(each,) for each in part}, ADDED_ID)  # noqa: B023
 
     def erase_targets(self, targets: Iterable[Target], before: datetime | None = None) -> Iterator[Batch]:
-        """Erase all cells of targets that are committed by now; yield after each transaction.
+        """Erase all committed cells of targets; yield after each transaction.
 
         A reader never sees an older version as the latest one: the key of the latest version stays.
 
@@ -126,7 +126,7 @@ class ShardEraser:
         return [(int(event), int(added_id)) for event, added_id in self._shards.rows(self.shard, statement)]
 
     def _erase(self, select_sizes: Callable[[], bytes], wanted: set[tuple[Any, ...]], key: slice) -> Iterator[Batch]:
-        """Erase what a query finds, until it finds nothing."""
+        """Erase the cells that a query finds, until it finds none."""
         while True:
             indexes, statement = self._registry.read(), select_sizes()
             try:

@@ -82,7 +82,7 @@ def check_reason(reason: str) -> str:
     if not _REASON.fullmatch(reason):
         raise InvalidInput(
             f"a reason is a code of 1 to 64 characters of [A-Za-z0-9_.:-], such as gdpr-art-17 or ticket-4711, got "
-            f"{reason!r}; it is kept for ever, so it must not name a person"
+            f"{reason!r}; it is kept forever, so it must not name a person"
         )
     return reason
 
@@ -217,10 +217,11 @@ class Ledger:
     def restore(self, recorded: Erasure, targets: Iterable[Target]) -> bool:
         """Add an erasure that another catalog has recorded, under its number, with what it has done.
 
-        Legal holds are not looked at: the erasure was lawful when it was recorded.
+        Legal holds are not checked: the erasure was lawful when it was recorded.
 
         Returns:
-            False if this catalog has an erasure of that number. It is another one if ``intended_at`` differs.
+            False if this catalog already has an erasure with that number. It is a different one if ``intended_at``
+            differs.
 
         Raises:
             InvalidInput: the reason is no code.
@@ -292,7 +293,7 @@ class Ledger:
                 return
 
     def record_shard(self, number: int, shard: int, cells: int, body_bytes: int, last_event: int) -> None:
-        """Record that an erasure was executed in a shard, and in the last one, that it was executed."""
+        """Record that an erasure was executed in a shard and, with the last shard, that it is complete."""
 
         def operation(connection: Connection) -> None:
             connection.execute(sql.upsert_shard(self._name, number, shard, cells, body_bytes, last_event))
@@ -301,11 +302,11 @@ class Ledger:
         self._catalog().run(operation, writes=True)
 
     def mark(self, number: int, step: Step) -> None:
-        """Record the time of a step, unless it is recorded."""
+        """Record the time of a step, unless a time is recorded already."""
         self._execute(sql.mark(self._name, number, step))
 
     def note(self, number: int, changes: Mapping[str, Any]) -> None:
-        """Merge values into the notes of an erasure; lists are united."""
+        """Merge values into the notes of an erasure; lists are combined."""
 
         def operation(connection: Connection) -> None:
             with connection.transaction():

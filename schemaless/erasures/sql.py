@@ -263,14 +263,14 @@ def update_shard(
 
 
 def mark(catalog: str, erasure: int, what: str) -> bytes:
-    """Record the time of a step, ``executed``, ``acknowledged`` or ``verified``, unless it is recorded."""
+    """Record the time of a step, ``executed``, ``acknowledged`` or ``verified``, unless a time is recorded already."""
     column = f"{what}_at"
     changes: dict[str, Term] = {column: b"COALESCE(%b, %b)" % (column.encode(), NOW)}
     return update(table(catalog, b"erasure"), changes, erasure_id=erasure)
 
 
 def mark_executed(catalog: str, erasure: int) -> bytes:
-    """Record that an erasure was executed, if it was in all of its shards."""
+    """Record that an erasure was executed, if all of its shards are done."""
     left = b"SELECT 1 FROM %b AS s WHERE s.erasure_id=%d AND s.executed_at IS NULL" % (
         table(catalog, b"erasure_shard"),
         erasure,

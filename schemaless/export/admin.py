@@ -282,9 +282,9 @@ def export_status(store: Datastore, name: str) -> ExportStatus:
     if definition is None:
         raise InvalidInput(
             f"{uri} has no {ROOT}, but export {name} writes there; is the folder mounted? Otherwise, "
-            "'schemaless export parquet' writes it anew"
+            "'schemaless export parquet' writes it again"
         )
-    missing = "it has no progress row here; 'schemaless export parquet' makes one after 'schemaless export remove'"
+    missing = "it has no progress row here; 'schemaless export parquet' creates one after 'schemaless export remove'"
     shards = tuple(
         ShardExportStatus(status, read_shard(target, status.shard))
         for status in shard_statuses(access, follower, missing)

@@ -60,10 +60,10 @@ class Pace:
     """When a file is written.
 
     Attributes:
-        file_bytes: a file has bodies of about this size at most, as JSON text.
-        min_bytes: a file is not written for less,
-        max_age_s: unless the first of its cells is older than this, in seconds.
-        once: write what there is, stop at the first error of a shard, and wait for nothing.
+        file_bytes: approximate maximum size of the bodies in a file, as JSON text.
+        min_bytes: minimum size of the bodies in a file; fewer cells wait for more,
+        max_age_s: but not longer than this, in seconds.
+        once: write the existing cells without waiting for more, and stop a shard at its first error.
         skip_corrupt: export cells whose body does not decode with a null body.
     """
 
@@ -153,7 +153,7 @@ class ShardExport:
         self.writer.write_latest(file, content)
 
     def erase(self, erased: Mapping[int, int]) -> None:
-        """Rewrite the files that have a document of these cells without it; rows stay, so no older version is latest.
+        """Rewrite files without the documents of these cells. Rows stay, so that no older version becomes the latest.
 
         Args:
             erased: numbers of the erasures by added_id.
@@ -268,7 +268,7 @@ class Exporter:
         """Do nothing: cells of an export are never parked."""
 
     def handle(self, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell]) -> bool:
-        """Write the next file, if there is enough for one; return True only if no cell of the page is exported."""
+        """Write the next file, if there are enough cells; return True only if no cell of the page is exported."""
         # Exporting cells twice is harmless: no care is needed after the crash of a previous owner.
         lease.careful = 0
         if not cells:

@@ -1,4 +1,4 @@
-"""The manifest of an export, which alone says what the export holds and how far it is.
+"""The manifest of an export: the only authority on its files and its progress.
 
 ``manifest.json`` describes the export. Each shard has a folder of entries, such as
 ``manifest/0003/FENCE-WRITER-GENERATION.json``; the one with the highest name counts, and lists the shard's files.
@@ -90,8 +90,8 @@ class DataFile:
 
     Attributes:
         name: its name in the shard's folder.
-        after: the file has the shard's cells with a higher added_id,
-        up_to: and up to this one.
+        after: the cells have higher added_ids than this one.
+        up_to: highest added_id of the cells' range.
         rows: number of cells.
         bytes: size of the file.
         body_bytes: size of the bodies as JSON text.
@@ -196,7 +196,7 @@ def read_definition(target: Target) -> Definition | None:
 
 
 def read_shard(target: Target, shard: int) -> ShardEntry:
-    """Return the entry of a shard that counts; an empty one if there is none."""
+    """Return the current entry of a shard; an empty one if there is none."""
     for _ in range(_KEPT):
         names = _entries(target, shard)
         if not any(parsed.has_content for parsed in names):
@@ -223,7 +223,7 @@ def present_files(target: Target, shard: int) -> tuple[DataFile, ...]:
 def unlisted_files(target: Target, shard: int, read_entry: Callable[[], ShardEntry]) -> list[str]:
     """Return the names of a shard's files that its entry does not list.
 
-    They are none if a file that it does list is missing: the entry is then not to be trusted.
+    Returns nothing if a listed file is missing, because the entry cannot be trusted then.
 
     Args:
         target: where the export is.
@@ -281,7 +281,7 @@ class ShardWriter:
     """The one writer of a shard's part of an export, until another one fences it off.
 
     Attributes:
-        entry: the shard's entry that counts.
+        entry: the shard's current entry.
         token: random name of the writer, which its temporary files have.
 
     Args:
@@ -315,7 +315,7 @@ class ShardWriter:
             raise LeaseLost(f"another process has taken over shard {self._shard} of the export in {self._target.uri}")
 
     def announce(self, file: DataFile, replaced: Sequence[str] = ()) -> DataFile:
-        """Record a file that is about to be written, and return it with the name that it is to have."""
+        """Record a file that is about to be written, and return it with its final name."""
         file = self._named(file)
         self._write(replace(self.entry, pending=Pending(file, tuple(replaced))))
         return file

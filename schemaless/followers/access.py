@@ -1,4 +1,4 @@
-"""What followers use of an open datastore: its shards, its catalog and its change feed.
+"""The parts of an open datastore that followers use: shards, catalog and change feed.
 
 ``Internals.follower_access`` provides it; followers themselves know nothing of ``Datastore``.
 """
@@ -42,7 +42,7 @@ class StoredFeed:
 
 @dataclass(frozen=True, slots=True)
 class DatastoreAccess:
-    """What followers use of an open datastore.
+    """The parts of an open datastore that followers use.
 
     Attributes:
         shards: the datastore's shards.

@@ -1,4 +1,4 @@
-"""What a supervisor knows of a worker process, even after it died: a few bytes of memory that both share.
+"""Shared memory that tells a supervisor what a worker process was doing, even after the process has died.
 
 A process that is killed cannot report what it was doing. What it has written to shared memory stays.
 """
@@ -65,7 +65,7 @@ class BlackBox:
         self._counts[_CLAIMED] = 1
 
     def found(self, healthy: int, quarantined: int) -> None:
-        """Record how many of the shards that are dealt to the worker are healthy, and how many quarantined."""
+        """Record how many of the worker's assigned shards are healthy, and how many quarantined."""
         self._counts[_HEALTHY], self._counts[_QUARANTINED] = healthy, quarantined
 
     @property

@@ -1,4 +1,4 @@
-"""Tells when a follower has handled all cells that existed at some time, and how far it is until then."""
+"""Tells when a follower has handled all cells that existed at a given time, and reports its progress."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Dispatcher:
                     return
 
     def _handle_erasures(self, lease: LeaseState) -> None:
-        """Have the handler learn which of the cells that it has handled were erased, and acknowledge that."""
+        """Tell the handler which of its handled cells were erased, and acknowledge the erasures."""
         handler = self._handlers[lease.pair[0]]
         with self.working_on(lease):
             while lease.erased_event < lease.last_event:

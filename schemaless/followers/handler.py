@@ -43,7 +43,7 @@ class Handler(Protocol):
         """
 
     def handle_erased(self, context: HandlerContext, lease: LeaseState, events: Sequence[ErasureEvent]) -> bool:
-        """Remove what was made of cells that were erased after they were handled; return True if that was done.
+        """Remove what was derived from cells that were erased after they were handled; return True if that was done.
 
         May be called again for the same events, and for cells that were never handled. A handler that returns False
         has called ``lease.retry_erasures``.

@@ -23,7 +23,7 @@ _MAX_BACKOFF_S: Final = 30.0
 """Backoff after a server failed, in seconds; it doubles with each failure."""
 
 _MIN_FAILED_S: Final = 2.0
-"""Time before a failed server is tried again because it answered a poll, in seconds. It may fail at everything else."""
+"""Minimum time before a failed server that answers a poll is tried again, in seconds: other requests may still fail."""
 
 _log = logging.getLogger("schemaless")
 

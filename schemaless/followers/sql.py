@@ -98,7 +98,7 @@ def insert_follower(database: str, name: str, location: int) -> bytes:
     """Insert a follower's row, unless it exists.
 
     Its first epoch is the number of microseconds since 2000, which is above every epoch of a deleted row of that name.
-    It has nothing to do about cells that were erased by now.
+    Cells that were erased before that do not concern it.
     """
     erased = b"(SELECT COALESCE(MAX(e.event_id),0) FROM %b AS e)" % table(database, b"erased_cell")
     row = (name, location, b"TIMESTAMPDIFF(MICROSECOND, '2000-01-01', %b)" % NOW, erased)

@@ -134,8 +134,8 @@ class _Seat:
         """Set when the next process starts; return how long that is from now, in seconds.
 
         The backoff of a shard that killed a worker is kept in its row, and each shard kills one worker for healthy
-        shards at most: such deaths only have a pause that keeps a function which dies of every cell from using up the
-        machine's processors. Any other death doubles the pause of this seat.
+        shards at most: after such a death the seat only pauses briefly, so that a function that dies on every cell does
+        not use up the machine's processors. Any other death doubles the pause of this seat.
         """
         if lived_s > _LIVED_S:
             self.pause_s, self.kills = 0.0, 0

@@ -63,7 +63,7 @@ class ReplicaLag:
         self._caught_up: set[Node] = set()
 
     def note_primary(self, cluster: Cluster) -> None:
-        """Record what the primary has committed now, for each of its replicas."""
+        """Record the present position of the primary, for each of its replicas."""
         try:
             position = self._pool_for(cluster.primary).run(gtid_position)
         except ServerError:
@@ -73,7 +73,7 @@ class ReplicaLag:
             self._moments.setdefault(replica, deque(maxlen=_KEPT)).append((now_s, position))
 
     def of(self, replica: Node) -> Lag | None:
-        """Return how long ago the primary had the oldest thing that has not arrived; None if that is unknown.
+        """Return the age of the oldest recorded position that the replica has not reached; None if unknown.
 
         Raises:
             ServerError: the replica does not answer.

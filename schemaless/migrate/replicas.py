@@ -119,7 +119,7 @@ def _replica_digests(store: Datastore, shard: int, replica: Node, ids: Iterable[
 
 
 def _wait_for_replica(store: Datastore, shard: int, replica: Node, deadline_s: float) -> _CaughtUp:
-    """Wait until a replica has every transaction that the primary has committed by now."""
+    """Wait until a replica has every transaction that the primary has committed so far."""
     internals = internals_of(store)
     try:
         position = internals.shards.run(shard, gtid_position)

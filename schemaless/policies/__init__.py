@@ -1,1 +1,1 @@
-"""What the catalog says about keeping cells: retention policies of columns, and legal holds of rows."""
+"""The catalog's rules on keeping cells: retention policies of columns, and legal holds of rows."""

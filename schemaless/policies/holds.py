@@ -118,7 +118,7 @@ class Holds:
         )
 
     def all(self, *, released: bool = False) -> list[Hold]:
-        """Return the holds in force, oldest first, or with ``released`` all that ever were."""
+        """Return the holds in force, oldest first; with ``released``, also all earlier ones."""
         rows = self._catalog().run(lambda connection: connection.rows(sql.select_holds(self._name, released=released)))
         return [_hold(row) for row in rows]
 
@@ -137,7 +137,7 @@ class Holds:
         return [hold for hold in map(_hold, self._catalog().run(operation)) if _in_force(hold, during)]
 
     def restore(self, holds: Iterable[Hold]) -> int:
-        """Add holds that were recorded in another catalog and are missing here; return how many.
+        """Add holds that were recorded in another catalog and are missing here; return their number.
 
         Raises:
             ServerError: the catalog's server is unreachable or refuses.

@@ -117,7 +117,7 @@ class Policies:
         self._write(policy.column_name, policy.keep_days, policy.keep_versions)
 
     def remove(self, column_name: str) -> None:
-        """Remove the policy of a column, whose cells are kept for ever from then on; raises as ``set``."""
+        """Remove the policy of a column, so that its cells are kept forever; raises as ``set``."""
         self._write(check_column_name(column_name), None, None)
 
     def _write(self, column_name: str, keep_days: int | None, keep_versions: int | None) -> None:

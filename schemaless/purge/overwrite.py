@@ -183,7 +183,7 @@ def _execute(statement: bytes, connection: Connection) -> None:
 
 @contextmanager
 def _restored_settings(servers: Sequence[NodePool], listener: Listener) -> Iterator[None]:
-    """Restore the settings of an earlier purge that was killed, and record them for the case that this one is.
+    """Restore the settings that a killed purge has changed, and record them in case this one is killed.
 
     Each step restores what it has changed, unless the process dies. The record is on the primary, and dropped together
     with the filler.

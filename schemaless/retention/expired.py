@@ -21,8 +21,8 @@ class Rule:
 
     Attributes:
         column_name: the column.
-        before: UTC; cells created at that time or later are kept. None: age keeps none.
-        kept_versions: number of latest versions that are kept. None: their number keeps none.
+        before: UTC; cells created at that time or later are kept. None if age keeps no cell.
+        kept_versions: number of latest versions that are kept; None if their number keeps no cell.
     """
 
     column_name: str

@@ -1,7 +1,8 @@
 """Repeats retention runs after a backup was restored.
 
-A restored shard has expired documents back. Its log of erased cells was restored with them, so the entries that the log
-lacks say which runs were undone. Rules name fixed moments; repeated, they are applied as of the run's execution.
+A restored shard contains expired documents again. Its log of erased cells was restored with them, so the entries that
+the log lacks say which runs were undone. Rules name fixed moments; repeated, they are applied as of the run's
+execution.
 """
 
 from __future__ import annotations

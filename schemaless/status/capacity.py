@@ -1,4 +1,4 @@
-"""Reads the newest capacity measurement and, once for each, forecasts from all of them."""
+"""Reads the newest capacity measurement, and makes a forecast once for each new one."""
 
 from __future__ import annotations
 

@@ -33,18 +33,18 @@ _REST: Final = 200.0
 _MOST_REST_S: Final = 1800.0
 """Longest such rest, in seconds. With 4,096 shards and MySQL's default table cache, this is below 1 % of a core."""
 _SOON: Final = 10.0
-"""Least rest before another reading of all shards that was asked for, as a multiple of the time that the last took."""
+"""Minimum rest before a requested reading of all shards, as a multiple of the duration of the last one."""
 _STOP_WAIT_S: Final = 5.0
 
 
 class Part(Generic[T]):
-    """A part of the status, and what was read of it last.
+    """A part of the status, with its last reading.
 
     Args:
         name: name of the part.
         every_s: rest between two readings, in seconds.
         read: reads it; an error is reported, and leaves the part unknown until the next reading.
-        rest: least rest, as a multiple of the time that the last reading took.
+        rest: minimum rest, as a multiple of the duration of the last reading.
     """
 
     def __init__(self, name: str, every_s: float, read: Callable[[], T], *, rest: float = 0.0) -> None:
@@ -94,7 +94,7 @@ class Part(Generic[T]):
         self._woken.set()
 
     def end(self) -> None:
-        """End all waits, for good."""
+        """End all waits, present and future."""
         self._ended.set()
         self._woken.set()
 
@@ -104,7 +104,7 @@ class Part(Generic[T]):
 
 
 class Collector:
-    """Collects the status of a datastore: once with ``collect``, or again and again while its ``with`` block lasts.
+    """Collects the status of a datastore: once with ``collect``, or repeatedly during its ``with`` block.
 
     Args:
         store: the datastore. Give it short timeouts, so that a server that hangs is reported soon.
@@ -161,7 +161,7 @@ class Collector:
         return self.status()
 
     def status(self) -> Status:
-        """Return what was read last; no server is contacted."""
+        """Return the last readings; no server is contacted."""
         now = datetime.now(UTC)
         clusters, jobs = self._servers.value, self._jobs.value
         followers = follower_views(self._followers.value, self._shards.value, self._store.shard_count)

@@ -30,7 +30,7 @@ from schemaless.topology.shards import Shards
 from schemaless.triggers.declaration import is_trigger, trigger_name
 
 _AGES: Final = 16
-"""Maximum number of shards of a follower whose oldest unhandled cell is looked at."""
+"""Maximum number of shards of a follower whose oldest unhandled cell is read."""
 _SUSPECTS: Final = 64
 """Maximum number of shards of a follower that are read again between two readings of all."""
 
@@ -193,7 +193,7 @@ class ShardReader:
 
 
 def follower_views(found: Followers | None, last: AllShards | None, count: int) -> tuple[FollowerView, ...] | None:
-    """Return what is known of the followers of a datastore with ``count`` shards; None if it is not.
+    """Return the followers of a datastore with ``count`` shards; None if they have not been read.
 
     A follower that was added after the last reading of all shards is left out until the next.
     """

@@ -15,7 +15,7 @@ from schemaless.status.model import JobView, WaitView
 
 _ENDED_SHOWN: Final = 5
 _LATE_S: Final = 4.0
-"""How much later than due a lease is renewed at most, in seconds, as long as its runner is alive."""
+"""Maximum delay with which a live runner renews its lease, in seconds."""
 
 
 class JobReader:

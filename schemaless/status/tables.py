@@ -152,7 +152,7 @@ def _follower_state(follower: FollowerView) -> str:
 def _disks(capacity: CapacityView | None, now: datetime) -> Table:
     columns = ("disk", "bodies", "files", "free", "size", "full in", "80 % interval")
     if capacity is None:
-        return Table("Space", columns, (), 1, "never measured; 'schemaless capacity measure' does")
+        return Table("Space", columns, (), 1, "never measured; run 'schemaless capacity measure'")
     age = duration((now - capacity.measured_at).total_seconds())
     return Table(
         "Space",

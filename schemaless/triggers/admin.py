@@ -150,7 +150,7 @@ class Triggers:
             self._shards.execute(cell.shard, sql.delete_parked(database, follower_name(name), cell.added_id))
 
     def reset(self, name: str, locations: Mapping[int, int]) -> None:
-        """Set the locations of a trigger. Cells parked after them are called for again and no longer parked.
+        """Set the locations of a trigger. Cells parked after them are delivered again and are no longer parked.
 
         Args:
             name: name of the trigger.

@@ -42,7 +42,7 @@ def test_status_says_how_far_it_is_and_how_to_go_on(invoke, migrate_url, job):
     every = invoke("migrate", "status", "--all", "--json", url=migrate_url)
 
     assert "no runner works on it now; start one with 'schemaless migrate run --execute --job 1'\n" in idle.out
-    assert "job 1 waits by: max_lag_s 5.0, " in ran.err
+    assert "thresholds of job 1: max_lag_s 5.0, " in ran.err
     assert done.out.startswith("job 1, migrate: done\n")
     assert "100.0% of " in done.out
     assert "nobody works" not in done.out
@@ -81,7 +81,9 @@ def test_pause_resume_abort_say_what_holds_now(invoke, migrate_url, job):
         for verb, *arguments in [("pause",), ("pause",), ("resume",), ("abort",), ("resume",), ("resume", "--job", "1")]
     ]
 
-    assert "waits by: max_lag_s 2.0, max_threads_running 25, max_history_length 1000000, max_mb_per_s 20.0, " in status
+    assert (
+        "thresholds: max_lag_s 2.0, max_threads_running 25, max_history_length 1000000, max_mb_per_s 20.0, " in status
+    )
     assert ", waits on all clusters: paused by " in status
     assert [each.code for each in said] == [0, 0, 0, 0, 2, 1]
     assert said[0].out == "job 1 is paused\n"
@@ -167,7 +169,7 @@ def test_throttle_changes_what_is_named_and_nothing_else(invoke, migrate_url, mi
     shown = invoke("migrate", "throttle", url=migrate_url)
     wrong = invoke("migrate", "throttle", "--max-lag", "-1", url=migrate_url)
     assert now()["max_lag_s"] == 1.0
-    assert lag.out.startswith("job 1 waits by: max_lag_s 1.0, max_threads_running 7, max_history_length 500, ")
+    assert lag.out.startswith("thresholds of job 1: max_lag_s 1.0, max_threads_running 7, max_history_length 500, ")
     assert (shown.out, wrong.code) == (off.out, 2)
     assert [what for _, _, what in job_store.events(1)].count(f"thresholds: {json.dumps(now())}") == 1
     job_store.change_state(1, ("running",), "aborted")

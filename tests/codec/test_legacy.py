@@ -95,7 +95,7 @@ def test_read_text_of_common_writers_takes_the_quick_way(dumps: dict[str, Any]) 
         (TEXT.decode().encode("utf-32"), "UTF-32"),
         (TEXT.decode().encode("utf-32-be"), "UTF-32"),
         (b'{"a": "\xed\xa0\x80"}', "raw surrogates"),
-        ('{"a": "é"}'.encode("latin-1"), "another encoding"),
+        ('{"a": "é"}'.encode("latin-1"), "an encoding other than UTF-8"),
         (TEXT[:-1], "cut short"),
         (b"{'a': 1}", "damaged"),
         (b"hello", "another kind"),
