@@ -49,7 +49,7 @@ from tests.whole_run import WholeRun, belongs, is_for_either_side
 
 _ON_FOREIGN = foreign.DOCKER or bool(foreign.GIVEN)
 _KINDS = ["given"] if foreign.GIVEN else [foreign.CHOSEN] if foreign.CHOSEN else ["mysql", "mariadb"]
-_THROUGH_THE_SOCKET = ("test_stopped_load_continues", "test_migrate_stopped_in_the_middle_goes_on")
+_THROUGH_THE_SOCKET = ("test_stopped_load_continues", "test_a_stopped_migration_continues")
 _ON_TWO_SERVERS = (
     "test_create_spreads_shards_over_both_servers",
     "test_create_beside_a_datastore_with_a_longer_name",

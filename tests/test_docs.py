@@ -48,7 +48,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @each("path", WITH_EXAMPLES)
-def test_examples_in_docstrings_give_what_they_show(path):
+def test_examples_in_docstrings_give_the_shown_output(path):
     """Every >>> in the package is run."""
     name = relative(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
@@ -106,7 +106,7 @@ def test_lines_of_a_page_are_wrapped(page):
     assert wrap.too_long(page.read_text(encoding="utf-8")) == []
 
 
-def test_the_reference_is_what_docstrings_and_help_texts_say():
+def test_the_reference_matches_docstrings_and_help_texts():
     """Each public name and each command is on its page, as it is today; 'make reference' writes them."""
     assert reference.stale() == [], "run 'make reference'"
 

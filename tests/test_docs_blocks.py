@@ -170,7 +170,7 @@ def parsed(arguments: list[str]) -> None:
 
 
 @each("page", sorted({block.page for block in ALL}))
-def test_commands_on_a_page_are_ones_that_there_are(page, monkeypatch):
+def test_commands_on_a_page_exist(page, monkeypatch):
     """Each command, option and value is one that the command line takes."""
     monkeypatch.setenv("SCHEMALESS_URL", OF_THE_README)
     for kind in (click.Path, click.File):  # The files that pages name are not here.
@@ -190,7 +190,7 @@ def test_commands_on_a_page_are_ones_that_there_are(page, monkeypatch):
     assert wrong == []
 
 
-def test_the_pages_have_blocks_that_are_looked_at():
+def test_every_code_block_of_the_pages_is_checked():
     """The patterns above find what is there."""
     assert sum(len(list(commands_of(block))) for block in ALL) > 150
     assert sum(block.language == "python" for block in ALL) >= 10

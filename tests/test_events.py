@@ -13,7 +13,7 @@ pytestmark = pytest.mark.once
 EVENTS = [Total(3), Step("counting"), Advanced(), Advanced(2)]
 
 
-def test_listeners_are_told_in_their_order():
+def test_listeners_are_called_in_order():
     """Each event goes to the first, then to the next."""
     told: list[tuple[str, Event]] = []
     listener = together(lambda event: told.append(("a", event)), ignore_events, lambda event: told.append(("b", event)))
@@ -23,7 +23,7 @@ def test_listeners_are_told_in_their_order():
     assert told == [(who, event) for event in EVENTS for who in "ab"]
 
 
-def test_only_one_kind_is_handed_on():
+def test_only_events_of_one_type_are_passed_on():
     """Others are passed over, as any listener does with what it does not know."""
     told: list[Advanced] = []
     for event in EVENTS:
@@ -32,7 +32,7 @@ def test_only_one_kind_is_handed_on():
     assert told == [Advanced(1), Advanced(2)]
 
 
-def test_what_a_listener_raises_comes_through():
+def test_an_exception_of_a_listener_propagates():
     """It ends the work, and those behind it are not told."""
 
     def stops(event: Event) -> None:

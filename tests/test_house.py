@@ -95,7 +95,7 @@ def test_import_contracts_hold():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_no_file_is_in_a_circle():
+def test_no_file_is_in_an_import_cycle():
     """Whoever follows imports from a file, those inside functions too, does not come back to it."""
     modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in SOURCES}
     left = {name: imports_of(path) & modules.keys() for name, path in modules.items()}
@@ -117,7 +117,7 @@ def test_no_module_imports_the_package_root(path):
 
 
 @each("path", sorted(ROOT.glob("tests/**/test_*.py")))
-def test_every_test_makes_a_promise(path):
+def test_every_test_has_a_docstring(path):
     """Each test says in one line what holds."""
     tests = [
         node

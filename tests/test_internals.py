@@ -46,7 +46,7 @@ def test_completion_shows_what_applications_call(store):
     assert shown == CALLS
 
 
-def test_tools_are_one_and_the_same(store):
+def test_internals_are_created_once(store):
     """internals_of returns the internals that the datastore's own calls use."""
     internals = internals_of(store)
 

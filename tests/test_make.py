@@ -84,7 +84,7 @@ def complaints(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in done.stderr.splitlines() if not line.startswith("make: ***")]
 
 
-def test_make_alone_says_what_there_is(make):
+def test_make_without_a_target_lists_the_targets(make):
     """Without a target it lists them, and installs nothing."""
     done = make()
 

@@ -90,7 +90,7 @@ def test_sql_is_found(planted):
         'message = "select a column, then update it; delete what is left, and set the rest"',
     ],
 )
-def test_prose_is_not_taken_for_sql(prose):
+def test_prose_is_not_mistaken_for_sql(prose):
     """What speaks of SQL is none."""
     assert sql_in(list(ast.walk(ast.parse(prose)))) == []
 

@@ -112,7 +112,7 @@ def test_figures_alone_make_no_span_and_lose_no_call(datastore_url, told, row):
 
 
 @pytest.mark.mysql
-def test_retries_and_waits_are_told(traced, told, row, by_hand):
+def test_retries_and_waits_are_reported(traced, told, row, by_hand):
     """A killed connection counts as a retry with its cause, and a full pool as a wait."""
     traced.put_cell(row, "BASE", 1, DOCUMENT)
     shard = traced.shard_of(row)

@@ -119,7 +119,7 @@ SHARED = """
 """
 
 
-def test_what_is_shared_runs_on_either_side_whatever_the_server(pytester):
+def test_a_shared_case_runs_on_one_side_whatever_the_server(pytester):
     """No case is left out, none runs on both; what is not marked runs on both, and what is marked once on the first."""
     pytester.makepyprojecttoml("[tool.pytest.ini_options]\nmarkers = ['once', 'shared']")
     items, _ = pytester.inline_genitems(pytester.makepyfile(SHARED))

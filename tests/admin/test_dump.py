@@ -69,7 +69,7 @@ def test_dump_then_load_gives_the_same_documents(mixed, other_store, name):
     assert loading.load(mixed, lines, loading.dump_reader(DEFAULT), source="x").created == 0
 
 
-def test_dump_stored_then_load_gives_the_same_bytes(mixed, other_store):
+def test_dump_stored_and_load_preserve_the_bytes(mixed, other_store):
     """--stored is an exact copy of every format, unless another codec is requested."""
     lines = [loading.dump_line(cell, stored=True) for cell in everything(mixed)]
     loading.load(other_store, lines, loading.dump_reader(None), source="x")
@@ -141,7 +141,7 @@ HEAD = b'{"row_key": "71f0c4d2-2918-44cc-a2df-000000000001", "column_name": "A",
         (HEAD.replace(b": 1, ", b": true, ") + b'"body": 1}', "ref_key must be an int"),
     ],
 )
-def test_load_refuses_lines_that_no_dump_wrote(store, line, complaint):
+def test_load_rejects_lines_that_are_not_from_a_dump(store, line, complaint):
     """The error names the line, which is never loaded in part."""
     for codec in (None, LEGACY, DEFAULT):
         with pytest.raises(InvalidInput, match=f"x, line 1: .*{complaint}"):

@@ -43,7 +43,7 @@ def rows_for(new_row: Callable[[], uuid.UUID]) -> Callable[[], loading.KeyOf]:
     return make
 
 
-def test_load_as_legacy_keeps_the_very_bytes(store, rows_for, by_hand):
+def test_load_as_legacy_keeps_the_exact_bytes(store, rows_for, by_hand):
     """The stored body is the line with all its spaces, without the line end, for readers that know no envelope."""
     key_of = rows_for()
     report = loading.load(store, LINES, loading.document_reader(key_of, LEGACY), source="x")
@@ -71,7 +71,7 @@ def test_load_as_any_codec_gives_the_same_documents(store, rows_for, name):
             assert describe_body(stored.body).name.startswith("json")
 
 
-def test_load_again_creates_nothing_and_burns_no_added_id(fresh_store):
+def test_loading_again_creates_nothing_and_uses_no_added_id(fresh_store):
     """A repeated load changes neither ids nor bytes nor counters, in any codec."""
     lines = numbered(0, 60)
     loading.load(fresh_store, lines[:40], loading.document_reader(by_field, LEGACY), source="x")

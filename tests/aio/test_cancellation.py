@@ -62,7 +62,7 @@ async def filled(url: str, **options: int) -> AsyncDatastore:
     return store
 
 
-def test_cancelled_anywhere_a_call_leaves_nothing_behind(slow: Slow) -> None:
+def test_a_call_cancelled_at_any_await_leaves_no_trace(slow: Slow) -> None:
     """Each call, at each await, when it begins to wait and when its reply is there; on open connections."""
     url, proxy = slow
 
@@ -75,7 +75,7 @@ def test_cancelled_anywhere_a_call_leaves_nothing_behind(slow: Slow) -> None:
     asyncio.run(main())
 
 
-def test_cancelled_while_connecting_a_call_leaves_nothing_behind(slow: Slow) -> None:
+def test_a_call_cancelled_while_connecting_leaves_no_trace(slow: Slow) -> None:
     """Connecting, logging in and setting up a session are awaits as well."""
     url, _ = slow
 

@@ -120,7 +120,7 @@ loop.close()
 
 
 @pytest.mark.mysql
-def test_a_forked_child_uses_a_loop_and_connections_of_its_own(fresh_url: str) -> None:
+def test_a_forked_child_has_its_own_loop_and_connections(fresh_url: str) -> None:
     """The child opens its own connections, and the parent keeps using its loop and connections."""
     command = [sys.executable, "-W", "error", "-c", _FORKING, fresh_url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -358,7 +358,7 @@ def test_an_iteration_lets_other_tasks_run_and_ends_after_an_interruption(
 
 
 @pytest.mark.mysql
-def test_a_loop_that_ends_with_calls_under_way_closes_their_connections(fresh_url: str, by_hand: Any) -> None:
+def test_a_loop_that_ends_during_calls_closes_their_connections(fresh_url: str, by_hand: Any) -> None:
     """asyncio.run cancels what is left; the locks of the calls are gone."""
     stores = []
 

@@ -17,7 +17,7 @@ from tests.indexes.test_indexes import (  # noqa: F401 - collected here
     test_a_stale_index_entry_is_filtered,
     test_an_index_row_without_its_cell_gives_nothing,
     test_pages_go_on_behind_the_last_entry_and_only_with_the_same_query,
-    test_queries_give_what_a_look_at_each_document_gives,
+    test_queries_return_the_rows_that_a_full_scan_finds,
     test_wait_gives_read_your_writes,
     trip,
 )
@@ -25,7 +25,7 @@ from tests.indexes.test_indexes import (  # noqa: F401 - collected here
 pytestmark = pytest.mark.mysql
 
 
-def test_cancelled_anywhere_a_query_leaves_nothing_behind(kept, fresh_url, fresh_store, new_row):  # noqa: F811
+def test_a_query_cancelled_at_any_await_leaves_no_trace(kept, fresh_url, fresh_store, new_row):  # noqa: F811
     """Queries hold connections to several servers at a time; each is closed or returned."""
     rows = [new_row() for _ in range(12)]
     fresh_store.put_cells([NewCell(row, "BASE", 1, trip(1 + number)) for number, row in enumerate(rows)])

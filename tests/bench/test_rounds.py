@@ -70,7 +70,7 @@ def test_sizes_are_those_of_the_bytes_and_factors_are_relative_to_json_and_zlib(
     assert found["json none"].size_factor == found["json none"].size_bytes / found["json zlib"].size_bytes
 
 
-def test_the_articles_figures_stand_beside_what_it_measured():
+def test_results_include_the_figures_of_the_article():
     """Twelve rows of its tables, and no others."""
     found = {(each.serializer, each.compressor): each.article for each in run(*DOCUMENTS).combinations}
 
@@ -99,7 +99,7 @@ def test_the_articles_figures_are_those_of_the_seed():
         assert round(figures.speed_factor * 100) == int(row["speed_factor_pct"])
 
 
-def test_a_document_that_is_refused_is_counted_with_its_reason_and_takes_no_part():
+def test_refused_documents_are_counted_by_reason_and_excluded():
     """Bytes and factors are of the others, and such a combination is not on the front."""
     found = named(run(*DOCUMENTS, {"id": 2**70, "name": "x", "fare": 0.5}))
 
@@ -168,7 +168,7 @@ def test_a_decoder_that_returns_a_subclass_is_seen(monkeypatch):
     assert found["odd none"].fidelity.reasons == {"int comes back as Odd": (1, 1)}
 
 
-def test_a_decoder_that_changes_its_mind_is_seen(monkeypatch):
+def test_an_inconsistent_decoder_is_detected(monkeypatch):
     """Each decode of each round is compared, not the first one only."""
     calls: Counter[str] = Counter()
 
@@ -194,7 +194,7 @@ def test_a_compressor_that_loses_bytes_is_not_measured_and_named(monkeypatch):
     assert "cbor bad" not in named(result)
 
 
-def test_the_front_holds_what_nothing_exact_beats_in_both():
+def test_the_pareto_front_has_the_exact_undominated_combinations():
     """Smaller or faster than each other one; what is marked has no place on it."""
     result = run(*DOCUMENTS, {"id": 1, "fare": 0.5, "name": "key order"})
     points = {
@@ -211,7 +211,7 @@ def test_the_front_holds_what_nothing_exact_beats_in_both():
         assert beaten == (name not in front)
 
 
-def test_an_interrupt_keeps_the_rounds_that_are_whole():
+def test_an_interrupt_keeps_complete_rounds():
     """Ctrl-C after a round returns what there is, and how many rounds it comes from; before that, there is nothing."""
     benchmark = Benchmark(corpus(*DOCUMENTS), rounds=5, only_serializers=["cbor"], only_compressors=["none"])
     steps = iter(range(benchmark.steps // 2))
@@ -317,7 +317,7 @@ def test_payloads_have_the_sizes_of_the_articles(name, bytes_each):
     assert sum(sizes) / len(sizes) == pytest.approx(bytes_each, rel=0.03)
 
 
-def test_what_is_made_up_is_the_same_everywhere():
+def test_synthetic_documents_are_the_same_everywhere():
     """Digests of seeded documents never change: another one is another corpus."""
     digests = {name: built_in(name, limit=3).sha256[:12] for name in ("small", "doubles-10", "list-objects")}
 
@@ -328,7 +328,7 @@ DIGESTS = {"small": "a89572555944", "doubles-10": "03a602095bb2", "list-objects"
 
 
 @pytest.mark.parametrize("name", corpora.EXTREMES)
-def test_extremes_are_made_of_one_thing(name):
+def test_each_extreme_has_values_of_one_kind(name):
     """Not one realistic mix: each has values of one kind."""
     kinds = {type(leaf) for document in built_in(name, limit=5).documents for leaf in leaves(document)}
 
@@ -344,7 +344,7 @@ def leaves(value):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_file_is_read_gzipped_or_not_and_its_digest_is_that_of_its_lines(tmp_path, packed):
+def test_a_file_is_read_plain_or_gzipped_with_the_same_digest(tmp_path, packed):
     """Blank lines count for nothing."""
     text = b'{"a": 1}\n\n[2]\r\n'
     path = tmp_path / "trips.ndjson"

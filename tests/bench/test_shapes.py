@@ -26,7 +26,7 @@ def slots(record):
     return {slot.key: slot for slot in record.slots}
 
 
-def test_a_record_knows_what_may_be_null_and_what_may_be_missing():
+def test_a_record_distinguishes_null_from_missing():
     """A field that is null and one that is not there are two things."""
     found = slots(schema({"a": 1, "b": None, "c": 1}, {"a": 2, "b": "x"}, {"a": 3, "b": "y", "c": None}))
 
@@ -39,7 +39,7 @@ def test_a_record_knows_what_may_be_null_and_what_may_be_missing():
     assert found["c"].null_mark == "c_null"
 
 
-def test_types_that_meet_in_one_place_make_a_union():
+def test_several_types_in_one_place_form_a_union():
     """1 and 1.0 are two types, and neither becomes the other."""
     (slot,) = schema({"a": 1}, {"a": 1.0}, {"a": "1"}, {"a": [1]}, {"a": {"b": True}}).slots
 
@@ -56,7 +56,7 @@ def test_types_that_meet_in_one_place_make_a_union():
         (["17", "18", "19"], False),
     ],
 )
-def test_keys_that_are_data_make_a_map(keys, free):
+def test_keys_that_are_data_form_a_map(keys, free):
     """Dates and numbers as keys are no field names, once there are some."""
     (slot,) = schema({"a": dict.fromkeys(keys, 1)}).slots
 
@@ -73,7 +73,7 @@ def test_objects_with_few_of_many_keys_are_maps_unless_their_values_differ_in_ki
     assert isinstance(unlike.types[0], Record)
 
 
-def test_the_order_of_keys_agrees_with_every_object_where_that_can_be():
+def test_the_key_order_agrees_with_every_object_if_possible():
     """Optional fields stand where the objects that have them have them."""
     order = shape_of([{"a": 1, "c": 1, "d": 1}, {"b": 1, "c": 1}, {"a": 1, "b": 1}, {"d": 1, "e": 1}]).ordered_keys()
 
@@ -87,7 +87,7 @@ def test_contradicting_orders_wrong_few_objects():
     assert order == ["a", "b", "c"]
 
 
-def test_integers_get_the_width_that_they_need():
+def test_integers_get_the_width_they_need():
     """32 bits where all fit, 64 where one does not."""
     found = slots(schema({"a": 2**31 - 1, "b": 2**31, "c": -(2**31), "d": -(2**31) - 1}))
 
@@ -95,7 +95,7 @@ def test_integers_get_the_width_that_they_need():
     assert widths == {"a": 32, "b": 64, "c": 32, "d": 64}
 
 
-def test_names_are_valid_and_different_however_a_language_spells_them():
+def test_names_are_valid_and_unique_in_every_language():
     """Keys that are no names, that a language reserves or folds together become names that are their own."""
     keys = ["a-b", "a_b", "aB", "2x", "", "class", "required", "ä", "x", "x_null", "$", "_id", "string"]
     names = [slot.name for slot in schema(dict.fromkeys(keys, 1)).slots]
@@ -105,7 +105,7 @@ def test_names_are_valid_and_different_however_a_language_spells_them():
     assert not {"class", "required", "string"} & set(names)
 
 
-def test_types_have_names_of_their_own():
+def test_type_names_are_unique():
     """Two places with the same path in another spelling are two types."""
     root = schema({"a": {"b": {"x": 1}}, "A": {"B": {"y": 1}}, "aB": {"z": 1}})
     names = [record.name.lower() for record, _ in records(root, wrap_lists=False)]
@@ -113,7 +113,7 @@ def test_types_have_names_of_their_own():
     assert len(names) == len(set(names)) == 6
 
 
-def test_what_is_no_object_is_wrapped():
+def test_documents_that_are_not_objects_are_wrapped():
     """Documents that are lists or numbers have a schema as well."""
     root = schema([1, 2], 3, None)
 
@@ -159,7 +159,7 @@ def test_documents_come_back_exactly(language, case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_proto_that_is_written_is_the_one_that_is_used(case, tmp_path):
+def test_the_written_proto_matches_the_descriptor_in_use(case, tmp_path):
     """Google's compiler makes of the text the very descriptor that the messages were made from."""
     from google.protobuf import descriptor_pb2
     from grpc_tools import protoc

@@ -86,7 +86,7 @@ def test_json_holds_the_inputs_and_every_figure(capsys):
         ("1e3KiB", 1_024_000),
     ],
 )
-def test_sizes_are_read_as_people_write_them(capsys, text, size_bytes):
+def test_sizes_are_parsed_in_common_spellings(capsys, text, size_bytes):
     """KB to PB are powers of 1,000, KiB to PiB powers of 1,024, in upper or lower case."""
     assert answer(capsys, "--disk", text)["inputs"]["disk_bytes_per_host"] == exactly(size_bytes)
 

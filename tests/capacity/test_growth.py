@@ -146,7 +146,7 @@ def test_the_busiest_day_of_the_week_fills_disks_that_an_average_one_does_not():
     )
 )
 @settings(max_examples=40)
-def test_full_with_retention_is_where_a_ledger_of_days_is_full(plan):
+def test_the_full_date_with_retention_matches_a_daily_balance(plan):
     """A day-by-day balance of written and deleted bytes gives the same first full day."""
     written = [plan.growth.until(day + 1) - plan.growth.until(day) for day in range(300)]
     ledger = [plan.stored_bytes]

@@ -198,7 +198,7 @@ def test_cells_of_the_future_are_in_no_day(fresh_store, new_row):
     assert any("have a created_at in the future" in each for each in found.notes)
 
 
-def test_a_few_cells_out_of_order_leave_the_days_to_be_searched(fresh_store, by_hand):
+def test_a_few_cells_out_of_order_do_not_prevent_the_search_for_days(fresh_store, by_hand):
     """A clock that jumps briefly does not invalidate two weeks of history, and a note mentions it."""
     short = PastWrites(8, 14, until(), COLUMNS[:1], gap_bytes=0)
     write(fresh_store, short)
@@ -216,7 +216,7 @@ def test_a_few_cells_out_of_order_leave_the_days_to_be_searched(fresh_store, by_
         assert near(added(mine), counted[day]), (day, mine, counted[day])
 
 
-def test_a_large_hole_among_the_ids_spoils_no_day(fresh_store, by_hand):
+def test_a_large_gap_in_the_ids_does_not_affect_any_day(fresh_store, by_hand):
     """After AUTO_INCREMENT was raised in the middle of a day, nothing is counted in the gap."""
     short = PastWrites(9, 14, until(), COLUMNS[:1], gap_bytes=100)
     write(fresh_store, short)

@@ -18,7 +18,7 @@ from schemaless.wire.driver import Reply
 from schemaless.wire.errors import ConnectionLost
 
 
-def test_append_begins_at_1_and_goes_on_behind_the_latest(store: schemaless.Datastore, row: uuid.UUID) -> None:
+def test_append_starts_at_1_and_continues_after_the_latest(store: schemaless.Datastore, row: uuid.UUID) -> None:
     """The latest version is the one with the highest ref_key in the column, whenever it was written."""
     first = store.append_cell(row, "STATUS", {"state": "begun"})
     assert first.key == CellKey(row, "STATUS", 1)
@@ -33,7 +33,7 @@ def test_append_begins_at_1_and_goes_on_behind_the_latest(store: schemaless.Data
     assert (found.ref_key, found.body, found.added_id) == (8, None, last.added_id)
 
 
-def test_append_goes_on_at_1_behind_0(store: schemaless.Datastore, row: uuid.UUID) -> None:
+def test_append_continues_at_1_after_0(store: schemaless.Datastore, row: uuid.UUID) -> None:
     """ref_key 0 is a normal version."""
     store.put_cell(row, "STATUS", 0, "a list's first position")
     assert store.append_cell(row, "STATUS", "next").key.ref_key == 1
@@ -56,7 +56,7 @@ def test_append_refuses_before_any_io(store: schemaless.Datastore, row: uuid.UUI
         store.append_cell("text", "STATUS", {})  # type: ignore[arg-type]
 
 
-def test_append_behind_the_highest_ref_key_is_refused(store: schemaless.Datastore, row: uuid.UUID) -> None:
+def test_append_after_the_highest_ref_key_is_refused(store: schemaless.Datastore, row: uuid.UUID) -> None:
     """There is no version after 2^63 - 1, and nothing is written."""
     store.put_cell(row, "STATUS", MAX_REF_KEY, "the end")
     with pytest.raises(schemaless.InvalidCell, match="ref_key"):
@@ -98,7 +98,7 @@ class _Faults:
 
 
 @pytest.mark.parametrize("arrives", [True, False])
-def test_a_lost_reply_to_commit_is_told_by_the_added_id(
+def test_a_lost_commit_reply_is_settled_by_the_added_id(
     store: schemaless.Datastore, row: uuid.UUID, monkeypatch: pytest.MonkeyPatch, arrives: bool
 ) -> None:
     """Whether or not the COMMIT arrived, exactly one cell is created and its Put is correct."""
@@ -122,7 +122,7 @@ def test_a_connection_lost_before_commit_is_rolled_back_and_repeated(
     assert [cell.added_id for cell in store.get_versions(row, "STATUS")] == [put.added_id]
 
 
-def test_anothers_equal_body_is_not_taken_for_ours(
+def test_an_equal_body_of_another_writer_is_not_mistaken_for_this_call(
     store: schemaless.Datastore, datastore_url: str, row: uuid.UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The COMMIT never arrives, and another writer appends an equal body: comparing bodies would lose one."""

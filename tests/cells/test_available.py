@@ -225,7 +225,7 @@ def test_a_replica_fallback_is_marked_stale(lagging, primary):
 
 
 @pytest.mark.mysql
-def test_versions_that_end_on_a_replica_are_not_all_there_are(lagging, monkeypatch):
+def test_versions_read_from_a_replica_may_be_incomplete(lagging, monkeypatch):
     """If the primary fails between two pages and the replica has no more versions, the end is in doubt."""
     reader = internals_of(lagging).reader
     kept = reader._available()

@@ -202,7 +202,7 @@ def test_rows_are_read_with_a_dictionary_that_has_to_be_fetched_by_one_connectio
             ]
 
 
-def test_a_fork_while_another_thread_fetches_goes_on(
+def test_a_child_forked_during_a_fetch_continues(
     fresh_url: str, written: tuple[Dictionary, list[NewCell]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The child does not wait for a lock held by a thread of its parent."""
@@ -246,7 +246,7 @@ def test_a_fork_while_another_thread_fetches_goes_on(
         ("UPDATE {table} SET dictionary_id=dictionary_id+1", UnknownDictionary),
     ],
 )
-def test_lost_or_altered_dictionary_is_named_and_restoring_it_heals(
+def test_a_lost_or_altered_dictionary_is_named_and_can_be_restored(
     fresh_url: str,
     written: tuple[Dictionary, list[NewCell]],
     admin: Datastore,
@@ -340,7 +340,7 @@ def test_a_writing_process_learns_of_a_change_and_a_silent_catalog_stops_diction
     assert codecs.codec_for(COLUMN) == replace(ZSTD, level=9)
 
 
-def test_settings_that_cannot_be_had_are_refused(admin: Datastore) -> None:
+def test_invalid_settings_are_refused(admin: Datastore) -> None:
     """A column cannot be set to a missing dictionary, to legacy, or to an option that the codec does not take."""
     dictionary = kept(admin)
     for setting, complaint in (

@@ -80,7 +80,7 @@ def test_a_catalog_that_loses_its_dictionaries_loses_no_body(
     assert kept(admin, 900).id == dictionary.id + 1
 
 
-def test_no_number_is_given_again_by_a_catalog_that_lost_the_last_one(admin: Datastore, by_root: Sql) -> None:
+def test_a_catalog_that_lost_the_last_number_does_not_reuse_it(admin: Datastore, by_root: Sql) -> None:
     """New ids are above the highest on any cluster, and an import does not get an id that is taken on a cluster."""
     first = kept(admin)
     dictionary_replicas = internals_of(admin).dictionary_replicas

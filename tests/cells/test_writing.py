@@ -207,7 +207,7 @@ TWICE = b'{"a": 1, "a": 2, "text": "%b"}' % (b"long enough to be compressed " * 
 
 
 @pytest.mark.parametrize("stored", ["legacy", "json+zlib", "msgpack+zlib"])
-def test_put_over_a_text_with_a_key_twice_compares_what_was_written(store, row, stored):
+def test_put_over_text_with_a_duplicate_key_compares_the_text(store, row, stored):
     """Such text holds more than its document: equal text is the same cell, other text with an equal document is not."""
     once = TWICE.replace(b'"a": 1, ', b"")
     other = TWICE.replace(b'"a": 1', b'"a": 0')
@@ -261,7 +261,7 @@ def test_put_cells_partly_there_writes_what_is_missing(store, new_row):
     assert [put.created for put in puts] == [False] * 25 + [True] * 15
 
 
-def test_put_cells_look_first_burns_no_added_id(fresh_store, new_row):
+def test_put_cells_with_look_first_uses_no_added_id(fresh_store, new_row):
     """A repeated import must not use up an added_id for each existing cell."""
     cells = [NewCell(row, "BASE", 1, "x") for row in rows_in_shard(fresh_store, new_row, 0, 20)]
     fresh_store.put_cells(cells[:10])
@@ -356,7 +356,7 @@ def test_put_cells_from_many_threads_all_agree_on_one_winner(store, new_row):
     assert len(outcomes) == 240
 
 
-def test_put_cells_added_ids_are_true_under_bulk_inserts_beside_them(fresh_store, new_row, by_hand):
+def test_put_cells_added_ids_are_right_beside_bulk_inserts(fresh_store, new_row, by_hand):
     """The ids of a batch are computed from the first one, which holds beside INSERTs of an unknown number of rows."""
     rows = rows_in_shard(fresh_store, new_row, 0, 400)
     database = internals_of(fresh_store).shards.database(0).encode()

@@ -74,7 +74,7 @@ PUTS: dict[str, Callable[[Datastore, uuid.UUID], Put]] = {
 
 @pytest.mark.parametrize("instead", [b"DO 1", b"SELECT 1"])
 @pytest.mark.parametrize("call", PUTS)
-def test_a_cell_is_written_only_where_its_inserts_own_reply_says_so(store, new_row, monkeypatch, call, instead):
+def test_a_write_counts_only_with_its_own_reply(store, new_row, monkeypatch, call, instead):
     """Another statement's reply leaves the outcome open, so the write is repeated and settled by what is stored."""
     row = new_row()
     send = Connection.ask
@@ -96,7 +96,7 @@ def test_a_cell_is_written_only_where_its_inserts_own_reply_says_so(store, new_r
     assert used[0] not in idle(store)
 
 
-def test_a_reply_without_columns_is_no_proof_that_a_cell_is_not_there(store, new_row, monkeypatch):
+def test_a_reply_without_columns_does_not_prove_absence(store, new_row, monkeypatch):
     """It is not a result of a query, not even an empty one."""
     row = new_row()
     store.put_cell(row, "BASE", 1, "mine")

@@ -177,7 +177,7 @@ def test_finalise_that_is_refused_is_exit_1_and_lists_nothing(invoke, migrate_ur
     assert plain.out.splitlines()[-1] == f"job {refused.json['job']} is not finalised: 1 NotReencoded"
 
 
-def test_restore_says_where_a_runner_ended_without_a_word(invoke, fresh_store, new_row, migrate_url, tmp_path):
+def test_restore_reports_runners_that_died(invoke, fresh_store, new_row, migrate_url, tmp_path):
     """Originals archived after the last checkpoint are not recorded, so missing ones cannot be detected."""
     load(fresh_store, new_row)
     archive = ("--archive", tmp_path / "originals")

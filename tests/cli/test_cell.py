@@ -179,7 +179,7 @@ def test_conflict_is_exit_1_with_the_advice(invoke, store, datastore_url, row):
         (("history", "uuid5:x", "--limit", 0), "--limit"),
     ],
 )
-def test_what_cannot_be_meant_is_exit_2(invoke, datastore_url, arguments, complaint):
+def test_an_invalid_argument_is_exit_2(invoke, datastore_url, arguments, complaint):
     """A wrong key, body or codec is a usage error that says what is expected."""
     result = invoke("cell", *arguments, url=datastore_url)
 
@@ -197,7 +197,7 @@ def test_put_a_body_larger_than_a_cell_says_so(invoke, datastore_url, row):
 
 
 @pytest.mark.parametrize("text", ['{"s": "\\ud800", "n": 123456789012345678901234567890}', "[NaN, -Infinity, -0.0]"])
-def test_get_prints_what_text_cannot_carry_escaped(invoke, datastore_url, row, text):
+def test_get_escapes_what_text_cannot_represent(invoke, datastore_url, row, text):
     """Lone surrogates and other corners of the model are printed, not tripped over."""
     invoke("cell", "put", row, "BASE", 1, text, url=datastore_url)
     plain = invoke("cell", "get", row, "BASE", url=datastore_url)

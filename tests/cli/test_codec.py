@@ -38,7 +38,7 @@ def body_bytes(store, column):
     return sum(len(cell.body) for shard in range(4) for cell in store.scan_shard(shard) if cell.column_name == column)
 
 
-def test_advice_that_is_followed_comes_true(invoke, filled, admin_url, migrate_url, fresh_url):
+def test_following_the_advice_gives_the_predicted_sizes(invoke, filled, admin_url, migrate_url, fresh_url):
     """The commands that it prints are run as they stand: bodies come out within 5 % of what was promised."""
     asked = invoke("codec", "advise", "--seed", "3", "--cpu", "50", "--json", url=fresh_url)
     assert asked.code == 0
@@ -106,7 +106,7 @@ def test_advice_says_which_figures_are_measured(invoke, filled, admin_url):
     assert "the advised ones, at 1,000 new cells a day and disks as measured on 20" in asked.out
 
 
-def test_train_keeps_what_helps_and_says_what_does_not(invoke, filled, fresh_store, admin_url, new_row):
+def test_train_keeps_only_a_dictionary_that_helps(invoke, filled, fresh_store, admin_url, new_row):
     """Exit status 1 and nothing kept where it does not help; usage where there is too little."""
     drawn = random.Random(6)
     noise = [schemaless.NewCell(new_row(), "NOISE", 1, drawn.randbytes(4_000).hex()) for _ in range(60)]

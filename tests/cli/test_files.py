@@ -29,7 +29,7 @@ NOBODY = "mysql://app@/none?unix_socket=/nobody/listens.sock"
     ],
     ids=" ".join,
 )
-def test_file_that_cannot_be_written_is_told_before_anything_is_asked(invoke, tmp_path, command):
+def test_an_unwritable_file_is_reported_before_any_io(invoke, tmp_path, command):
     """Exit 2 without a server: a folder that is not there, and one in which nothing can be made."""
     (tmp_path / "file").touch()
     missing = invoke(*command, tmp_path / "nope" / "x", url=NOBODY)
@@ -42,7 +42,7 @@ def test_file_that_cannot_be_written_is_told_before_anything_is_asked(invoke, tm
     assert "cannot write /proc/x: cannot create files in /proc" in " ".join(pseudo.err.split())
 
 
-def test_folder_that_cannot_be_made_is_told_before_the_benchmark(invoke, tmp_path):
+def test_an_uncreatable_folder_is_reported_before_the_benchmark(invoke, tmp_path):
     """A file in its way."""
     (tmp_path / "file").touch()
     result = invoke("bench", "codecs", "--corpus", "small", "--out", tmp_path / "file" / "there" / "x")
@@ -51,7 +51,7 @@ def test_folder_that_cannot_be_made_is_told_before_the_benchmark(invoke, tmp_pat
     assert f"{tmp_path}/file is not a folder" in " ".join(result.err.split())
 
 
-def test_unwritable_folder_takes_what_can_be_made(tmp_path):
+def test_a_folder_that_can_be_created_is_accepted(tmp_path):
     """Folders that are not there yet, however deep; a link is followed."""
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere" / "far")
 
@@ -60,7 +60,7 @@ def test_unwritable_folder_takes_what_can_be_made(tmp_path):
     assert unwritable_folder(tmp_path) is None
 
 
-def test_write_whole_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
+def test_a_failed_atomic_write_leaves_the_old_file(tmp_path, monkeypatch):
     """A full disk: the old file, and nothing beside it."""
 
     def full(fd: int) -> None:
@@ -82,7 +82,7 @@ def test_write_whole_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
 
 @pytest.mark.mysql
 @ONE_KIND
-def test_report_that_is_stopped_while_it_writes_leaves_the_old_page(
+def test_a_report_stopped_while_writing_leaves_the_old_page(
     invoke, migrate_url, fresh_store, new_row, tmp_path, monkeypatch
 ):
     """The page of yesterday, whole."""
@@ -105,7 +105,7 @@ def test_report_that_is_stopped_while_it_writes_leaves_the_old_page(
 
 @pytest.mark.mysql
 @ONE_KIND
-def test_archive_that_cannot_be_made_begins_no_job(invoke, migrate_url, migrate_store, fresh_store, new_row, tmp_path):
+def test_an_uncreatable_archive_starts_no_job(invoke, migrate_url, migrate_store, fresh_store, new_row, tmp_path):
     """Such a job would have to be ended before another could begin."""
     load(fresh_store, new_row)
     (tmp_path / "file").touch()

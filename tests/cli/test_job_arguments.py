@@ -136,7 +136,7 @@ def test_a_number_that_cannot_be_used_is_refused_before_anything_is_opened(invok
     ],
     ids=lambda words: " ".join(words)[:60],
 )
-def test_arguments_that_a_datastore_is_needed_for_leave_no_job_behind(
+def test_arguments_refused_by_the_datastore_leave_no_job(
     invoke, accounts, fresh_url, fresh_store, new_row, tmp_path, words
 ):
     """They are refused late, by what the catalog says or by who does the work, and still before there is a job."""

@@ -34,7 +34,7 @@ def job(fresh_store, new_row, migrate_store):
     return migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())[0]
 
 
-def test_status_says_how_far_it_is_and_how_to_go_on(invoke, migrate_url, job):
+def test_status_shows_progress_and_the_command_to_continue(invoke, migrate_url, job):
     """While nobody works on it, the command that does; afterwards what was done."""
     idle = invoke("migrate", "status", url=migrate_url)
     ran = invoke("migrate", "run", "--execute", "--max-lag", "1", url=migrate_url)
@@ -52,7 +52,7 @@ def test_status_says_how_far_it_is_and_how_to_go_on(invoke, migrate_url, job):
     assert [each["job_id"] for each in every.json["jobs"]] == [1]
 
 
-def test_a_wait_is_a_line_and_not_one_for_each_second_of_lag(migrate_store, job, monkeypatch, capsys):
+def test_a_wait_is_logged_once_not_every_second(migrate_store, job, monkeypatch, capsys):
     """Where no terminal is there: a log of weeks is read by people."""
     job_store = JobStore(migrate_store)
     state = job_store.leases.claim(job.job_id, 0, "a")
@@ -70,7 +70,7 @@ def test_a_wait_is_a_line_and_not_one_for_each_second_of_lag(migrate_store, job,
     assert lines[2] == "job 1: continues"
 
 
-def test_pause_resume_abort_say_what_holds_now(invoke, migrate_url, job):
+def test_pause_resume_and_abort_report_the_state(invoke, migrate_url, job):
     """Each may be said twice; what cannot be is one line."""
     invoke("migrate", "throttle", "--max-lag", "2", "--max-mb-per-s", "20", url=migrate_url)
     invoke("migrate", "pause", url=migrate_url)
@@ -177,7 +177,7 @@ def test_throttle_changes_what_is_named_and_nothing_else(invoke, migrate_url, mi
     assert (ended.code, "is aborted; only running and paused jobs have thresholds" in ended.err) == (1, True)
 
 
-def test_idle_run_is_not_the_one_that_is_meant_afterwards(invoke, migrate_url, migrate_store, job, tmp_path):
+def test_later_commands_ignore_runs_that_replaced_nothing(invoke, migrate_url, migrate_store, job, tmp_path):
     """Status, report, verify and finalise take the last that replaced a body; by its number, any."""
     ran = [invoke("migrate", "run", "--execute", url=migrate_url) for _ in range(3)]
     said = {
@@ -196,7 +196,7 @@ def test_idle_run_is_not_the_one_that_is_meant_afterwards(invoke, migrate_url, m
     assert invoke("migrate", "status", "--json", url=migrate_url).json["job"]["job_id"] == 4
 
 
-def test_cells_that_were_erased_meanwhile_are_said_and_no_fault(
+def test_cells_erased_during_a_migration_are_reported_and_no_fault(
     invoke, migrate_url, fresh_store, new_row, by_hand, monkeypatch
 ):
     """Nothing is left of them: the migration is done."""
@@ -224,7 +224,7 @@ def test_cells_that_were_erased_meanwhile_are_said_and_no_fault(
     assert (data["total"]["erased"], data["total"]["left"]) == (1, {})
 
 
-def test_time_that_the_budget_takes_counts(fresh_store, new_row, migrate_url):
+def test_the_eta_includes_waits_for_the_budget(fresh_store, new_row, migrate_url):
     """An ETA that left it out would promise the end of a slow job in minutes."""
     load(fresh_store, new_row)
     size = sum(len(cell.body) for shard in range(4) for cell in fresh_store.scan_shard(shard))

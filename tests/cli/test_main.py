@@ -17,7 +17,7 @@ NOWHERE = "mysql://u:secret@nowhere.invalid:3306/trips"
 
 
 @pytest.mark.parametrize("name", list(_NOUNS))
-def test_overview_says_what_the_command_says(name):
+def test_the_overview_matches_the_help_of_each_command(name):
     """The overview's line is the first sentence of the command's own help."""
     command = cli.get_command(click.Context(cli), name)
 
@@ -102,7 +102,7 @@ def test_read_only_commands_have_no_execute_option():
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_stopped_command_says_what_became_of_what_is_stored(invoke, monkeypatch, arguments, said):
+def test_a_stopped_command_reports_what_was_stored(invoke, monkeypatch, arguments, said):
     """One that only reads does not speak of what was written."""
 
     def stopped(*args: object, **options: object) -> None:
@@ -167,7 +167,7 @@ def test_server_that_is_not_there_is_exit_1_without_the_password(invoke, argumen
         ("nowhere.invalid/trips", "is the server running, and are host and port right?"),
     ],
 )
-def test_server_that_is_not_there_is_asked_for_by_what_names_it(invoke, tmp_path, server, asked):
+def test_a_missing_server_is_named_by_its_address_or_socket(invoke, tmp_path, server, asked):
     """A missing socket has no host and no port; what has these is asked for them."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
@@ -235,7 +235,7 @@ def test_column_name_that_no_cell_can_have_is_exit_2(invoke, admin_url, argument
     assert "column_name must be 1 to 64 characters of [A-Za-z0-9_.:-], got" in result.err
 
 
-def test_traceback_may_stand_anywhere_and_is_off_otherwise(invoke):
+def test_traceback_is_accepted_anywhere_and_off_by_default(invoke):
     """One line without it; with it the traceback, and the same line."""
     arguments = ["load", "/no/such/file", "--column", "A", "--row-key", "id", "--url", "mysql://u@/x"]
     plain = invoke(*arguments)

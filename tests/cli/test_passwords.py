@@ -82,7 +82,7 @@ def everything_said(error: BaseException) -> str:
     return "\n".join(said)
 
 
-def test_no_command_prints_it(invoke, url, tmp_path):
+def test_no_command_prints_the_password(invoke, url, tmp_path):
     """Neither what is done nor what fails, plain, as JSON or with a traceback."""
     dump = tmp_path / "dump.ndjson"
     put = ("cell", "put", "uuid5:trip", "BASE", 1)
@@ -127,7 +127,7 @@ def test_no_command_prints_it(invoke, url, tmp_path):
         assert TOKEN not in result.out + result.err, arguments[:2]
 
 
-def test_no_error_carries_it(url):
+def test_no_error_contains_the_password(url):
     """Text, repr, attributes, traceback and pickle, through the whole chain down to the driver's."""
     wrong = (
         url.replace("localhost:", "localhost:1"),
@@ -182,7 +182,7 @@ def variables_of(error: BaseException) -> dict[str, str]:
     ],
     ids=" to ".join,
 )
-def test_no_variable_of_a_failed_connect_has_it(url, change):
+def test_no_variable_of_a_failed_connect_holds_the_password(url, change):
     """At each level, down to the driver's: a wrong server, name, account or option, with TLS and without."""
     assert change[0] in url
     each = url.replace(*change)
@@ -196,7 +196,7 @@ def test_no_variable_of_a_failed_connect_has_it(url, change):
         assert [where for where, shown in kept.items() if TOKEN in shown] == []
 
 
-def test_no_object_shows_it(url, row):
+def test_no_object_shows_the_password(url, row):
     """What ends up in logs and in a debugger: reprs, and the URL that a store names."""
     parsed = parse_url(url)
     with schemaless.connect(url) as store:
@@ -228,7 +228,7 @@ def test_no_object_shows_it(url, row):
         assert again.get_cell(row, "BASE", 1).body == {}
 
 
-def test_no_log_record_has_it(url, row, caplog):
+def test_no_log_record_contains_the_password(url, row, caplog):
     """Of this library or of SQLAlchemy, which logs each statement and each connection if it is asked to."""
     with caplog.at_level(logging.DEBUG):
         for name in ("schemaless", "sqlalchemy", "sqlalchemy.engine", "sqlalchemy.pool"):
@@ -245,7 +245,7 @@ def test_no_log_record_has_it(url, row, caplog):
 
 
 @pytest.mark.parametrize("url", ["environment"], indirect=True)
-def test_no_process_has_it_in_its_arguments(start, eventually, datastore, url):
+def test_no_process_has_the_password_in_its_arguments(start, eventually, datastore, url):
     """Commands that run, and the private servers: everybody on the machine may read those."""
     process = start("cell", "tail", "--follow", url=url)
     with closing(schemaless.connect(url)) as store:
@@ -261,7 +261,7 @@ def test_no_process_has_it_in_its_arguments(start, eventually, datastore, url):
     assert [pid for pid, words in arguments.items() if TOKEN in words] == []
 
 
-def test_no_table_of_the_datastore_has_it(loopback, datastore):
+def test_no_table_contains_the_password(loopback, datastore):
     """Whoever reads the catalog learns where servers are, and nothing more."""
     kept = []
     with closing(connect(loopback.root, None)) as root:

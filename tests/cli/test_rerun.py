@@ -196,7 +196,7 @@ def test_an_abort_that_was_killed_is_continued_by_the_same_command(kill_in, invo
         ),
     ],
 )
-def test_another_command_is_told_why_it_cannot_join(
+def test_another_command_learns_why_it_cannot_join(
     kill_in, invoke, root_url, fresh_store, new_row, begun, asked, difference
 ):
     """Which job is in the way, how to join or end it, and what is different about it."""

@@ -59,7 +59,7 @@ def obeyed(text: str) -> list[str]:
     return [character for character in text if character in ALL]
 
 
-def test_shown_spells_out_what_a_terminal_obeys():
+def test_shown_escapes_control_characters():
     """All of C0 but line ends and tabs, C1, what turns the direction, and lone surrogates; nothing else changes."""
     directions = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
     assert [each for each in map(chr, range(0x11_0000)) if unicodedata.bidirectional(each) in directions] == TURNING
@@ -102,7 +102,7 @@ def test_json_on_a_terminal_is_the_same_json(terminal):
     assert json.loads("{" + second) == json.loads(line)
 
 
-def test_json_in_a_pipe_is_left_alone(capsysbinary):
+def test_json_in_a_pipe_is_unchanged(capsysbinary):
     """Programs get the bytes that are stored."""
     line = json.dumps({"body": EVIL}, ensure_ascii=False).encode() + b"\n"
     output.data_sink().write(line)
@@ -132,7 +132,7 @@ def test_csv_text_is_no_formula(name):
     assert rest == ["level", "-1.5", "-2", "3.25", "", "a-b"]
 
 
-def test_every_csv_is_written_so():
+def test_every_csv_output_is_escaped():
     """There is no other writer of CSV on the command line."""
     for module in (bench, capacity_csv, migrate_report):
         assert module.CSVText is CSVText

@@ -75,7 +75,7 @@ def test_stopped_load_continues(start, eventually, fresh_store, fresh_url, how):
 
 
 @pytest.mark.parametrize("how", SIGNALS)
-def test_migrate_stopped_in_the_middle_goes_on(start, eventually, fresh_store, migrate_url, new_row, how):
+def test_a_stopped_migration_continues(start, eventually, fresh_store, migrate_url, new_row, how):
     """Some bodies are re-encoded; the same run does the rest, counts all of them and keeps added_ids."""
     fresh_store.put_stored_cells(
         [NewStoredCell(new_row(), "A", 1, line.rstrip()) for line in LINES[:600]],

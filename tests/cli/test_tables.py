@@ -23,7 +23,7 @@ TABLES = st.integers(1, 6).flatmap(
 
 
 @given(TABLES, st.integers(1, 100), st.integers(0, 6))
-def test_table_at_any_width_keeps_every_word_whole(cells, width, text_columns):
+def test_a_table_of_any_width_breaks_no_word(cells, width, text_columns):
     """Each word of each value stands somewhere, unbroken, and no line is wider than there is room for its words."""
     columns, *rows = cells
     header, lines = table_lines(columns, rows, text_columns=text_columns, width=width)

@@ -43,7 +43,7 @@ def test_tail_writes_every_cell_in_the_order_of_its_shard(invoke, fresh_store, t
         assert all(fresh_store.shard_of(uuid.UUID(line["row_key"])) == shard for line in of_shard)
 
 
-def test_tail_goes_on_where_it_stopped(invoke, fresh_store, tail_url, cells, tmp_path):
+def test_tail_continues_where_it_stopped(invoke, fresh_store, tail_url, cells, tmp_path):
     """--limit ends it, --offsets keeps where; the next run begins there, and a run without news writes nothing."""
     offsets = tmp_path / "offsets"
     arguments = ("cell", "tail", "--offsets", offsets)
@@ -89,7 +89,7 @@ def test_tail_output_is_what_load_reads(invoke, fresh_store, fresh_url, tail_url
         (("--shards", 1, "--location", 99), "location 99 is beyond"),
     ],
 )
-def test_what_cannot_be_used_is_said(invoke, tail_url, arguments, word):
+def test_unusable_arguments_are_reported(invoke, tail_url, arguments, word):
     """Usage errors, and a location that is not there."""
     result = invoke("cell", "tail", *arguments, url=tail_url)
 
@@ -109,7 +109,7 @@ def test_offsets_of_another_datastore_are_refused(invoke, tail_url, tmp_path):
         assert offsets.read_text() == text
 
 
-def test_follow_writes_what_comes_and_keeps_its_place(start, eventually, fresh_store, tail_url, new_row, tmp_path):
+def test_follow_writes_new_cells_and_keeps_its_offsets(start, eventually, fresh_store, tail_url, new_row, tmp_path):
     """Ctrl-C ends it with exit 3; what was written before is in the file, and comes once."""
     offsets = tmp_path / "offsets"
     arguments = ("cell", "tail", "--follow", "--from-end", "--poll", "0.02", "--offsets", offsets)
@@ -131,7 +131,9 @@ def test_follow_writes_what_comes_and_keeps_its_place(start, eventually, fresh_s
     assert [line["body"] for line in lines(out_again.decode())] == ["later"]
 
 
-def test_follow_says_what_holds_it_up(start, eventually, fresh_store, tail_url, server_urls, new_row, monkeypatch):
+def test_follow_reports_what_holds_the_feed(
+    start, eventually, fresh_store, tail_url, server_urls, new_row, monkeypatch
+):
     """An open transaction is named on standard error after two seconds, and the end of the wait is told too."""
     row = new_row()
     shard = fresh_store.shard_of(row)
@@ -156,7 +158,9 @@ def test_follow_says_what_holds_it_up(start, eventually, fresh_store, tail_url, 
     assert f"shard {shard} continues, after " in err.decode()
 
 
-def test_a_damaged_cell_ends_it_and_says_how_to_go_on(invoke, fresh_store, tail_url, server_urls, new_row):
+def test_a_damaged_cell_ends_the_tail_and_names_the_option_to_continue(
+    invoke, fresh_store, tail_url, server_urls, new_row
+):
     """What came before is written; the cell is named, and the option that goes past it."""
     puts = [fresh_store.put_cell(new_row(), "BASE", 1, [number]) for number in range(12)]
     damaged = puts[8]

@@ -71,7 +71,7 @@ def enveloped(format_byte: int, payload: bytes) -> bytes:
         (["ok", "\ud83d\ude00"], None),
     ],
 )
-def test_encode_stranger_names_its_path(document: Any, message: str | None, engine: Engine) -> None:
+def test_encode_of_a_foreign_type_names_its_path(document: Any, message: str | None, engine: Engine) -> None:
     """The message says where in the document it stands, and what to do."""
     with pytest.raises(InvalidBody, match=message and f"^{message}$"):
         encode_body(document, engine=engine)
@@ -101,7 +101,7 @@ def test_encode_legacy_is_bare_text(engine: Engine) -> None:
 @pytest.mark.parametrize(
     "codec", [Codec(MSGPACK, ZLIB, 6), Codec(MSGPACK, ZLIB, 1), Codec(MSGPACK, ZLIB, 6, compress_min_bytes=0)]
 )
-def test_encode_what_compression_does_not_shorten_is_stored_plain(codec: Codec, engine: Engine) -> None:
+def test_a_payload_that_does_not_shrink_is_stored_uncompressed(codec: Codec, engine: Engine) -> None:
     """A body never grows by being compressed."""
     document = [random.Random(number).getrandbits(64) for number in range(8)]
 
@@ -229,7 +229,7 @@ def test_decode_zstd_frame_without_its_size_reads_but_is_not_canonical(engine: E
 
 @pytest.mark.shared  # it names its engine
 @pytest.mark.parametrize("compress", [zlib.compress, zstandard.compress])
-def test_decode_bomb_takes_no_more_memory_than_the_limit(compress: Any, engine: Engine) -> None:
+def test_decoding_a_bomb_takes_no_more_memory_than_the_limit(compress: Any, engine: Engine) -> None:
     """A body of a few KB cannot take more than the limit, whatever it claims."""
     body = enveloped(0x11 if compress is zlib.compress else 0x12, compress(bytes(64 << 20)))
     tracemalloc.start()
@@ -243,7 +243,7 @@ def test_decode_bomb_takes_no_more_memory_than_the_limit(compress: Any, engine: 
     assert peak_bytes < 12 << 20
 
 
-def test_decode_zstd_frame_that_lies_about_its_size_raises(engine: Engine) -> None:
+def test_a_zstd_frame_with_a_false_size_raises(engine: Engine) -> None:
     """A header that claims 60 MiB for nine bytes is found out before they are taken."""
     frame = bytes.fromhex("28b52ffd") + b"\xa0" + (60 << 20).to_bytes(4, "little") + b"\x01\x00\x00"
     tracemalloc.start()

@@ -53,7 +53,7 @@ def struck(call: Callable[[], object], at: int, error: BaseException | None) -> 
 @pytest.mark.parametrize("kind", [ValueError, TypeError])
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("codec", [*NAMES, "legacy"])
-def test_what_a_handler_raises_at_any_line_of_the_codec_arrives_as_it_is(codec, engine, kind):
+def test_a_handlers_exception_at_any_line_of_the_codec_arrives_unchanged(codec, engine, kind):
     """Encoding and decoding: no ValueError of somebody else's makes a sound body malformed, and none is swallowed."""
     using = ENGINES[engine]
     body = b'{"a": [1, 2.5, "x"]}' if codec == "legacy" else encode_body(DOCUMENT, codec_named(codec), engine=using)

@@ -55,7 +55,7 @@ TEXT = b'{"a": [1, -2.5, true, null, "\\u00e9 \\"q\\": 1"], "b": {}}'
         (b'[1e999,18446744073709551616,"\\ud800"]', "number beyond a double"),
     ],
 )
-def test_read_text_says_why_it_is_kept(text: bytes, reason: str | None, engine: Engine) -> None:
+def test_reading_text_gives_the_reason_to_keep_it(text: bytes, reason: str | None, engine: Engine) -> None:
     """A document is what ``json.loads`` gives; what it would lose, or MessagePack cannot hold, has a name."""
     document = read_legacy(text, engine=engine)
 
@@ -66,7 +66,7 @@ def test_read_text_says_why_it_is_kept(text: bytes, reason: str | None, engine: 
 
 
 @pytest.mark.parametrize("dumps", [{"separators": (",", ":")}, {}, {"indent": 2}, {"ensure_ascii": False}])
-def test_read_text_of_common_writers_takes_the_quick_way(dumps: dict[str, Any]) -> None:
+def test_text_of_common_writers_takes_the_fast_path(dumps: dict[str, Any]) -> None:
     """Spaces, escapes and quotes in strings do not send sound text the slow way."""
     fast = Engine(fast=True)
     if fast.json.gate is None or read_quickly(b"1", 512, fast) is None:
@@ -103,7 +103,7 @@ def test_read_text_of_common_writers_takes_the_quick_way(dumps: dict[str, Any]) 
         (b"\xff\x00\x17\x80\x99", "binary"),
     ],
 )
-def test_read_what_is_no_text_says_what_it_looks_like(body: bytes, guess: str, engine: Engine) -> None:
+def test_reading_binary_data_says_what_it_looks_like(body: bytes, guess: str, engine: Engine) -> None:
     """Unreadable bodies are left as they are, and the operator is told what to look for."""
     assert guess in looks_like(body)
     with pytest.raises(UnreadableLegacy, match="not JSON text") as raised:

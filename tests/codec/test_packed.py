@@ -137,7 +137,7 @@ REFUSED = {
 
 
 @each("name", REFUSED)
-def test_unpack_what_the_grammar_does_not_have_is_refused(name: str, engine: Engine) -> None:
+def test_unpack_rejects_what_the_grammar_forbids(name: str, engine: Engine) -> None:
     """Each rule of the page, broken alone: a reader refuses it and nothing is returned."""
     with pytest.raises(MalformedPayload):
         engine.packed.loads(REFUSED[name])
@@ -235,7 +235,7 @@ def test_pack_floats_of_many_digits_comes_back_bit_by_bit(number: float, engine:
         assert identical(engine.packed.loads(engine.packed.dumps(document)), document)
 
 
-def test_pack_one_float_of_many_digits_leaves_the_others_short(engine: Engine) -> None:
+def test_pack_of_one_long_float_keeps_the_others_short(engine: Engine) -> None:
     """The noise of one float does not make all others of its column longer."""
     plain = [number / 100 for number in range(1_000, 1_400)]
     noisy = [*plain[:200], 8.299999999999999, *plain[200:]]

@@ -126,21 +126,21 @@ def test_native_golden_payload_is_its_own_answer(payload: bytes) -> None:
 
 
 @each("stranger", STRANGERS)
-def test_native_pack_stranger_gives_nothing(stranger: Any) -> None:
+def test_native_pack_of_a_foreign_type_returns_none(stranger: Any) -> None:
     """Exact types only, wherever they stand: what else there is, the reference names."""
     for document in (stranger, [stranger], [1, stranger], [stranger] * 5, {"a": stranger}, [{"a": stranger}] * 2):
         assert native.pack(document) is None
 
 
 @pytest.mark.parametrize("key", [1, None, b"a", ("a",), Text("b"), "\ud800"], ids=repr)
-def test_native_pack_key_that_is_no_text_gives_nothing(key: Any) -> None:
+def test_native_pack_of_a_key_that_is_not_str_returns_none(key: Any) -> None:
     """Keys are str, in the first object of a column and in a later one."""
     for document in ({key: 1}, {"a": 1, key: 1}, [{key: 1}, {key: 1}], [{"a": 1}, {key: 1}], [{"a": 1}, [], {key: 1}]):
         assert native.pack(document) is None
 
 
 @pytest.mark.parametrize("text", ["\0", "a\0", "\ud800", "\ud800\udc00"], ids=repr)
-def test_native_pack_text_that_is_not_held_gives_nothing(text: str) -> None:
+def test_native_pack_of_unrepresentable_text_returns_none(text: str) -> None:
     """NUL and lone surrogates, alone, in a column, and beside doubles whose bytes are zeros by right."""
     for document in (text, [text], [text] * 5, ["a", "b", "c", text], {"a": text, "b": -0.0}, [-0.0, 5e-324, text]):
         assert native.pack(document) is None
@@ -166,7 +166,7 @@ def test_native_counts_levels_and_leaves_deep_ones_to_the_reference() -> None:
             native.unpack(payload, levels)
 
 
-def test_native_list_that_holds_itself_gives_nothing() -> None:
+def test_native_pack_of_a_cyclic_list_returns_none() -> None:
     """A cycle ends at the limit of levels."""
     cycle: list[Any] = []
     cycle.append(cycle)
@@ -213,7 +213,7 @@ def test_native_mutants_are_refused_or_read_as_the_reference_does() -> None:
     assert 100 < read < MUTANTS
 
 
-def test_native_refusals_keep_nothing() -> None:
+def test_native_refusals_leak_no_memory() -> None:
     """What was made before a payload proved wrong is dropped: memory does not grow with refusals."""
     chance = random.Random(43)
     mutants = [mutated(chance, PAYLOADS) for _ in range(2_000)]
@@ -342,7 +342,7 @@ def test_native_unpack_what_is_no_bytes_is_a_type_error(payload: Any) -> None:
         native.unpack(payload, MAX_DEPTH)
 
 
-def test_native_forgets_when_there_are_too_many_layouts() -> None:
+def test_native_cache_of_layouts_is_bounded() -> None:
     """What is remembered of keys has a bound: more different objects than that, and long ones, read the same."""
     for number in range(6_000):
         document = {f"{number} {key}": key for key in range(number % 60)}
@@ -360,7 +360,7 @@ def test_native_inflate_and_deflate_are_inverse_to_zlib(content: bytes) -> None:
         assert native.inflate(bytearray(zlib.compress(content, level)), 1 << 20) == content
 
 
-def test_native_inflate_refuses_what_is_no_whole_stream() -> None:
+def test_native_inflate_rejects_incomplete_streams() -> None:
     """Cut short, followed by bytes, damaged or too long: None, so that zlib tells why."""
     content = bytes(range(256)) * 300
     stream = zlib.compress(content)

@@ -62,7 +62,7 @@ def test_second_reader_reads_every_vector() -> None:
         assert identical(json.loads(line), json.loads(path.with_suffix(".json").read_text("utf-8"))), path.stem
 
 
-def test_second_reader_refuses_what_the_grammar_does_not_have(tmp_path: Path) -> None:
+def test_second_reader_rejects_what_the_grammar_forbids(tmp_path: Path) -> None:
     """Each rule of the page, broken alone."""
     payloads = {name: payload for name, payload in REFUSED.items() if payload}
     said = dict(zip(payloads, read_payloads(list(payloads.values()), tmp_path), strict=True))

@@ -182,7 +182,7 @@ def test_recode_what_does_not_decode_raises(body: bytes, error: type[CorruptBody
         recode(body, codec_named(target), engine=engine)
 
 
-def test_recode_enveloped_text_that_is_none_is_malformed(engine: Engine) -> None:
+def test_recode_of_invalid_enveloped_text_is_malformed(engine: Engine) -> None:
     """Inside an envelope, bad text is a bad payload and not a legacy body."""
     body = seal(engine.json, b"{" + b" " * 99, codec_named("json+zlib"), engine)
     for target in ("msgpack+zlib", "json+zlib", "legacy"):

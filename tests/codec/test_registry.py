@@ -58,7 +58,7 @@ def test_every_kind_has_its_work_on_both_engines() -> None:
         }
 
 
-def test_each_kind_counts_itself_and_what_stands_in() -> None:
+def test_each_codec_counts_its_own_format_and_its_fallbacks() -> None:
     """JSON text stands in for every other serializer, uncompressed bytes for every other compressor."""
     for kinds, stands_in in ((SERIALIZERS, JSON), (COMPRESSORS, NONE)):
         for kind in kinds:

@@ -60,7 +60,7 @@ class Forgetful(MessagePack):
         return {"another": "document"}
 
 
-def test_what_a_codec_cannot_have_stays_and_is_counted() -> None:
+def test_bodies_that_a_codec_cannot_hold_stay_and_are_counted() -> None:
     """Damaged bodies, and a codec that gives another document back, are counted by reason."""
     damaged = bytearray(encode_body(DOCUMENTS[0]))
     damaged[9] ^= 1

@@ -190,7 +190,7 @@ def test_decode_vector_cut_anywhere_raises(name: str, engine: Engine) -> None:
 
 @pytest.mark.shared  # it names its engine
 @each("name", ENVELOPED)
-def test_decode_vector_with_bytes_behind_it_raises(name: str, engine: Engine) -> None:
+def test_decode_vector_with_trailing_bytes_raises(name: str, engine: Engine) -> None:
     """No extension goes unnoticed: zeros, padding, random bytes, the body again."""
     body = body_of(name)
     chance = random.Random(20130101)

@@ -198,7 +198,7 @@ def follow(worker: Worker) -> None:
 
 @pytest.mark.long
 @pytest.mark.myrocks
-def test_nothing_is_left_of_documents_from_any_path(clusters, server_kind, tmp_path, monkeypatch):
+def test_no_trace_of_erased_documents_is_left_on_any_path(clusters, server_kind, tmp_path, monkeypatch):
     """Erased, purged and searched byte by byte; what was not erased is as it was, and the search still finds it."""
     first, second = clusters
     url = schemaless.create("every", 2, [first.url])

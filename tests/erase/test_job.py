@@ -71,9 +71,7 @@ def test_a_job_erases_rows_in_several_shards(fresh_store, erase_store, new_row):
     assert [fresh_store.get_cell(row, "BASE", 1) is None for row in rows] == [True] * 9 + [False] * 3
 
 
-def test_a_trigger_learns_of_cells_that_it_has_seen_and_of_others(
-    fresh_store, erase_store, follow_store, following, row
-):
+def test_a_trigger_is_told_of_erased_cells_whether_seen_or_not(fresh_store, erase_store, follow_store, following, row):
     """on_erase is called until it succeeds; the function is never called for a cell that was erased before."""
     seen, erased = [], []
 

@@ -84,7 +84,7 @@ def found_in_archive(folder: Path) -> int:
     return sum(MARKER.encode() in cell.body for file in archive_files(folder) for cell in read_archive(file))
 
 
-def test_every_way_of_writing_ends_in_a_tombstone(root, new_row):
+def test_a_cell_written_in_any_way_becomes_a_tombstone(root, new_row):
     """put, batch, append, legacy, every codec, load of a dump: the dump has the marker, and then it has not."""
     rows = [new_row() for _ in range(10)]
     root.put_cell(rows[0], "BASE", 1, document(0))

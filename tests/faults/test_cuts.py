@@ -79,7 +79,7 @@ def test_a_call_that_gets_no_connection_did_nothing(proxy, store, call):
 
 @pytest.mark.parametrize("at", ["random byte", "no reply", "reply random"])
 @pytest.mark.parametrize("call", READS)
-def test_a_read_that_is_cut_once_is_asked_again(proxy, store, call, at):
+def test_a_read_that_is_cut_once_is_repeated(proxy, store, call, at):
     """Its result is that of an undisturbed one."""
     expected = READS[call](store)
     proxy.arm([Fault("SELECT", at, "fin", seed=7)])
@@ -89,7 +89,7 @@ def test_a_read_that_is_cut_once_is_asked_again(proxy, store, call, at):
 
 
 @pytest.mark.parametrize("call", READS)
-def test_a_read_that_is_cut_at_every_attempt_says_so(proxy, store, call):
+def test_a_read_that_is_cut_at_every_attempt_is_an_error(proxy, store, call):
     """It is no unknown outcome: a read changes nothing."""
     proxy.arm([Fault("SELECT", "reply last", "rst")] * 60)
     error = error_of(lambda: READS[call](store))

@@ -86,7 +86,7 @@ def pools_of(store: Datastore) -> list[NodePool]:
 
 
 @pytest.mark.parametrize("cold", [False, True])
-def test_an_exception_at_any_line_arrives_as_it_is_and_leaves_the_pool_sound(store, cold):
+def test_an_exception_at_any_line_arrives_unchanged_and_leaves_the_pool_sound(store, cold):
     """Of the driver or of the library: no wrong answer, no lost place, no open transaction, nobody's error replaced.
 
     A cut of what benchmarks/interrupts.py does: some lines of each call, one class at each.
@@ -98,7 +98,7 @@ def test_an_exception_at_any_line_arrives_as_it_is_and_leaves_the_pool_sound(sto
     assert min(count.values()) >= 4
 
 
-def test_alarms_at_any_moment_arrive_as_they_are_and_leave_the_pool_sound(store):
+def test_alarms_at_any_moment_arrive_unchanged_and_leave_the_pool_sound(store):
     """Real signals, whose handler raises: a cut of what benchmarks/interrupts.py does."""
     found = by_alarms(store, 150, seed=5)
 
@@ -106,7 +106,7 @@ def test_alarms_at_any_moment_arrive_as_they_are_and_leave_the_pool_sound(store)
     assert set(found) <= set(TOLD), found
 
 
-def test_alarms_beside_threads_of_the_same_pool_disturb_nobody(root_url):
+def test_alarms_beside_threads_of_the_same_pool_do_not_disturb_them(root_url):
     """Only the main thread gets them; the others go on, and get their own replies."""
     with schemaless.connect(root_url, pool_size=8) as wide:
         with others_reading(wide, threads=3) as wrong:
@@ -117,7 +117,7 @@ def test_alarms_beside_threads_of_the_same_pool_disturb_nobody(root_url):
         assert [pool.slots.free() for pool in pools_of(wide)] == [8, 8]
 
 
-def test_alarms_in_forked_children_arrive_as_they_are(store):
+def test_alarms_in_forked_children_arrive_unchanged(store):
     """Each child connects anew; none reads a reply of its parent's, or of another child's."""
     found = in_children(lambda seed: by_alarms(store, 30, seed=seed), range(2)) + by_alarms(store, 10, seed=7)
 
@@ -165,7 +165,7 @@ def test_a_call_inside_an_except_block_does_not_take_the_handled_error_for_an_in
             internals_of(store).shards.run(shard, die)
 
 
-def test_a_place_that_an_interrupt_took_along_comes_back(store):
+def test_a_slot_lost_by_an_interrupt_is_replaced(store):
     """Where it struck between the taking of a place and its use, nobody would give it back."""
     (pool, *_) = pools_of(store)
     assert pool.slots.take([], 0)
@@ -177,7 +177,7 @@ def test_a_place_that_an_interrupt_took_along_comes_back(store):
 
 
 @pytest.mark.parametrize("raised", [TimeIsUp, KeyboardInterrupt])
-def test_what_a_signals_handler_raises_ends_the_call(store, row, raised):
+def test_an_exception_of_a_signal_handler_ends_the_call(store, row, raised):
     """A time limit of the caller's is not taken for a lost connection; the reply that comes later is nobody's."""
 
     def handler(signum: int, frame: FrameType | None) -> None:
@@ -191,7 +191,7 @@ def test_what_a_signals_handler_raises_ends_the_call(store, row, raised):
     assert internals_of(store).shards.rows(shard, b"SELECT CONNECTION_ID()") != before
 
 
-def test_ctrl_c_while_a_pool_is_full_takes_no_place(server_urls):
+def test_ctrl_c_while_a_pool_is_full_loses_no_slot(server_urls):
     """The one who waits has nothing to give back."""
     parsed = parse_url(server_urls[0])
     pool = NodePool(parsed.node, parsed.credentials, PoolOptions(pool_size=1, pool_timeout_s=20))
@@ -203,7 +203,7 @@ def test_ctrl_c_while_a_pool_is_full_takes_no_place(server_urls):
     pool.close()
 
 
-def test_an_interrupt_while_a_failed_call_gives_back_its_place_loses_none(store, monkeypatch):
+def test_an_interrupt_while_a_failed_call_returns_its_slot_loses_none(store, monkeypatch):
     """It comes back at once, though who caught the interrupt still holds the frames that had it."""
     (pool, *_) = pools_of(store)
     end = _CheckedOut.end

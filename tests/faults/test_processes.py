@@ -175,7 +175,7 @@ def in_child(work: Callable[[], object]) -> Callable[[], Any]:
     return wait
 
 
-def test_a_forked_child_and_its_parent_both_go_on(store, new_row):
+def test_a_forked_child_and_its_parent_both_continue(store, new_row):
     """On connections of their own, by the server's numbers; the parent's are the same after the child has gone."""
     ours, theirs = new_row(), new_row()
     store.put_cell(ours, "BASE", 1, "before")
@@ -196,7 +196,7 @@ def test_a_forked_child_and_its_parent_both_go_on(store, new_row):
     assert store.get_cell(theirs, "BASE", 1).body == "child"
 
 
-def test_children_and_an_interpreter_that_end_are_quiet_and_take_nothing_along(fresh_url):
+def test_children_and_interpreters_exit_quietly_and_close_nothing(fresh_url):
     """However a child ends, its parent's connections stay, in the pool or in use; and nobody has to close."""
     script = textwrap.dedent(f"""
         import os, sys, threading, uuid, schemaless
@@ -246,7 +246,7 @@ def test_children_and_an_interpreter_that_end_are_quiet_and_take_nothing_along(f
     assert (ended.stderr, ended.stdout, ended.returncode) == ("", "as before\n", 0)
 
 
-def test_a_fork_in_the_middle_of_other_threads_calls_disturbs_nobody(store, new_row):
+def test_a_fork_during_calls_of_other_threads_does_not_disturb_them(store, new_row):
     """Threads hold every connection and wait for more; the child neither hangs nor speaks on what they hold."""
     row = new_row()
     shard = store.shard_of(row)
@@ -280,7 +280,7 @@ def test_a_child_forked_while_threads_connect_does_not_hang(fresh_url, new_row):
             assert all(put.result().created for put in puts)
 
 
-def test_a_parent_that_dies_is_seen_to_die_while_its_child_lives(servers: list[LocalServer], new_row):
+def test_the_server_notices_a_dead_parent_while_its_child_lives(servers: list[LocalServer], new_row):
     """Else what it had locked would stay locked: the child must not hold the parent's connections open."""
     row = new_row()
     url = schemaless.create("dies", 1, [servers[0].url])

@@ -90,7 +90,7 @@ def test_every_call_is_driven_here():
     assert public == {*READS, *WRITES, *WITHOUT_A_SERVER}
 
 
-def test_close_takes_leave_of_the_server(admin, url, new_row):
+def test_close_ends_the_sessions_on_the_server(admin, url, new_row):
     """Idle connections at once, and those in use when their call is over; none is dropped without a word."""
 
     def number(name: str) -> int:
@@ -186,7 +186,7 @@ CONDITIONS = {
 
 
 @pytest.mark.parametrize("name", CONDITIONS)
-def test_a_refusal_is_told_by_every_call_and_ends_with_its_cause(admin, store, name):
+def test_every_call_reports_a_refusal_until_its_cause_ends(admin, store, name):
     """The same datastore object works again as soon as the cause is gone."""
     condition = CONDITIONS[name]
     for statement in condition.begin:
@@ -210,7 +210,7 @@ def test_a_refusal_is_told_by_every_call_and_ends_with_its_cause(admin, store, n
     assert [call for call, does in {**READS, **WRITES}.items() if error_of(lambda does=does: does(store))] == []
 
 
-def test_a_refused_account_is_told_by_connect_and_create(server, url, root_url):
+def test_connect_and_create_report_a_refused_account(server, url, root_url):
     """With the wrong password, and without the right to make databases."""
     wrong = url.replace("secret", "wr0ng")
     for call in (
@@ -225,14 +225,14 @@ def test_a_refused_account_is_told_by_connect_and_create(server, url, root_url):
     expect_refusal(error, AccessDenied, codes={1044, 1142}, retryable=False)
 
 
-def test_a_name_that_is_not_there_is_told_by_connect(root_url):
+def test_connect_reports_a_missing_datastore(root_url):
     """Neither a driver's error nor a traceback."""
     with pytest.raises(schemaless.DatastoreNotFound, match="nobody"):
         schemaless.connect(root_url.replace("refusals", "nobody"))
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "127.0.0.1:1"])
-def test_a_host_that_is_not_there_is_told_by_connect(host):
+def test_connect_reports_a_missing_host(host):
     """Unknown, or nobody listens."""
     error = error_of(lambda: schemaless.connect(f"mysql://root@{host}/trips"))
 
@@ -263,7 +263,7 @@ def test_an_accounts_hourly_limit_is_not_retryable(admin, store):
     expect_refusal(errors[-1], ServerRefused, codes={1226}, retryable=False, shard=0)
 
 
-def test_a_lock_that_is_not_given_is_retryable(server, store, row):
+def test_a_lock_that_is_not_granted_is_retryable(server, store, row):
     """Nothing was written, not later either; once the other is done, the same call succeeds."""
     store.close()
     with schemaless.connect(store_url(store), pool_size=1) as single:
@@ -294,7 +294,7 @@ def test_a_write_ended_by_kill_query_wrote_nothing(flavour, server, admin, store
 
 
 @pytest.mark.parametrize("end", ["ROLLBACK", "COMMIT"])
-def test_a_write_whose_connection_is_killed_is_done_all_the_same(flavour, server, admin, store, row, end):
+def test_a_write_whose_connection_is_killed_still_completes(flavour, server, admin, store, row, end):
     """KILL of a connection in the middle of a write: repeated, and then told what is there."""
     with holding(server, insert(row)) as other:
         thread, results = in_thread(lambda: store.put_cell(row, "BASE", 1, 1))
@@ -405,7 +405,7 @@ def test_another_unique_key_is_named_as_the_cause(admin, root_url, row, new_row)
     expect_refusal(caught.value, ServerRefused, codes={1062}, retryable=False, shard=0)
 
 
-def test_a_full_disk_is_told_and_reads_go_on(admin, server):
+def test_a_full_disk_is_reported_and_reads_continue(admin, server):
     """A tablespace that cannot grow stands for a disk; what was written before can be read."""
     rows(admin, "SET GLOBAL innodb_file_per_table = OFF")
     url = schemaless.create("full", 1, [server.url])
@@ -429,7 +429,7 @@ def test_a_full_disk_is_told_and_reads_go_on(admin, server):
         assert [cell.body for cell in store.iter_shard(0)] == [noise[number] for number in written]
 
 
-def test_a_server_that_was_shut_down_is_told_by_every_call(admin, server, url):
+def test_every_call_reports_a_server_that_was_shut_down(admin, server, url):
     """Nobody waits, nothing was written, and it may be tried again."""
     store = schemaless.connect(url)
     store.get_row(ROW)

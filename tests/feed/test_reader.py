@@ -76,7 +76,7 @@ def ids(page: schemaless.Page[schemaless.Cell]) -> list[int]:
     return [cell.added_id for cell in page.cells]
 
 
-def test_pages_are_ordered_limited_and_strictly_behind_the_location(
+def test_pages_are_ordered_limited_and_strictly_after_the_location(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put]
 ) -> None:
     """Case 9: each page begins after the previous one, and the feed ends with an empty page."""
@@ -97,7 +97,7 @@ def test_pages_are_ordered_limited_and_strictly_behind_the_location(
     assert tail_store.get_cells_for_shard(SHARD - 1).cells == []
 
 
-def test_gaps_in_the_ids_are_gone_over(
+def test_gaps_in_the_ids_are_passed(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
     """Case 10: ids of rolled-back transactions do not block the feed, at either end or in between."""
@@ -135,7 +135,7 @@ def test_a_cell_that_is_committed_late_is_not_skipped(
         assert page.held is None
 
 
-def test_a_transaction_that_is_rolled_back_lets_the_feed_go_on(
+def test_the_feed_continues_after_a_rollback(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
     """Its ids remain gaps."""
@@ -146,7 +146,7 @@ def test_a_transaction_that_is_rolled_back_lets_the_feed_go_on(
         assert len(tail_store.get_cells_for_shard(SHARD).cells) == 1
 
 
-def test_transactions_that_begin_later_do_not_hold_it_up(
+def test_later_transactions_do_not_hold_the_feed(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
     """Under constant load some transaction is always open; the feed only waits for those that it has seen."""
@@ -179,7 +179,7 @@ def test_the_same_connection_writing_again_is_another_transaction(
         assert [cell.added_id for cell in page.cells][:2] == [1, 2]
 
 
-def test_readers_and_a_rebuild_do_not_hold_it_up(
+def test_readers_and_a_rebuild_do_not_hold_the_feed(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
     """A transaction that has only read is not a writer."""
@@ -342,7 +342,7 @@ def test_the_end_is_settled(
         assert tail_store.end_of_shard(SHARD) == last.added_id
 
 
-def test_a_location_behind_the_last_cell_is_an_error(
+def test_a_location_beyond_the_last_cell_is_an_error(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put]
 ) -> None:
     """After a failover that lost cells, new cells would get ids below the location and be skipped silently."""
@@ -370,7 +370,7 @@ def test_arguments_are_checked_at_once(store: schemaless.Datastore, arguments: t
         store.iter_shard(SHARD, read_from="nowhere")  # type: ignore[arg-type]
 
 
-def test_a_damaged_cell_is_named_and_can_be_gone_past(
+def test_a_damaged_cell_is_named_and_can_be_passed(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
     """The feed never returns corrupt data; the stored form of the feed reads past it."""

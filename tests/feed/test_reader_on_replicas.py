@@ -105,7 +105,7 @@ def rest(store: schemaless.Datastore, location: int) -> list[int]:
     return [cell.added_id for cell in page.cells]
 
 
-def test_a_replica_gives_what_has_arrived(
+def test_a_replica_returns_what_has_arrived(
     store: schemaless.Datastore, app: schemaless.Datastore, primary: LocalServer
 ) -> None:
     """With the applier stopped, new cells are missing; that is not an error, and no cell is skipped later."""
@@ -161,7 +161,7 @@ def test_a_gap_that_is_settled_waits_for_the_replica(
     assert rest(store, start) == [late, put.added_id]
 
 
-def test_a_rolled_back_gap_is_gone_over_once(
+def test_a_rolled_back_gap_is_resolved_once(
     store: schemaless.Datastore, app: schemaless.Datastore, primary: LocalServer
 ) -> None:
     """A gap is settled on the primary once, awaited on the replica once, and then remembered."""

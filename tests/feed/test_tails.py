@@ -53,7 +53,7 @@ def tails(
     return internals_of(store).follower_access.feed.tails(wanted, column_name)
 
 
-def test_they_are_the_pages_that_each_shard_has(store, put):
+def test_tails_equal_the_pages_of_each_shard(store, put):
     """After any location, for all columns or one, up to the limit."""
     for shard in range(4):
         put(shard, 2, "OTHER", b"1")
@@ -95,7 +95,7 @@ def test_a_gap_that_may_be_filled_keeps_its_shard_out_until_it_is_settled(store,
     assert [cell.added_id for cell in tails(store)[0].cells] == [1, 2, 3, 5, 6, 7]
 
 
-def test_what_is_settled_behind_the_read_does_not_count(store, put, by_hand, new_row, monkeypatch):
+def test_ids_settled_after_the_read_do_not_count(store, put, by_hand, new_row, monkeypatch):
     """A gap that another thread has seen settled in the meantime is still a gap in rows read before that."""
     shards, late = by_hand(store), []
     pool = internals_of(store).shards.pool_for(internals_of(store).shards.node_of(1))
@@ -137,7 +137,7 @@ def test_a_long_body_keeps_its_shard_out(store, put, monkeypatch):
     assert tails(store, column_name="BASE").keys() == {0, 1, 2, 3}
 
 
-def test_a_table_that_is_away_leaves_its_server_s_shards_to_be_read_alone(store, by_hand):
+def test_a_missing_table_makes_its_servers_shards_be_read_alone(store, by_hand):
     """Reading the shard alone finds its new server."""
     shards = by_hand(store)
     database = shards.database(1).encode()

@@ -137,7 +137,7 @@ def test_each_insert_is_heard_with_its_highest_added_id(follow_store, put, event
 
 
 @pytest.mark.mysql
-def test_new_cells_are_heard_of_whoever_looks(follow_store, put, eventually):
+def test_new_cells_are_reported_to_every_listener(follow_store, put, eventually):
     """A worker that never looks by itself is given each cell, and says how it finds them."""
     there = put(10)
     with working(follow_store) as (worker, cells):
@@ -153,7 +153,7 @@ def test_new_cells_are_heard_of_whoever_looks(follow_store, put, eventually):
 
 
 @pytest.mark.mysql
-def test_no_wake_up_is_lost_where_the_listener_is_cut(follow_store, put, eventually, kill):
+def test_no_notification_is_lost_if_the_listener_is_cut(follow_store, put, eventually, kill):
     """Cut again and again while cells come; none is missed, though nothing is looked at by the clock."""
     there, cuts = set(), 0
     with working(follow_store, EAGER) as (worker, cells):
@@ -172,9 +172,7 @@ def test_no_wake_up_is_lost_where_the_listener_is_cut(follow_store, put, eventua
 
 @pytest.mark.mysql
 @pytest.mark.parametrize("looks", [True, False], ids=["looks", "control"])
-def test_what_was_committed_while_nobody_listened_is_looked_for(
-    follow_store, put, eventually, kill, monkeypatch, looks
-):
+def test_cells_committed_while_not_listening_are_polled_for(follow_store, put, eventually, kill, monkeypatch, looks):
     """Without the poll after each connect, those cells are not found, except in a shard with a later cell."""
     real, free = LogReader, threading.Event()
     free.set()
@@ -207,7 +205,7 @@ def test_what_was_committed_while_nobody_listened_is_looked_for(
 
 
 @pytest.mark.mysql
-def test_what_is_heard_before_it_is_visible_is_read_again(follow_store, put, eventually):
+def test_cells_announced_before_they_are_visible_are_read_again(follow_store, put, eventually):
     """A wake-up may come before its row can be read: the shard stays open until it can."""
     with working(follow_store) as (worker, cells):
         eventually(lambda: finds_by(worker) == {HEARD}, "it listens")
@@ -268,7 +266,7 @@ def test_a_log_that_the_server_ends_is_a_lost_connection(monkeypatch):
     [(b"", "IndexError: ", True), (struct.pack("<IBIIIH", 0, 40, 0, 19, 0, 0), "has compressed transactions", False)],
     ids=["not understood", "compressed"],
 )
-def test_who_hears_nothing_more_says_so(follow_store, eventually, monkeypatch, sent, message, again):
+def test_a_listener_that_loses_its_log_reports_it(follow_store, eventually, monkeypatch, sent, message, again):
     """Whatever it met, its shards are swept; it asks again soon, and where that is of no use after a minute."""
     readers = []
 

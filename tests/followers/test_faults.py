@@ -197,7 +197,7 @@ def test_a_connection_that_ends_as_an_attempt_or_the_end_of_all_is_noted_passes_
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
-def test_a_replay_whose_connection_ends_at_any_statement_is_made(proxied, monkeypatch, dies):
+def test_a_replay_completes_if_its_connection_ends_at_any_statement(proxied, monkeypatch, dies):
     """What is to be tried again, the cell, that it was begun, that it came through: then it is parked no more."""
     proxy, store = proxied
     broken, called = True, []

@@ -108,7 +108,7 @@ def test_a_shard_that_stopped_before_a_cell_that_kills_resumes_in_quarantine(set
     assert [rows[NAME, shard].worker for shard in range(4)] == ["one", None, "one", "one"]
 
 
-def test_a_death_with_a_known_cause_makes_nobody_careful_elsewhere(settings, works, follow_store):
+def test_a_death_blamed_on_one_shard_leaves_other_shards_alone(settings, works, follow_store):
     """The other shards of the dead worker are released, and the one at fault is quarantined."""
     keeper = trigger_supervisor(follow_store, "no.module:seen", "seen", 1)
     seen = Seen()
@@ -178,7 +178,7 @@ def test_the_backoff_of_a_shard_grows_while_it_stays_where_it_is():
 
 
 @pytest.mark.once
-def test_deaths_that_no_shard_is_to_blame_for_back_off_and_others_do_not():
+def test_only_deaths_without_a_culprit_back_off():
     """A worker that does not even start, or is killed when idle, is replaced later and later, and delays no other."""
     idle, killed, apart = (supervisor._Seat(role) for role in (HEALTHY, HEALTHY, QUARANTINE))
 
@@ -190,7 +190,7 @@ def test_deaths_that_no_shard_is_to_blame_for_back_off_and_others_do_not():
 
 
 @pytest.mark.once
-def test_what_a_worker_was_killed_while_writing_names_no_shard():
+def test_a_half_written_record_of_a_dead_worker_names_no_shard():
     """Then its successors are careful in all of its shards."""
     box = BlackBox()
     found = []

@@ -18,6 +18,6 @@ def test_no_schedule_of_deaths_sleepers_and_resets_misses_a_cell():
 
 
 @pytest.mark.parametrize("variant", CONTROLS)
-def test_each_part_that_is_left_out_is_found(variant):
+def test_each_omitted_safeguard_is_detected(variant):
     """The schedules are hard enough: without this part of the design, cells are missing."""
     assert len(run(variant, range(80)).missing) >= 3

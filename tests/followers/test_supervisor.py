@@ -57,7 +57,7 @@ def test_a_worker_that_ends_with_status_0_is_dead(follow_store):
     assert (over._removed, over._made) == (True, 1)
 
 
-def test_a_shard_that_cannot_be_asked_has_not_caught_up(follow_store, monkeypatch):
+def test_an_unreachable_shard_has_not_caught_up(follow_store, monkeypatch):
     """It is waited for, whether its server failed first or later."""
 
     @schemaless.trigger(column="BASE", start="end")

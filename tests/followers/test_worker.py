@@ -56,7 +56,7 @@ def test_a_worker_that_is_in_a_call_for_long_keeps_that_shard_alone():
 
 
 @pytest.mark.mysql
-def test_every_cell_is_dealt_with_once_in_the_order_of_each_shard(settings, put, works, follow_store):
+def test_every_cell_is_handled_once_in_the_order_of_its_shard(settings, put, works, follow_store):
     """Later cells as well; the location is recorded in each shard."""
     seen = Seen()
     worker = works("one", seen)
@@ -126,7 +126,7 @@ def test_workers_share_the_shards_and_take_over_from_one_that_goes(settings, put
 
 
 @pytest.mark.mysql
-def test_who_was_asleep_for_longer_than_its_lease_changes_nothing(settings, put, works, eventually, follow_store):
+def test_a_worker_frozen_past_its_lease_changes_nothing(settings, put, works, eventually, follow_store):
     """A frozen process that resumes has lost its shards: its locations match no row, and no cell is missed."""
     early, late = Seen(), Seen()
     sleeper = works("sleeper", early, SHORT)
@@ -161,7 +161,7 @@ def test_who_was_asleep_for_longer_than_its_lease_changes_nothing(settings, put,
 
 
 @pytest.mark.mysql
-def test_who_was_suspended_looks_before_it_goes_on(settings, put, works, follow_store, monkeypatch):
+def test_a_suspended_worker_reads_its_rows_before_it_continues(settings, put, works, follow_store, monkeypatch):
     """Its clock stood still while another worker handled its cells, and the binary log reports those cells to it."""
     early, late = Seen(), Seen()
     sleeper = works("sleeper", early)
@@ -191,7 +191,7 @@ def test_who_was_suspended_looks_before_it_goes_on(settings, put, works, follow_
 
 
 @pytest.mark.mysql
-def test_who_owned_a_follower_that_was_removed_owns_nothing_of_its_successor(settings, put, works):
+def test_the_owner_of_a_removed_follower_owns_nothing_of_its_successor(settings, put, works):
     """If it is created again under its name, its epochs start above the old ones."""
     worker = works("one", Seen())
     put(4)
@@ -209,7 +209,7 @@ def test_who_owned_a_follower_that_was_removed_owns_nothing_of_its_successor(set
 
 
 @pytest.mark.mysql
-def test_parking_by_who_lost_the_shard_parks_nothing(settings, put, works, follow_store):
+def test_a_worker_that_lost_the_shard_parks_nothing(settings, put, works, follow_store):
     """The insert and the location are one transaction, which requires the epoch."""
     worker = works("one", Seen())
     put(4)
@@ -247,9 +247,7 @@ def test_one_lost_shard_does_not_keep_the_others_locations(settings, put, works)
 
 
 @pytest.mark.mysql
-def test_cells_that_are_committed_late_are_dealt_with(
-    settings, put, works, follow_store, by_hand, new_row, monkeypatch
-):
+def test_cells_that_are_committed_late_are_handled(settings, put, works, follow_store, by_hand, new_row, monkeypatch):
     """An open transaction delays its own shard only, and no cell after it is skipped.
 
     Activity in other shards does not cause the delayed shard to be read again.
@@ -284,7 +282,7 @@ def test_cells_that_are_committed_late_are_dealt_with(
 
 
 @pytest.mark.mysql
-def test_no_worker_makes_a_row(settings, put, works, by_hand, follow_store, eventually):
+def test_no_worker_creates_a_row(settings, put, works, by_hand, follow_store, eventually):
     """A shard whose row is missing waits, and the others continue."""
     shards = by_hand(follow_store)
     shards.execute(2, b"DELETE FROM `%b`.follower" % shards.database(2).encode())
@@ -322,7 +320,7 @@ def test_paused_and_removed_followers_begin_nothing(settings, put, works):
 
 
 @pytest.mark.mysql
-def test_making_that_was_interrupted_goes_on_and_keeps_what_is_there(follow_store, monkeypatch):
+def test_an_interrupted_creation_continues_and_keeps_existing_rows(follow_store, monkeypatch):
     """Existing rows keep their locations, and nothing runs until all rows exist."""
     settings = Settings(internals_of(follow_store).follower_access)
 
@@ -382,7 +380,7 @@ def test_one_column_only(settings, put, works):
 
 
 @pytest.mark.mysql
-def test_each_shard_has_its_turn_though_the_first_ones_always_have_more(settings, put, works):
+def test_each_shard_gets_its_turn_although_the_first_ones_always_have_more(settings, put, works):
     """However short the turn, one page is handled, and the next turn starts with another shard.
 
     If each turn started with the first shard, the last ones would starve.
@@ -403,7 +401,7 @@ def test_each_shard_has_its_turn_though_the_first_ones_always_have_more(settings
 
 @pytest.mark.mysql
 @pytest.mark.parametrize("dealt_to", ["this one", "another"])
-def test_a_shard_that_a_move_set_back_is_had_by_whom_it_is_dealt_to(settings, put, works, monkeypatch, dealt_to):
+def test_a_shard_rewound_by_a_move_goes_to_the_worker_it_is_assigned_to(settings, put, works, monkeypatch, dealt_to):
     """A move raises the epoch and keeps the owner's name, so the old owner has to release it if it is assigned away."""
     worker = works("one", Seen())
     turn(worker)

@@ -51,9 +51,7 @@ def test_a_server_that_fails_is_waited_for_and_nothing_is_dealt_with_twice(setti
 
 
 @pytest.mark.mysql
-def test_a_shard_goes_on_once_its_server_answers_again_however_long_it_would_have_waited(
-    settings, put, works, monkeypatch
-):
+def test_a_shard_continues_as_soon_as_its_server_answers_again(settings, put, works, monkeypatch):
     """And no sooner; a look that meets the same makes the wait no longer."""
     seen = Seen()
     worker = works("one", seen)
@@ -82,7 +80,7 @@ def test_a_shard_goes_on_once_its_server_answers_again_however_long_it_would_hav
 
 
 @pytest.mark.mysql
-def test_who_stops_tries_once_more_to_write_down_what_could_not_be(settings, put, works, monkeypatch):
+def test_a_stopping_worker_retries_unwritten_checkpoints_once(settings, put, works, monkeypatch):
     """Whatever was to be waited for: there is no later."""
     worker = works("one", Seen())
     there = put(12)
@@ -129,9 +127,7 @@ def test_a_worker_rests_while_a_location_is_on_its_way(settings, works):
 
 
 @pytest.mark.mysql
-def test_a_shard_in_the_name_of_who_does_not_know_it_is_given_back_once_its_server_answers(
-    settings, works, monkeypatch
-):
+def test_a_shard_claimed_without_a_reply_is_released_once_its_server_answers(settings, works, monkeypatch):
     """The claim's reply was lost and the shard is assigned to another worker, which claims no live worker's shards."""
     worker = works("one", Seen())
     turn(worker)

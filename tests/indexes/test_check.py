@@ -105,7 +105,7 @@ def test_damage_of_each_kind_is_found_and_repaired(kept, fresh_store, by_hand, n
     assert invoke("index", "check", "client_trips", url=follow_url).code == 0
 
 
-def test_a_lost_row_of_the_follower_is_told_and_made_again(kept, fresh_store, by_hand, new_row, invoke, follow_url):  # noqa: F811
+def test_a_lost_follower_row_is_reported_and_recreated(kept, fresh_store, by_hand, new_row, invoke, follow_url):  # noqa: F811
     """Without it no worker maintains the shard, so nothing there counts as lagging; workers then read it again."""
     entry = kept.fill()
     rows = [new_row() for _ in range(20)]
@@ -200,7 +200,7 @@ def followed(kept, follow_store):
     return kept.fill()
 
 
-def test_tables_of_a_sound_datastore_are_checked_and_what_the_account_cannot_see_is_said(
+def test_a_sound_datastore_passes_and_unseen_tables_are_listed(
     followed,
     fresh_store,
     new_row,

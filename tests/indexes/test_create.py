@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.mysql, pytest.mark.shared]
 
 
 @pytest.mark.parametrize("when", ["before its insert", "after its insert"])
-def test_two_who_create_an_index_at_once_make_one(kept, admin_store, monkeypatch, when):
+def test_two_concurrent_creations_of_an_index_create_one(kept, admin_store, monkeypatch, when):
     """Wherever the two overlap, both return the same index, and it is created completely."""
     execute, made = Connection.execute, []
 

@@ -151,7 +151,7 @@ def documents(chance: random.Random, count: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.long
-def test_queries_give_what_a_look_at_each_document_gives(kept, fresh_store, new_row):
+def test_queries_return_the_rows_that_a_full_scan_finds(kept, fresh_store, new_row):
     """150 seeded queries: every operator and type, boundary values, truncated text, both directions, page by page."""
     chance = random.Random(7)
     rows = {new_row(): document for document in documents(chance, 150)}
@@ -253,7 +253,7 @@ def test_pages_go_on_behind_the_last_entry_and_only_with_the_same_query(kept, fr
         ({"columns": ["no such"]}, "column_name"),
     ],
 )
-def test_what_cannot_be_asked_says_what_can(query, said):
+def test_an_impossible_query_says_which_ones_are_possible(query, said):
     """Before anything is sent."""
     with pytest.raises((InvalidInput, schemaless.SchemalessError), match=said):
         check_query(
@@ -316,7 +316,7 @@ def test_wait_gives_read_your_writes(kept, fresh_store, new_row):
 # ---- another definition, dropping
 
 
-def test_another_definition_is_built_beside_and_takes_the_name(
+def test_a_new_definition_is_built_beside_the_old_one_and_takes_its_name(
     kept, fresh_store, admin_store, new_row, accounts, fresh_url
 ):
     """Queries work all the time; the old index is dropped later. While a move is unfinished, both are kept."""
@@ -432,7 +432,7 @@ def test_a_text_that_is_no_utf8_does_not_fit(kept, fresh_store, new_row):
         index.query(client=CLIENT, s="\ud800")
 
 
-def test_what_nobody_thought_of_is_a_reason_to_wait(kept, fresh_store, new_row, monkeypatch):
+def test_an_unexpected_error_makes_the_shard_wait(kept, fresh_store, new_row, monkeypatch):
     """It would end every worker that takes over the page."""
     fresh_store.put_cell(new_row(), "BASE", 1, trip(1))
     kept.make()

@@ -167,7 +167,7 @@ def test_a_single_entry_is_written_without_a_transaction_around_it(kept, fresh_s
     assert len(fresh_store.index("client_trips").query(client=client).rows) == 1
 
 
-def test_a_shard_that_cannot_be_dealt_with_keeps_no_other_from_being(kept, fresh_store, new_row, monkeypatch):
+def test_a_failing_shard_delays_no_other(kept, fresh_store, new_row, monkeypatch):
     """Together they fail, so each is handled alone; the failing shard waits, with its reason."""
     kept.fill()
     worker = kept.worker()
@@ -193,7 +193,7 @@ def test_a_shard_that_cannot_be_dealt_with_keeps_no_other_from_being(kept, fresh
     assert there == {0, 1, 3}
 
 
-def test_what_was_done_together_counts_however_long_it_took(kept, fresh_store, new_row, monkeypatch):
+def test_work_done_in_a_batch_counts_however_long_it_took(kept, fresh_store, new_row, monkeypatch):
     """Otherwise a slow machine would repeat it for ever, because each turn would end before it was recorded."""
     kept.fill()
     worker = kept.worker()

@@ -87,7 +87,7 @@ def test_a_row_with_too_many_versions_is_read_again_whole(fresh_store, new_row, 
     assert asked == {"versions": 5, "latest": 3}
 
 
-def test_where_rows_have_many_versions_their_latest_are_searched_for_at_once(fresh_store, new_row, asked):
+def test_rows_with_many_versions_are_read_by_separate_searches(fresh_store, new_row, asked):
     """For a number of reads of these columns; then the range scan is tried again."""
     internals = internals_of(fresh_store)
     reader = RowReader(internals.shards, internals.reader, internals.reader, exact_reads=3)

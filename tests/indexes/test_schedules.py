@@ -26,7 +26,7 @@ def test_deaths_alone_leave_nothing_behind():
 
 
 @pytest.mark.parametrize("variant", CONTROLS)
-def test_each_part_that_is_left_out_is_found(variant):
+def test_each_omitted_safeguard_is_detected(variant):
     """The schedules are hard enough: without this part of the protocol, rows are missing."""
     assert run(variant, range(150)).rows_missing >= 3
 

@@ -88,7 +88,7 @@ def test_shard_belongs_to_one_runner(job_store, job):
     assert next_one.message is None
 
 
-def test_dead_runners_shard_is_taken_over_and_its_notes_are_refused(job_store, job, end_lease):
+def test_a_dead_runners_shard_is_taken_over_and_its_writes_are_refused(job_store, job, end_lease):
     """After the lease expires; the old runner's writes are refused if it was only suspended."""
     first = job_store.leases.claim(1, 0, "a")
     end_lease(0)
@@ -127,7 +127,7 @@ def test_one_runner_watches_a_cluster_for_all(job_store, job, end_lease):
     )
 
 
-def test_states_change_only_from_where_they_may(job_store, job):
+def test_states_change_only_along_allowed_transitions(job_store, job):
     """A job is paused, resumed and aborted; each change is an event with its actor."""
     paused = job_store.change_state(1, ("running",), "paused", "by a test")
     again = job_store.change_state(1, ("running",), "paused", "by a test")

@@ -72,7 +72,7 @@ def test_thresholds_come_back_from_json():
         ({"max_lags": 5}, "unknown threshold max_lags; the thresholds are max_lag_s, "),
     ],
 )
-def test_thresholds_that_cannot_be_meant_are_refused(values, complaint):
+def test_invalid_thresholds_are_refused(values, complaint):
     """The error says which values are allowed."""
     with pytest.raises(InvalidInput, match=complaint):
         Thresholds.of(values)
@@ -230,7 +230,7 @@ def test_stranger_is_refused(watching, servers, eventually):
 
 
 @pytest.mark.mysql
-def test_primary_by_another_address_is_refused_as_its_replica(watching, replicated, tmp_path):
+def test_the_primary_under_another_address_is_refused_as_replica(watching, replicated, tmp_path):
     """The primary would show every token at once and never lag."""
     link = tmp_path / "another.sock"
     link.symlink_to(replicated.socket)

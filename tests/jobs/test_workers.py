@@ -251,7 +251,7 @@ def test_thresholds_of_a_running_job_can_be_changed(fresh_store, legacy, migrate
     assert any(what.startswith("thresholds: ") for _, _, what in job_store.events(job.job_id))
 
 
-def test_follow_goes_on_until_nothing_is_left(fresh_store, legacy, migrate_store, monkeypatch, new_row, by_hand):
+def test_follow_repeats_until_nothing_is_left(fresh_store, legacy, migrate_store, monkeypatch, new_row, by_hand):
     """A legacy body written after the checkpoint passed it is re-encoded in the next pass."""
     original = reencode.ShardRun.checkpoint
     late = []
@@ -358,7 +358,7 @@ def test_learned_values_are_kept_between_shards(fresh_store, legacy, migrate_sto
     assert seen == [{}, {"shards": 1}, {"shards": 2}, {"shards": 3}] * 2
 
 
-def test_runner_hears_thresholds_that_changed_between_its_shards(fresh_store, legacy, migrate_store):
+def test_a_runner_adopts_thresholds_changed_between_its_shards(fresh_store, legacy, migrate_store):
     """A worker keeps its watch between shards unless the thresholds change."""
     job_store = JobStore(migrate_store)
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())

@@ -139,7 +139,7 @@ def test_stale_pid_file_of_another_process_is_seen_through(folder):
             bystander.kill()
 
 
-def test_half_made_server_is_made_anew(folder):
+def test_a_half_created_server_is_created_again(folder):
     """A data folder that an interrupted up left is not used."""
     folder.mkdir()
     (folder / MARKER).write_text("{}")
@@ -179,7 +179,7 @@ def test_private_servers_end_with_the_block():
     assert not started[0].folder.parent.exists()
 
 
-def test_system_program_that_cannot_initialise_gives_way_to_the_unpacked_one(folder, tmp_path, monkeypatch):
+def test_an_unusable_system_server_is_replaced_by_an_unpacked_one(folder, tmp_path, monkeypatch):
     """A system mysqld that is confined to its own paths is left aside for an unpacked one, and it is said."""
     confined = tmp_path / "bin/mysqld"
     confined.parent.mkdir()

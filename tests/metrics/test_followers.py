@@ -33,7 +33,7 @@ def scraped(url: str, collector: Collector = FOLLOWERS) -> Found:
 
 
 @pytest.mark.mysql
-def test_a_trigger_is_behind_parks_and_stands_still(
+def test_metrics_follow_a_trigger_that_lags_parks_and_stops(
     fresh_store: schemaless.Datastore,
     follow_store: schemaless.Datastore,
     accounts: Accounts,

@@ -133,7 +133,7 @@ def test_run_leaves_what_it_cannot_read_and_names_it(fresh_store, new_row, body,
     assert next(fresh_store.get_stored_versions(rows[1], "A")).body == body
 
 
-def test_run_to_legacy_is_the_way_back(fresh_store, legacy, migrate_store):
+def test_run_to_legacy_restores_the_documents_as_text(fresh_store, legacy, migrate_store):
     """Migrating to legacy turns every body back into bare JSON text of the same document."""
     before = everything(fresh_store)
     migrate.run(migrate_store, MigrateSpec("json+zstd"))

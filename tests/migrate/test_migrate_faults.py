@@ -223,7 +223,7 @@ def test_new_bodies_are_verified_on_the_replica(primary, url, filled):
 # Jobs and clocks
 
 
-def test_two_jobs_at_once_do_not_meet(fresh_store, migrate_store, migrate_url):
+def test_two_concurrent_jobs_do_not_share_shards(fresh_store, migrate_store, migrate_url):
     """A second job on the same shards is refused while the first is unfinished; on other shards it may run."""
     expected = fill(fresh_store, 80)
     first, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec(), [0, 1])

@@ -68,7 +68,7 @@ def test_restore_without_one_file_names_it(migrate_store, job, tmp_path):
     assert restore(migrate_store, [tmp_path], execute=False).missing == []
 
 
-def test_originals_that_stand_twice_do_not_make_up_for_a_file(fresh_store, new_row, migrate_store, tmp_path):
+def test_duplicate_originals_do_not_hide_a_missing_file(fresh_store, new_row, migrate_store, tmp_path):
     """Each file is compared with the number that its runner recorded, not with a total."""
     load(fresh_store, new_row, TEXTS[:8])
     shard = next(shard for shard in range(fresh_store.shard_count) if internals_of(fresh_store).id_span(shard))
@@ -137,7 +137,7 @@ def test_restore_of_a_job_that_the_catalog_does_not_know_says_so(migrate_store, 
     assert (report.total.restored, report.unknown_jobs, report.missing, totals) == (len(TEXTS), {job.job_id}, [], [])
 
 
-def test_what_is_no_regular_file_is_refused_and_not_waited_for(migrate_store, job, tmp_path):
+def test_a_named_pipe_is_refused_without_blocking(migrate_store, job, tmp_path):
     """Reading a named pipe without a writer would block forever."""
     pipe = archive_files(tmp_path, shards=[0])[0].path.with_name("shard-0000.9.0001020304050607.zst")
     os.mkfifo(pipe)

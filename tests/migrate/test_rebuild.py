@@ -171,9 +171,7 @@ def test_rebuild_over_the_lag_limit_is_not_started(shrunk, admin_store, monkeypa
         assert "and make the replicas of cluster-1 lag as long, over the limit of 600 s" in lagging.refusal
 
 
-def test_rebuild_and_migration_keep_out_of_each_others_way(
-    fresh_store, shrunk, admin_store, migrate_store, server_kind
-):
+def test_a_rebuild_waits_for_the_migration_of_its_shard(fresh_store, shrunk, admin_store, migrate_store, server_kind):
     """A shard is rebuilt only after its migration has completed."""
     MIGRATE.begin_or_join(migrate_store, MigrateSpec(), [0])
 
@@ -184,7 +182,7 @@ def test_rebuild_and_migration_keep_out_of_each_others_way(
     assert [each.state for each in rebuild.run(admin_store, shards=[1])] == [rebuilt]
 
 
-def test_specs_that_make_no_sense_are_refused():
+def test_invalid_specs_are_refused():
     """Arguments are checked before a server is contacted."""
     for wrong in ({"max_rebuild_lag_s": 0}, {"free_bytes": -1}, {"lock_wait_s": 0}, {"attempts": 0}):
         with pytest.raises(InvalidInput):

@@ -98,7 +98,7 @@ def test_a_move_to_a_cluster_that_is_gone_is_aborted(bench, client):
     assert bench.check(job) == "aborted"
 
 
-def test_a_target_that_is_gone_during_the_cut_needs_a_decision(bench, movers, client):
+def test_a_target_lost_during_the_cut_needs_a_decision(bench, movers, client):
     """Only the target knows whether the shard has moved; after a rename back by hand, the move is aborted."""
     job = bench.begin()
     movers.die_in(client, job, Fence, "rename_target")
@@ -119,7 +119,7 @@ def test_a_target_that_is_gone_during_the_cut_needs_a_decision(bench, movers, cl
     assert bench.check(job) == "aborted"
 
 
-def test_a_source_that_is_gone_during_the_cut_is_waited_for(bench, movers, client):
+def test_a_source_lost_during_the_cut_is_waited_for(bench, movers, client):
     """It may have cells that the target lacks, so a successor neither continues nor aborts without it."""
     job = bench.begin()
     movers.die_in(client, job, Fence, "rename_target")

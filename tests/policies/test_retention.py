@@ -44,7 +44,7 @@ def test_policies_are_read_from_words_and_written_in_words(text: str, days: int 
 @pytest.mark.parametrize(
     "text", ["", "400", "400 weeks", "0 days", "40000 days", "0 versions", "3 days and 4 days", "-1 days"]
 )
-def test_what_is_no_policy_is_refused(text: str) -> None:
+def test_invalid_policies_are_refused(text: str) -> None:
     """No words are guessed at."""
     with pytest.raises(InvalidInput):
         parse_policy("LOG", text)

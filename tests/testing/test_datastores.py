@@ -73,7 +73,7 @@ def test_a_datastore_that_comes_back_is_empty_and_counts_from_one(made):
     assert len(seen) == 1
 
 
-def test_two_datastores_at_once_are_two(made):
+def test_concurrent_datastores_are_distinct(made):
     """Nobody else gets what is in use."""
     with made.fresh() as first, made.fresh() as second:
         assert first != second
@@ -94,7 +94,7 @@ def test_two_datastores_at_once_are_two(made):
         "DELETE FROM {db}_0001.alembic_version",
     ],
 )
-def test_what_a_test_spoiled_is_mended(made, server_urls, sql):
+def test_damage_done_by_a_test_is_repaired(made, server_urls, sql):
     """Anything that is not as it was is made so again: each definition and each row."""
     with made.fresh() as url:
         first = everything(url)

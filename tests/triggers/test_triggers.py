@@ -144,7 +144,7 @@ def test_ctrl_c_in_a_function_ends_a_program_that_hears_it(put, works, monkeypat
         turn(works(keep))
 
 
-def test_a_trigger_that_is_not_there_is_told_the_triggers_that_are(follow_store, triggers):
+def test_an_unknown_trigger_lists_the_existing_ones(follow_store, triggers):
     """And not the follower of an index, by its number."""
     settings = Settings(internals_of(follow_store).follower_access)
     settings.create("index:1", {"index": "trips"}, lambda shard: 0)
@@ -388,7 +388,7 @@ def test_what_could_not_be_written_down_before_a_careful_call_does_not_count(put
     assert triggers.parked("keep", range(4)) == []
 
 
-def test_a_cell_that_ends_whoever_replays_it_does_so_three_times(put, works, triggers, follow_store):
+def test_a_cell_that_kills_its_replayer_is_replayed_three_times(put, works, triggers, follow_store):
     """A worker that dies by chance takes no wish along; a cell that kills has its wish taken in the end."""
 
     @schemaless.trigger(column="BASE", start="beginning", attempts=1)
@@ -438,7 +438,7 @@ def test_replayed_cells_that_come_through_are_parked_no_more(put, works, trigger
     assert (left.attempts, left.replay, left.error.partition("\n")[0]) == (2, False, "ValueError: two 2")
 
 
-def test_reset_calls_again_what_is_behind_the_place(put, works, triggers, follow_store):
+def test_reset_delivers_cells_after_the_location_again(put, works, triggers, follow_store):
     """The shard's owner loses it; cells parked after the location are delivered again."""
     seen = []
 
@@ -460,9 +460,7 @@ def test_reset_calls_again_what_is_behind_the_place(put, works, triggers, follow
     assert triggers.location_since(SHARD, datetime.now(UTC)) == puts[0].added_id - 1
 
 
-def test_a_function_that_does_not_come_back_is_named_and_its_workers_other_shards_go_on(
-    put, works, triggers, follow_store, eventually
-):
+def test_a_hanging_function_is_named_and_other_shards_continue(put, works, triggers, follow_store, eventually):
     """Others take them over; who waits for what, and since when, is in the status."""
     hang = threading.Event()
     seen = []
