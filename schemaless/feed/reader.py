@@ -171,7 +171,7 @@ class Changes:
     def follow(
         self, shard: int, location: int, limit: int, column_name: str | None, read_from: ReadFrom, poll_s: float
     ) -> Iterator[RowPage]:
-        """Yield pages for ever, waiting for new cells; also yields empty pages, so that callers can act in between."""
+        """Yield pages forever, waiting for new cells; also yields empty pages, so that callers can act in between."""
         while True:
             page = self.page(shard, location, limit, column_name, read_from)
             yield page

@@ -113,7 +113,7 @@ class Calls:
             if begun >= _REPLAYS:
                 failed = _Failed(DIED)
             elif cell is not None:
-                # Counted before the call, so that a cell that kills its workers does not do so for ever.
+                # Counted before the call, so that a cell that kills its workers does not do so forever.
                 context.rows.parked.begin_replay(lease.pair, lease.epoch, added_id, begun + 1)
                 outcome = self._call(context, lease, cell, attempts + 1)
                 if outcome is None:
