@@ -46,6 +46,7 @@ _MAX_ROUNDS: Final = 20
 
 _DEEP_SCAN: Final = 1 << 20
 _FEW_PAGES: Final = 100
+_FLUSHED_PER_S: Final = 20_000
 _POLL_S: Final = 0.05
 _ROWS: Final = 300
 _SPARE_UNDO: Final = "schemaless_undo"
@@ -59,6 +60,7 @@ _SETTINGS: Final[dict[bool, tuple[str, ...]]] = {
     True: (
         *("innodb_log_file_size", "innodb_purge_rseg_truncate_frequency"),
         *("innodb_max_dirty_pages_pct", "innodb_max_dirty_pages_pct_lwm"),
+        *("innodb_io_capacity_max", "innodb_io_capacity"),
     ),
 }
 """Global variables that a purge changes on MySQL (False) and MariaDB (True), each after those that limit it."""
@@ -419,6 +421,9 @@ def _flush_by_lru(connection: Connection) -> None:
 def _flush(connection: Connection) -> None:
     """Write all changed pages to the data files."""
     settings: dict[str, float] = {"innodb_max_dirty_pages_pct_lwm": 0, "innodb_max_dirty_pages_pct": 0}
+    if connection.is_mariadb:
+        # By default, an idle server writes 200 pages a second.
+        settings |= {"innodb_io_capacity_max": _FLUSHED_PER_S, "innodb_io_capacity": _FLUSHED_PER_S}
     with _globals(connection, settings):
         _until(connection, lambda: int(connection.rows(sql.SHOW_DIRTY_PAGES)[0][1]) == 0, "writing changed pages")
 

@@ -30,6 +30,7 @@ SETTINGS = {
     "mariadb": (
         *("read_only", "innodb_log_file_size", "innodb_purge_rseg_truncate_frequency"),
         *("innodb_max_dirty_pages_pct", "innodb_max_dirty_pages_pct_lwm"),
+        *("innodb_io_capacity_max", "innodb_io_capacity"),
     ),
 }
 
