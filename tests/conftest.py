@@ -20,6 +20,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from inspect import unwrap
+from multiprocessing.util import Finalize
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -75,7 +76,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(WholeRun())
     # A process of xdist has this from the one that started it.
     if (folder := in_memory()) is not None:
-        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        # At the end, after multiprocessing has removed a folder of its own in there, which has priority -100.
+        Finalize(None, shutil.rmtree, (folder,), {"ignore_errors": True}, exitpriority=-200)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -97,6 +97,7 @@ def violations(page: Page) -> dict[tuple[int, str], Any]:
     return found
 
 
+@pytest.mark.long
 @needs_chromium
 @pytest.mark.mysql
 def test_page_shows_faults_as_they_happen(browser, start, eventually):
