@@ -229,13 +229,14 @@ class Forecast:
         check_number("amount", amount)
         if amount <= 0:
             return Band(0.0, 0.0, 0.0, 0.0, 0.0)
-        totals = numpy.maximum.accumulate(self._totals, axis=1)  # With expiries, a sum may fall again.
-        after = (totals < amount).sum(axis=1)  # Number of whole days whose sum is still below the amount.
-        reached = after < totals.shape[1]
-        days = numpy.full(len(totals), math.inf)
-        rows, last = numpy.nonzero(reached)[0], after[reached]
+        totals = self._totals
+        enough = totals >= amount
+        first = enough.argmax(axis=1)  # The first day whose sum is enough. With expiries, a sum may fall again.
+        rows = numpy.nonzero(enough[numpy.arange(len(totals)), first])[0]
+        last = first[rows]
         before = numpy.where(last > 0, totals[rows, last - 1], 0.0)
-        days[reached] = last + (amount - before) / (totals[rows, last] - before)
+        days = numpy.full(len(totals), math.inf)
+        days[rows] = last + (amount - before) / (totals[rows, last] - before)
         # Interpolating between a finite and an infinite future would not give a number.
         return Band(*(float(value) for value in numpy.percentile(days, _LEVELS, method="inverted_cdf")))
 
