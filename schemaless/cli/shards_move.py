@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from schemaless.capacity.balance import shards_to_balance
+from schemaless.capacity.skew import Skew
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
 from schemaless.cli.options import note_dry, open_store, shards_of, url_option, with_options
 from schemaless.cli.quantities import FiniteRange
@@ -18,7 +20,7 @@ from schemaless.jobs.job import Job
 from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.throttle import Thresholds
 from schemaless.move.record import MoveRecord
-from schemaless.move.run import MOVE, ShardPlan, sizes_of
+from schemaless.move.run import MOVE, ShardPlan
 from schemaless.move.run import plan as make_plan
 from schemaless.move.run import run as run_move
 from schemaless.move.spec import MOST_GIVE_UP_S, MOST_PAUSE_S, MoveSpec
@@ -39,9 +41,6 @@ from schemaless.terminal.output import (
 )
 from schemaless.terminal.progress import duration
 from schemaless.topology.model import Topology
-
-if TYPE_CHECKING:
-    from schemaless.capacity.skew import Skew
 
 _ROWS_SHOWN = 64
 
@@ -252,7 +251,7 @@ class _Runs:
             if job.unfinished:
                 self.run(MoveSpec.of(job), self._job_store.numbers(job.job_id), job)
         self._look_again()
-        for target, chosen in balance(self._store)[1].items():
+        for target, chosen in shards_to_balance(self._store)[1].items():
             if shards := still_to_move(internals_of(self._store).topology, target, chosen):
                 self.run(replace(spec, target=target), shards)
 
@@ -262,7 +261,7 @@ class _Runs:
 
 
 def _plan_balance(store: Datastore, spec: MoveSpec, as_json: bool) -> int:
-    uneven, parts = balance(store)
+    uneven, parts = shards_to_balance(store)
     plans = {}
     for target, chosen in parts.items():
         shards = still_to_move(internals_of(store).topology, target, chosen)
@@ -356,46 +355,6 @@ def _plan_json(plan: ShardPlan) -> dict[str, Any]:
         **facts(plan, "free_bytes", "refusal"),
         "grants": list(plan.grants),
     }
-
-
-_MEASURE = "run 'schemaless capacity measure' first"
-
-
-def balance(store: Datastore) -> tuple[Skew, dict[str, list[int]]]:
-    """Compute the skew between clusters, and the shards to move to each target cluster, as 'capacity report' does.
-
-    Raises:
-        InvalidInput: there is no measurement, or the topology has changed since the last one.
-    """
-    from schemaless.capacity import history
-    from schemaless.capacity.skew import ShardSize, skew, skew_of
-
-    measurement = history.latest(store)
-    if measurement is None:
-        raise InvalidInput(f"there is no measurement yet; {_MEASURE}")
-    topology, taken = internals_of(store).topology, f"{measurement.taken_at:%Y-%m-%d %H:%M} UTC"
-    spaces = [space for space in measurement.clusters if space.problem is None]
-    measured = [space.cluster for space in spaces]
-    if lacking := sorted({cluster.name for cluster in topology.clusters} - {*measured}):
-        raise InvalidInput(f"{', '.join(lacking)} is not in the measurement of {taken}; {_MEASURE}")
-    uneven = skew_of(measurement)
-    if not uneven.shards:
-        # With many shards, a measurement covers whole clusters; per shard only file sizes are available.
-        every = range(store.shard_count)
-        sizes = {shard: size.file_bytes for shard, size in sizes_of(store, every).items()}
-        shards = [ShardSize(shard, topology.cluster_of(shard).name, size) for shard, size in sizes.items()]
-        clusters = {name: float(sum(size.size_bytes for size in shards if size.cluster == name)) for name in measured}
-        disks = {space.cluster: None if space.disk_bytes is None else float(space.disk_bytes) for space in spaces}
-        uneven = skew(shards, clusters, disks, shard_count=store.shard_count)
-    parts: dict[str, list[int]] = {}
-    for move in uneven.moves:
-        parts.setdefault(move.to_cluster, []).append(move.shard)
-    goes = {move.shard: move.to_cluster for move in uneven.moves}
-    for size in uneven.shards:
-        # Check every shard, not only those to be moved: other moves may have filled a cluster.
-        if topology.cluster_of(size.shard).name not in (size.cluster, goes.get(size.shard)):
-            raise InvalidInput(f"shard {size.shard} has been moved since the measurement of {taken}; {_MEASURE}")
-    return uneven, {target: sorted(shards) for target, shards in sorted(parts.items())}
 
 
 def still_to_move(topology: Topology, target: str, shards: list[int]) -> list[int]:

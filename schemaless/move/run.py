@@ -23,7 +23,7 @@ from schemaless.move.steps import work
 from schemaless.numbers import Interval
 from schemaless.runner_names import who
 from schemaless.schema.sql import drop_database, show_tables
-from schemaless.survey.table_sizes import TableSize, disk_space_of, known_table_sizes, table_weights
+from schemaless.survey.table_sizes import TableSize, disk_space_of, shard_table_sizes, table_weights
 from schemaless.topology.model import Cluster
 from schemaless.topology.replication import is_same_server
 from schemaless.topology.sql import moving
@@ -127,7 +127,7 @@ def plan(
     chosen = internals.chosen_shards(shards)
     _check(store, spec, chosen)
     node = internals.topology.cluster(spec.target).primary
-    sizes, speed, busy = sizes_of(store, chosen), _speed(store), _busy(store)
+    sizes, speed, busy = shard_table_sizes(store, chosen), _speed(store), _busy(store)
     space = disk_space_of(internals.shards.pool_for(node), store.name)
     free_bytes = None if space is None else space.free_bytes
     needed = 0
@@ -176,16 +176,6 @@ def _check_shard(
             return f"this account cannot check whether the shard's accounts have access on {spec.target}: {error}", ()
     refusal = f"its accounts lack {len(grants)} privileges on {spec.target}" if grants else None
     return refusal, grants
-
-
-def sizes_of(store: Datastore, shards: Sequence[int]) -> dict[int, TableSize]:
-    """Return the table sizes of shards by number, without those that are unknown."""
-    internals = internals_of(store)
-    sizes: dict[int, TableSize] = {}
-    for node, names in internals.databases_by_node(shards).items():
-        known = known_table_sizes(internals.shards.pool_for(node), list(names))
-        sizes |= {shard: known[name] for name, shard in names.items() if name in known}
-    return sizes
 
 
 def _busy(store: Datastore) -> dict[int, int]:

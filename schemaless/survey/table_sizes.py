@@ -129,6 +129,16 @@ def known_table_sizes(pool: NodePool, databases: Sequence[str]) -> dict[str, Tab
         return _by_database(pool, databases, _table_lengths)
 
 
+def shard_table_sizes(store: Datastore, shards: Iterable[int]) -> dict[int, TableSize]:
+    """Return the sizes of shards' ``cell`` tables by shard, without those that are unknown."""
+    internals = internals_of(store)
+    sizes: dict[int, TableSize] = {}
+    for node, names in internals.databases_by_node(shards).items():
+        known = known_table_sizes(internals.shards.pool_for(node), list(names))
+        sizes |= {shard: known[name] for name, shard in names.items() if name in known}
+    return sizes
+
+
 def used_page_bytes(pool: NodePool, databases: Sequence[str]) -> dict[str, int]:
     """Return the bytes of the pages that each ``cell`` table uses, after recalculating InnoDB's statistics.
 
