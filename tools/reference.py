@@ -1,4 +1,4 @@
-"""Writes docs/reference: the public names from their docstrings, and the commands from their own help.
+"""Writes docs/reference: public names from their docstrings, commands from their help, metrics from their definitions.
 
     python tools/reference.py            write the pages
     python tools/reference.py --check    change nothing; exit status 1 where a page is missing or stale
@@ -22,6 +22,7 @@ import schemaless
 import schemaless.aio
 from schemaless import errors
 from schemaless.cli.main import cli
+from schemaless.metrics.exporter import COLLECTORS, OWN
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "reference"
@@ -191,6 +192,21 @@ def aio() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def metrics() -> str:
+    """Return the page about the exported metrics."""
+    lines = [
+        "# Metrics reference\n",
+        GENERATED.format("the exporter's metrics"),
+        "`schemaless metrics` exports these; [the guide](../metrics.md) shows how to use them. Each also has the label",
+        "`datastore`.\n",
+        "| metric | labels | value |\n|---|---|---|",
+    ]
+    for metric in (*OWN, *(metric for collector in COLLECTORS for metric in collector.metrics)):
+        labels = ", ".join(f"`{label}`" for label in metric.labels) or "-"
+        lines.append(f"| `{metric.exported}` | {labels} | {one_line(metric.text)} |")
+    return "\n".join(lines) + "\n"
+
+
 # ---- the command line
 
 
@@ -278,7 +294,7 @@ def pages() -> dict[Path, str]:
     """Return each page of the reference by its file."""
     os.environ.pop("SCHEMALESS_URL", None)  # the help of an option shows what the environment says
     top = click.Context(cli, info_name="schemaless", **cli.context_settings)
-    found = {FOLDER / "api.md": api(), FOLDER / "aio.md": aio()}
+    found = {FOLDER / "api.md": api(), FOLDER / "aio.md": aio(), FOLDER / "metrics.md": metrics()}
     overview = ["# CLI reference\n", GENERATED.format("the commands' own help")]
     overview += [*command_page(cli, top, 2), "| command | what it does |\n|---|---|"]
     lines: list[str] = []

@@ -1,7 +1,7 @@
 """The exporter: reads each collector in a background thread, and answers scrapes with the latest readings.
 
 A scrape never waits for a server of the datastore. To add a collector, write a module with a ``Collector`` and add it
-to ``COLLECTORS``; a test compares the metrics with the list in docs/metrics.md.
+to ``COLLECTORS``; ``make reference`` adds its metrics to the documentation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page about metrics, its alerts and the dashboard: they know all that is exported, and ask for nothing else.
+"""The alerts of the page about metrics, and the dashboard, ask for what is exported and for nothing else.
 
 Prometheus's own ``promtool`` parses each query. Debian has it in the package ``prometheus``, which .ci/run unpacks
 where it can; SCHEMALESS_PROMTOOL names it.
@@ -38,17 +38,6 @@ def dashboard_queries() -> list[str]:
     """Return every query of the dashboard, of a datastore that is called one."""
     targets = [target for panel in DASHBOARD["panels"] for target in panel["targets"]]
     return [target["expr"].replace("$datastore", "one") for target in targets]
-
-
-def test_the_page_lists_every_metric_with_its_labels_and_its_text():
-    """A row for each, of those words that Prometheus shows beside it; on the page, terms may be links."""
-    words = re.sub(r"\[([^]]+)\]\(glossary\.md#[\w-]+\)", r"\1", PAGE)
-    rows = re.findall(r"^\| `(schemaless_\w+)` \| ([^|]*) \| ([^|]*) \|$", words, re.MULTILINE)
-
-    assert {name: (labels, text) for name, labels, text in rows} == {
-        name: (", ".join(f"`{label}`" for label in metric.labels) or "-", metric.text)
-        for name, metric in METRICS.items()
-    }
 
 
 def test_queries_ask_for_what_is_exported():
