@@ -47,7 +47,7 @@ def create(
         InvalidInput: an argument cannot be used.
         DatastoreExists: a datastore of that name, or a database that it would use, already exists.
         TopologyError: a server does not have the storage engine, or has unsafe settings for it.
-        ServerError: a server cannot be reached, or refuses.
+        ServerError: a server cannot be reached, or rejects a statement.
     """
     given = [Secret(url) for url in clusters]
     del clusters  # a failure's traceback shows the variables of this call

@@ -146,7 +146,7 @@ def documents(
 
     Args:
         cache_dir: directory of the CSV files; defaults to ``default_cache_dir()``.
-        limit: maximum number of documents; None for all ``ALL_DOCUMENTS``.
+        limit: maximum number of documents; None for all of them (``ALL_DOCUMENTS``).
         seed: seed of the sample; has no effect without a limit.
         report: called with a message before slow steps (the download).
 

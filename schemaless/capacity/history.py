@@ -1,4 +1,4 @@
-"""Saved measurements in the catalog: write, list and thin them, so that a trend needs no re-reading of old cells.
+"""Saved measurements in the catalog: write, list and thin them, so that trends need no second look at old cells.
 
 Every measurement of the last 14 days is kept, then the last one of each day for 100 days, of each week for two years,
 and of each month before that (all UTC). The newest and the oldest one are never deleted.
@@ -80,8 +80,8 @@ def read(store: Datastore, sample_ids: Iterable[int]) -> list[Measurement]:
     missing = set(wanted) - {int(row[0]) for row in rows}
     if missing:
         raise InvalidInput(
-            f"no measurement {min(missing)} of datastore {store.name!r} in the catalog; 'schemaless capacity history' "
-            "lists the saved ones"
+            f"the catalog has no measurement {min(missing)} of datastore {store.name!r}; 'schemaless capacity history' "
+            "lists those it has"
         )
     return [Measurement.from_json(json.loads(figures)) for _, figures in rows]
 

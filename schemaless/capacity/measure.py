@@ -158,7 +158,7 @@ class _Measurer:
     disks: Mapping[str, GivenDisk]
 
     def measure(self, cluster: Cluster) -> _ClusterResult:
-        """Measure a cluster on a replica, else on its primary; if neither answers, the result holds the problem."""
+        """Measure a cluster on a replica, else on its primary; if neither answers, the result has the error."""
         tries: list[ReadFrom] = ["replica", "primary"] if cluster.replicas else ["primary"]
         notes: list[str] = []
         problem = ""

@@ -79,7 +79,7 @@ def settings(pool: NodePool, name: str) -> list[ColumnSetting]:
     """Read the settings of a datastore's columns, ordered by column name.
 
     Raises:
-        ServerError: the catalog's server is unreachable or refuses.
+        ServerError: the catalog's server is unreachable or rejects a statement.
     """
     rows = pool.run(lambda connection: connection.rows(sql.select_column_codecs(name)))
     return [

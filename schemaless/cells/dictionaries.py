@@ -177,7 +177,7 @@ def entries(pool: NodePool, name: str) -> list[DictionaryEntry]:
     """Read and verify every dictionary in the catalog, including removed ones.
 
     Raises:
-        ServerError: the catalog's server is unreachable or refuses.
+        ServerError: the catalog's server is unreachable or rejects a statement.
     """
     rows = pool.run(lambda connection: connection.rows(sql.select_dictionaries(name)))
     return [_entry(*row) for row in rows]
@@ -221,7 +221,7 @@ def keep(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, source
     Raises:
         AccessDenied: the account lacks the privileges of the role ``admin``.
         OutcomeUnknown: the reply was lost; repeat the call.
-        ServerError: a server is unreachable or refuses; repeat the call.
+        ServerError: a server is unreachable or rejects a statement; repeat the call.
     """
     highest = highest_id(dictionary_replicas)
     kept = dictionary_replicas.catalog.pool.run_once(
@@ -241,7 +241,7 @@ def bring(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, sourc
         AccessDenied: the account lacks the privileges of the role ``admin``. Not raised if the dictionary is already
             stored.
         OutcomeUnknown: the reply was lost; repeat the call.
-        ServerError: a server is unreachable or refuses; repeat the call.
+        ServerError: a server is unreachable or rejects a statement; repeat the call.
     """
     name = dictionary_replicas.catalog.database
     highest = highest_id(dictionary_replicas)

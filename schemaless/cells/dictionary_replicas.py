@@ -124,7 +124,7 @@ class DictionaryReplica:
         Raises:
             DictionaryDamaged: the copy that was read back differs, or another dictionary has the same id. That one is
                 not overwritten, because cells may need it.
-            ServerError: the cluster is unreachable or refuses.
+            ServerError: the cluster is unreachable or rejects a statement.
         """
         row = self.row(dictionary.id)
         existing = None if row is None else row.dictionary
@@ -217,7 +217,7 @@ def check_copies(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary
 
     Raises:
         InvalidInput: a cluster has no intact copy.
-        ServerError: a server is unreachable or refuses.
+        ServerError: a server is unreachable or rejects a statement.
     """
     for replica in dictionary_replicas.copies:
         if not replica.in_use:
@@ -234,7 +234,7 @@ def highest_id(dictionary_replicas: DictionaryReplicas) -> int:
     """Return the highest id of a dictionary on any cluster, including removed ones; 0 if there are none.
 
     Raises:
-        ServerError: a cluster with shards is unreachable or refuses.
+        ServerError: a cluster that has shards is unreachable or rejects a statement.
     """
     highest = 0
     for replica in dictionary_replicas.copies:
@@ -277,7 +277,7 @@ def copy_dictionaries(dictionary_replicas: DictionaryReplicas, to: DictionaryRep
 
     Raises:
         DictionaryDamaged: as for ``DictionaryReplica.put``.
-        ServerError: the catalog or the cluster is unreachable or refuses.
+        ServerError: the catalog or the cluster is unreachable or rejects a statement.
     """
     rows, _ = _all_rows(dictionary_replicas)
     return sum(to.put(dictionary, source) for dictionary, source in _intact(rows).values())
@@ -290,7 +290,7 @@ def level(dictionary_replicas: DictionaryReplicas) -> dict[DictionaryReplica, st
         The errors of clusters with shards that could not be reconciled.
 
     Raises:
-        ServerError: the catalog is unreachable or refuses.
+        ServerError: the catalog is unreachable or rejects a statement.
     """
     rows, failed = _all_rows(dictionary_replicas)
     intact = _intact(rows)

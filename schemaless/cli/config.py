@@ -152,7 +152,7 @@ def add(name: str, url: str, default: bool, as_json: bool) -> None:
     text = ""
     if path.exists():
         if name in (known := read_configuration().datastores):
-            raise InvalidInput(f"{path}, line {known[name].lines['url']}, names {name} already; change it there")
+            raise InvalidInput(f"{name} is already defined in {path}, line {known[name].lines['url']}; change it there")
         text = path.read_text(encoding="utf-8")
     elif given and not path.parent.is_dir():
         raise InvalidInput(f"{PATH_VARIABLE} names {path}, but the folder {path.parent} does not exist; create it")

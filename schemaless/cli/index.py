@@ -237,8 +237,8 @@ def status(name: str | None, url: str, as_json: bool) -> int:
     """Show the state of an index, or of all indexes.
 
     An index is declared while its tables are created, backfilling while it is filled, ready, or dropping while its
-    tables are removed; only a ready one accepts queries. Its lag is shown as the number of added_ids between its
-    locations and the ends of the shards, counting all columns, and as the age of the first of these cells. The status
+    tables are removed; only a ready one accepts queries. Its lag is shown as the number of added_ids that are still to
+    be processed, including those of columns that it does not index, and as the age of the oldest such cell. The status
     also lists the workers, and the reason why a shard waits.
 
     \b

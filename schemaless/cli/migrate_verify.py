@@ -465,8 +465,8 @@ def _show_files(files: list[ArchiveFile], freed_bytes: int) -> None:
         out().print("the job kept no originals, so there is nothing to delete")
         return
     out().print(
-        f"{len(files):,} archive files with originals may be deleted now ({bytes_text(freed_bytes)}); this command "
-        "deleted nothing"
+        f"{counted(len(files), 'archive file')} with originals may be deleted now ({bytes_text(freed_bytes)}); this "
+        "command deleted nothing"
     )
     if len(files) <= SHOWN:
         print_table(None, ["file", "bytes"], [[str(file.path), f"{file.size_bytes:,}"] for file in files])

@@ -28,7 +28,7 @@ def topology() -> None:
 
     The catalog says which server is the primary of each cluster and which servers are its replicas. A command changes
     the catalog only after it has checked the change on the servers themselves. Connected programs follow the change at
-    once if a call fails, and otherwise within 38 seconds of use.
+    once if a call fails, and otherwise while they make calls, within 38 seconds.
 
     \b
     Examples:

@@ -41,7 +41,8 @@ class Gate:
     """Checks at C speed that a document is in the JSON data model; a negative answer means "ask the reference".
 
     ``ormsgpack`` with every passthrough option and no ``default`` rejects all foreign types but bytes and its own
-    wrappers. ``orjson`` rejects those, and more than 254 levels. Each accepts something that the other rejects.
+    wrappers. ``orjson`` rejects those two, and documents with more than 254 levels. Each accepts something that the
+    other rejects.
     """
 
     def __init__(self, ormsgpack: ModuleType, orjson: ModuleType) -> None:

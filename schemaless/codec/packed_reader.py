@@ -416,7 +416,7 @@ def time_of_day(number: int) -> str:
     """Return seconds as ``HH:MM:SS``.
 
     Raises:
-        MalformedPayload: it would need another form.
+        MalformedPayload: the number does not fit this form.
     """
     if number not in TIMES_OF_DAY:
         raise MalformedPayload(f"a packed time of day is invalid: {number}")
@@ -427,7 +427,7 @@ def day(number: int) -> str:
     """Return days since 1970-01-01 as ``YYYY-MM-DD``.
 
     Raises:
-        MalformedPayload: it would need another form.
+        MalformedPayload: the number does not fit this form.
     """
     if number not in DAYS:
         raise MalformedPayload(f"a packed date is {number}")
@@ -438,7 +438,7 @@ def timestamp(number: int, separator: str, digits: int, suffix: str) -> str:
     """Format ticks since 1970-01-01, of which a second has 10^digits, as a timestamp.
 
     Raises:
-        MalformedPayload: it would need another form.
+        MalformedPayload: the number does not fit this form.
     """
     seconds, fraction = divmod(number, 10**digits)
     days, second = divmod(seconds, DAY_SECONDS)

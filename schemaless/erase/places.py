@@ -38,7 +38,7 @@ class Places:
 
 
 def places(store: Datastore, shards: Iterable[int]) -> Places:
-    """Return where documents of some shards may be.
+    """Return every place besides the cell tables that may hold documents of these shards.
 
     Raises:
         ServerError: a server cannot be reached.

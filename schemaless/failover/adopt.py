@@ -122,7 +122,7 @@ def adopt(url: str, cluster: str, primary: str, *, accept_loss: bool = False, ti
     Raises:
         InvalidInput: an argument cannot be used.
         TopologyError: a requirement is not met; nothing was written.
-        ServerError: a server cannot be reached, or refuses.
+        ServerError: a server cannot be reached, or rejects a statement.
     """
     address = Secret(url)
     del url

@@ -55,7 +55,7 @@ def add_cluster(
     Raises:
         InvalidInput: an argument cannot be used.
         TopologyError: a requirement is not met; the catalog was not changed.
-        ServerError: a server cannot be reached, or refuses.
+        ServerError: a server cannot be reached, or rejects a statement.
     """
     address = Secret(url)
     del url

@@ -101,7 +101,7 @@ def group_view(pool: NodePool) -> GroupView | None:
 
     Raises:
         AccessDenied: the account lacks a privilege; the message has the GRANT statement.
-        ServerError: the server cannot be reached, or refuses.
+        ServerError: the server cannot be reached, or rejects a statement.
     """
 
     def ask(connection: Connection) -> GroupView | None:

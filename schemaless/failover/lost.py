@@ -41,7 +41,7 @@ def lost_cells(store: Datastore, old: str, *, listener: Listener = ignore_events
         InvalidInput: the URL cannot be used.
         TopologyError: the server is a primary of the datastore, or has none of its shards.
         ShardIdentityMismatch: it has a shard of another datastore.
-        ServerError: a server cannot be reached, or refuses.
+        ServerError: a server cannot be reached, or rejects a statement.
     """
     internals = internals_of(store)
     pool = internals.shards.pools.new_pool(server_of(internals.url, old), PoolOptions(), unclaimed=True)

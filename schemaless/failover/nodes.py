@@ -64,7 +64,7 @@ def add_replica(url: str, cluster: str, replica: str, *, timeout_s: float = ARRI
     Raises:
         InvalidInput: an argument cannot be used.
         TopologyError: the server is not a replica of that cluster; nothing was written.
-        ServerError: a server cannot be reached, or refuses.
+        ServerError: a server cannot be reached, or rejects a statement.
     """
     address = Secret(url)
     del url
@@ -103,7 +103,7 @@ def remove_replica(url: str, cluster: str, replica: str) -> NodeChange:
     Raises:
         InvalidInput: an argument cannot be used, or the cluster has no such replica.
         TopologyError: the datastore's URL is not that of the catalog's primary.
-        ServerError: a server cannot be reached, or refuses.
+        ServerError: a server cannot be reached, or rejects a statement.
     """
     address = Secret(url)
     del url
@@ -144,7 +144,7 @@ def set_primary(
     Raises:
         InvalidInput: an argument cannot be used.
         TopologyError: a requirement is not met; nothing was written.
-        ServerError: a server cannot be reached, or refuses.
+        ServerError: a server cannot be reached, or rejects a statement.
     """
     address = Secret(url)
     del url

@@ -197,7 +197,7 @@ class Entries:
         _run_concurrently([partial(self._write, routing, node, {}, rows) for node, rows in deletes.items()])
 
     def erase(self, shard: int, number: int, events: Sequence[ErasureEvent]) -> None:
-        """Bring the entries of rows up to date after cells of theirs were erased.
+        """Bring the entries of rows up to date after some of their cells were erased.
 
         Args:
             shard: the rows' shard.

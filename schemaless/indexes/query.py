@@ -347,7 +347,8 @@ def _after_cursor(entry: IndexEntry, query: Query, cursor: str) -> bytes:
         number, digest, row_key, *values = json.loads(cursor)
         if (number, digest) != (entry.number, query.digest):
             raise InvalidInput(
-                f"after is the cursor of another query, or of an earlier index {entry.name}; start again without it"
+                f"the cursor that was given as after= belongs to another query, or to an earlier index {entry.name}; "
+                "start again without it"
             )
         row = bytes.fromhex(row_key)
         fields = entry.definition.fields

@@ -142,6 +142,9 @@ class Registry:
         for entry in self.read():
             if entry.number == int(match[1]):
                 if entry.state in (DECLARED, DROPPING):
-                    raise IndexNotReady(f"index {entry.name} is {entry.state}: shard {shard} has no {table}")
+                    raise IndexNotReady(
+                        f"index {entry.name} is {entry.state}, so shard {shard} has no table {table}; 'schemaless "
+                        f"index status {entry.name}' shows its progress"
+                    )
                 return True
         raise UnknownIndex(f"the index of table {table} was dropped")

@@ -81,7 +81,7 @@ class Job:
         """
         if self.kind != kind:
             next_step = f"; '{continue_command(self.kind, self.job_id)}' continues it" if self.unfinished else ""
-            raise InvalidInput(f"job {self.job_id} is a {_NAMES[self.kind]}, not a {_NAMES[kind]}{next_step}")
+            raise InvalidInput(f"job {self.job_id} is {_article(self.kind)}, not {_article(kind)}{next_step}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +126,10 @@ def check_unfinished(job: Job, kind: Kind) -> None:
 def job_name(kind: Kind) -> str:
     """Return the display name of a kind of job."""
     return _NAMES[kind]
+
+
+def _article(kind: Kind) -> str:
+    return f"{'an' if kind == 'erase' else 'a'} {_NAMES[kind]}"
 
 
 def start_command(kind: Kind) -> str:

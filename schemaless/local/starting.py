@@ -1,4 +1,4 @@
-"""Starting a private server on its data, and creating a new one."""
+"""Starts private servers, and creates new ones."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Collector:
         name: its ``collector`` label in the metrics about readings.
         metrics: all metrics that it may return.
         every_s: pause between two readings, in seconds.
-        reading: creates the reader for a datastore, which may keep state between readings.
+        reading: creates a reader for a datastore; the reader may keep state between calls.
     """
 
     name: str

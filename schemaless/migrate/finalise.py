@@ -120,7 +120,7 @@ def finalise(
         JobConflict: the job is not done.
         InvalidInput: the job is not a migration, or its archive is not on this machine.
         CorruptArchive: a file of the archive is damaged.
-        ServerError: a server cannot be reached, or refuses a statement.
+        ServerError: a server cannot be reached, or rejects a statement.
     """
     job.check_kind("migrate")
     if job.state not in ("done", "finalised"):

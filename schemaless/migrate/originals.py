@@ -128,8 +128,8 @@ class Originals:
             for file in archive_files(folder, store.name, job_id, shards, listener=listener):
                 if file.shard_count != store.shard_count:
                     raise InvalidInput(
-                        f"{file.path}: it was written for datastore {file.datastore!r} with {file.shard_count} shards, "
-                        f"but this datastore has {store.shard_count}; name the archive of this datastore"
+                        f"{file.path} was written for a datastore {file.datastore!r} with {file.shard_count} shards, "
+                        f"but this one has {store.shard_count}; name the folder of this datastore's archive"
                     )
                 known = by_name.get(file.path.name)
                 if known is None or known.size_bytes < file.size_bytes:

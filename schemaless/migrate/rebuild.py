@@ -258,7 +258,7 @@ def run(
         how: see ``RunOptions``. More workers than clusters are of no use.
 
     Returns:
-        The result of each shard, including earlier runs of the job.
+        The result of each shard, also of those that earlier runs of the job rebuilt.
 
     Raises:
         SchemalessError: as ``JobKind.run``.

@@ -60,7 +60,7 @@ def differing(
 
     Raises:
         ReplicaLags: the replica did not catch up in time.
-        ServerError: a server cannot be reached, or refuses a statement.
+        ServerError: a server cannot be reached, or rejects a statement.
     """
     internals = internals_of(store)
     sql = select_block_digests(internals.shards.database(shard), after, up_to)
@@ -75,7 +75,7 @@ def top_beyond(store: Datastore, shard: int, replica: Node) -> int | None:
     """Return the replica's highest added_id in a shard if it is beyond the primary's, else None.
 
     Raises:
-        ServerError: a server cannot be reached, or refuses a statement.
+        ServerError: a server cannot be reached, or rejects a statement.
     """
     internals = internals_of(store)
     sql = select_id_span(internals.shards.database(shard))

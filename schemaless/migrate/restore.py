@@ -182,7 +182,7 @@ def count(store: Datastore, spec: RestoreSpec, *, listener: Listener = ignore_ev
     Raises:
         InvalidInput: a folder is missing, the folders hold no originals of these shards, or the job is not a migration.
         CorruptArchive: a file is damaged.
-        ServerError: a server cannot be reached, or refuses a statement.
+        ServerError: a server cannot be reached, or rejects a statement.
     """
     restore = _Restore(store, spec)
     if restore.cells is not None:

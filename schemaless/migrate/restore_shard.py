@@ -122,7 +122,7 @@ def restore_shard(
 
     Raises:
         CorruptArchive: a file is damaged. Nothing was changed.
-        ServerError: a server cannot be reached, or refuses a statement. Restored cells stay restored.
+        ServerError: a server cannot be reached, or rejects a statement. Restored cells stay restored.
     """
     work = _ShardRestore(store, shard, tally, send, fail)
     for chunk in in_chunks(originals.of_shard(shard), chunk_cells, _CHUNK_BYTES):

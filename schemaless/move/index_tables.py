@@ -176,8 +176,8 @@ class IndexMover:
     def drop_left(self, node: Node, token: str) -> None:
         """Drop the old tables of followers and indexes, which are not needed and may have parts of erased documents.
 
-        Call it after ``rewind_followers``: until the followers have been rewound, an erasure counts as acknowledged
-        whose entries may be in these tables. Safe to repeat.
+        Call it after ``rewind_followers``: until the followers have been rewound, an erasure can count as
+        acknowledged although its entries are still in these tables. Safe to repeat.
 
         Args:
             node: the server that the shard has left.

@@ -8,8 +8,8 @@ A runner decides by the tables on the two servers, not by the catalog, which may
     moved         cell          moved, whatever the catalog says; never aborted
     cell          cell          result of a failover: refuse, and ask the operator
 
-The RENAME of ``cell`` on the target is the commit point. It follows the RENAME on the source, so a shard never has two
-places to write to; clients find the target only through the catalog, which is updated after both.
+The commit point is the RENAME of the incoming table to ``cell`` on the target. It follows the RENAME on the source, so
+a shard never has two places to write to; clients find the target only through the catalog, which is updated after both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Render one drawing as a PNG file and as inline SVG whose colours follow the page, light or dark.
 
-Drawings must take their colours from this module: each stands for a CSS variable, and its light value, which the PNG
-file shows, is replaced by that variable in the SVG text. The SVG has no scripts and no external references, and the
+Drawings must use this module's colours. Their values, those of light pages, appear in the PNG file; the SVG has a CSS
+variable in place of each. The SVG has no scripts and no external references, and the
 output is reproducible: no dates, no random ids. Pages with charts include ``STYLE``.
 
 Matplotlib is imported on first use; if it is missing, the error says what to install.

@@ -73,7 +73,7 @@ class Holds:
 
         Raises:
             InvalidInput: an argument is invalid, or an erasure of a row is in the ledger and has not been executed.
-            ServerError: the catalog's server is unreachable or refuses.
+            ServerError: the catalog's server is unreachable or rejects a statement.
         """
         keys = sorted({row_key_bytes(row_key) for row_key in row_keys})
         if not 1 <= len(held_by) <= 255 or not held_by.isprintable():
@@ -102,7 +102,7 @@ class Holds:
         """Release rows for one party; other parties' holds stay. Return the number of released holds.
 
         Raises:
-            ServerError: the catalog's server is unreachable or refuses.
+            ServerError: the catalog's server is unreachable or rejects a statement.
         """
         keys = sorted({row_key_bytes(row_key) for row_key in row_keys})
         return sum(
@@ -140,7 +140,7 @@ class Holds:
         """Add holds that were recorded in another catalog and are missing here; return their number.
 
         Raises:
-            ServerError: the catalog's server is unreachable or refuses.
+            ServerError: the catalog's server is unreachable or rejects a statement.
         """
 
         def identity(hold: Hold) -> tuple[uuid.UUID, str, datetime]:
@@ -169,7 +169,7 @@ class Holds:
             connection: connection to the catalog's server, outside of a transaction.
 
         Raises:
-            ServerTimeout: others had the lock for too long.
+            ServerTimeout: another process held the lock for too long.
         """
         name = f"schemaless-holds-{self._name}"[:64]
         with connection.whole():

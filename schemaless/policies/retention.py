@@ -99,7 +99,7 @@ class Policies:
         """Return the policies by column name.
 
         Raises:
-            ServerError: the catalog's server is unreachable or refuses.
+            ServerError: the catalog's server is unreachable or rejects a statement.
         """
         rows = self._catalog().run(lambda connection: connection.rows(sql.select_policies(self._name)))
         return [
@@ -112,7 +112,7 @@ class Policies:
 
         Raises:
             AccessDenied: the account lacks the privileges of the role ``erase``.
-            ServerError: the catalog's server is unreachable or refuses.
+            ServerError: the catalog's server is unreachable or rejects a statement.
         """
         self._write(policy.column_name, policy.keep_days, policy.keep_versions)
 

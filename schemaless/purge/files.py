@@ -110,7 +110,7 @@ def folders_of(pool: NodePool) -> list[Path] | None:
     The server has to be on this machine: connected through its socket, with a readable data folder.
 
     Raises:
-        ServerError: the server is unreachable or refuses.
+        ServerError: the server is unreachable or rejects a statement.
     """
     if pool.node.socket is None:
         return None

@@ -173,8 +173,8 @@ class _Cluster:
             if min(written.values()) >= pages:
                 return
         raise ServerTimeout(
-            f"only {min(written.values())} of {pages} doublewrite pages were overwritten {words}; purge again when the "
-            "servers are less busy",
+            f"only {min(written.values())} of {pages} filler pages were written {words}, so the doublewrite buffer may "
+            "still have old rows; purge again when the servers are less busy",
             node=str(self.primary.node),
         )
 

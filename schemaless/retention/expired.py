@@ -99,7 +99,7 @@ def blocks(
         at_once: returns the maximum number of expired cells of the next block.
 
     Raises:
-        ServerError: a server is unreachable or refuses.
+        ServerError: a server is unreachable or rejects a statement.
     """
     database = internals.shards.database(shard)
     conditions = [rule.condition(database, during and during[1]) for rule in rules]

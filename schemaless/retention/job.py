@@ -90,7 +90,7 @@ def begin(store: Datastore) -> int | None:
     """Record a run in the ledger, unless one was interrupted; return its number, or None without policies.
 
     Raises:
-        ServerError: the catalog's server is unreachable or refuses.
+        ServerError: the catalog's server is unreachable or rejects a statement.
     """
     internals = internals_of(store)
     ledger = internals.erasures.ledger

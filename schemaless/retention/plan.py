@@ -98,7 +98,7 @@ def plan(
 
     Raises:
         InvalidInput: a shard does not exist.
-        ServerError: a server is unreachable or refuses.
+        ServerError: a server is unreachable or rejects a statement.
     """
     internals = internals_of(store)
     chosen = internals.chosen_shards(shards)

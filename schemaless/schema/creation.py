@@ -80,9 +80,10 @@ def create_shard(pool: NodePool, database: str, identity: Identity, engine: Stor
 def create_incoming(
     connection: Connection, database: str, names: Mapping[str, str], identity: Identity, engine: StorageEngine
 ) -> None:
-    """Create a shard's database on the cluster it is being moved to, with temporary names for tables with contents.
+    """Create a shard's database on the cluster it is being moved to, with temporary names for some tables.
 
-    Under these names, no client writes to the tables. Safe to repeat after an interruption; existing tables are kept.
+    The temporary names keep clients from writing to the tables whose rows are still to be copied. Safe to repeat after
+    an interruption; existing tables are kept.
 
     Args:
         connection: connection to the target cluster's primary.

@@ -28,7 +28,7 @@ def known_revisions(branch: Branch) -> frozenset[str]:
 
 @cache
 def head(branch: Branch) -> str:
-    """Return the newest revision of a branch; revisions are numbered."""
+    """Return the newest revision of a branch: names end in a number of fixed width."""
     return max(known_revisions(branch))
 
 

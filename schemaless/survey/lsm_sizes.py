@@ -58,7 +58,7 @@ class LsmSize:
 
     @property
     def obsolete_bytes(self) -> int:
-        """Estimated size of obsolete versions, which compaction removes, by their share of all versions."""
+        """Estimated size of the obsolete versions that compaction removes: their share of all versions, in bytes."""
         obsolete = max(0, self.rows.entries - self.keys.entries)
         return round(self.rows.stored_bytes * obsolete / self.rows.entries) if self.rows.entries else 0
 

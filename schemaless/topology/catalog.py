@@ -146,7 +146,7 @@ def reread(connection: Connection, node: Node, name: str) -> CatalogEntry:
 
     Raises:
         DatastoreNotFound, SchemaMismatch, TopologyError: the catalog is gone, or cannot be used.
-        ServerError: the catalog's server cannot be reached, or refuses.
+        ServerError: the catalog's server cannot be reached, or rejects a statement.
     """
     with connection.transaction():
         return _read(connection, node, name)

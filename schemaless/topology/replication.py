@@ -70,7 +70,7 @@ def follows(replica: NodePool, primary: NodePool, datastore: str, cluster: str, 
         The time until it appeared, in seconds; None on a timeout.
 
     Raises:
-        ServerError: a server cannot be reached, or refuses.
+        ServerError: a server cannot be reached, or rejects a statement.
     """
     token = secrets.token_bytes(16)
     writer = f"proof {token.hex()}"

@@ -93,8 +93,10 @@ class LogReader:
         cursor.execute(SELECT_LOG_STATE_MARIADB if mariadb else SELECT_LOG_STATE)
         position, enabled, row_format = cursor.fetchone()
         if not int(enabled) or row_format != "ROW":
-            found = f"binlog_format={row_format}" if int(enabled) else "no binary log"
-            raise ServerRefused(f"the server has {found}; set log_bin, and binlog_format=ROW", node=self._node)
+            found = f"has binlog_format={row_format}; set it to ROW"
+            if not int(enabled):
+                found = "writes no binary log; set log_bin, and binlog_format=ROW"
+            raise ServerRefused(f"the server {found}", node=self._node)
         # The server drops an existing replica connection that has the same server id.
         server_id = secrets.randbits(31) | 1 << 31
         cursor.execute(begin_to_replicate(str(uuid.uuid4()), str(position), _HEARTBEAT_S, mariadb=mariadb))

@@ -90,7 +90,7 @@ def test_add_makes_a_file_that_only_its_owner_reads(invoke, file):
     assert "# a remark\n" in file.read_text()
     before = file.read_bytes()
     for arguments, said in (
-        (("mezz", URL), f"{file}, line 4, names mezz already"),
+        (("mezz", URL), f"mezz is already defined in {file}, line 4"),
         (("other", URL, "--default"), "already has a default"),
         (("not a name", URL), "1 to 64 of"),
         (("other", "db-1"), "expected a URL"),

@@ -347,7 +347,7 @@ def test_a_new_definition_is_built_beside_the_old_one_and_takes_its_name(
     assert len(index.query(client=CLIENT, order_by="city").rows) == 1
     with pytest.raises(InvalidInput, match="has no field 'at'"):
         index.query(client=CLIENT, where=[("at", ">", "2026-01-01")])
-    with pytest.raises(InvalidInput, match="after is the cursor of another query, or of an earlier index"):
+    with pytest.raises(InvalidInput, match="belongs to another query, or to an earlier index"):
         index.query(client=CLIENT, limit=1, after=page.next)
     waited: list[float] = []
     indexes_of(admin_store).drop(old, wait=waited.append)
