@@ -237,7 +237,7 @@ def status_json(trigger: TriggerStatus) -> dict[str, Any]:
 @url_option
 @json_option
 def pause(name: str, url: str, as_json: bool) -> None:
-    """Pause a trigger: workers start no calls until you run 'trigger resume'.
+    """Pause a trigger: workers make no calls until it is resumed.
 
     Running calls complete. Workers notice the pause within two seconds, and keep their shards.
 

@@ -262,7 +262,7 @@ def test_restore_of_another_datastores_archive_is_refused(fresh_store, before, m
 
     with pytest.raises(InvalidInput, match=r"no originals of datastore .* in .*/a; name the archive folder"):
         restore(migrate_store, [tmp_path / "a"])
-    with pytest.raises(InvalidInput, match="with 8 shards, but this datastore has 4"):
+    with pytest.raises(InvalidInput, match="with 8 shards, but this one has 4"):
         restore(migrate_store, [tmp_path / "b"])
     with pytest.raises(InvalidInput, match=r"folder .* does not exist"):
         restore(migrate_store, [tmp_path / "c"])
