@@ -10,7 +10,7 @@ from schemaless.cli.erase_run import run, target_options, targets_of
 from schemaless.cli.erase_shown import entry_json, show_plan, show_status, status_json
 from schemaless.cli.jobs import (
     JobProgress,
-    add_steering,
+    add_controls,
     job_option,
     throttle_options,
     workers_options,
@@ -131,7 +131,7 @@ def status(number: int | None, url: str, as_json: bool) -> int:
     return 0
 
 
-add_steering(
+add_controls(
     erase,
     "erase",
     _job,

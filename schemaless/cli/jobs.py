@@ -26,9 +26,9 @@ from schemaless.jobs.job import (
     ShardState,
     abort_command,
     continue_command,
+    control_command,
     job_name,
     start_command,
-    steer_command,
 )
 from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.status import Eta, JobStatus, status_of
@@ -175,7 +175,7 @@ def chosen_job(job_store: JobStore, job_id: int | None, *, unfinished: bool = Fa
     return job
 
 
-def _steer(url: str, job_id: int | None, before: Sequence[JobState], after: JobState, kind: Kind) -> None:
+def _set_state(url: str, job_id: int | None, before: Sequence[JobState], after: JobState, kind: Kind) -> None:
     """Change the state of a job, by default the unfinished one of a kind, and report the change."""
     with open_store(url) as store:
         job_store = JobStore(store)
@@ -212,7 +212,7 @@ def _change_thresholds(url: str, job_id: int | None, changes: dict[str, Any], ki
     out().print(f"thresholds of job {job.job_id}: {thresholds_text(now)}", markup=False)
 
 
-def add_steering(
+def add_controls(
     group: click.Group,
     kind: Kind,
     which: Callable[[Any], Any],
@@ -239,7 +239,7 @@ def add_steering(
         @url_option
         @which
         def command(url: str, job_id: int | None) -> None:
-            _steer(url, job_id, before, after, kind)
+            _set_state(url, job_id, before, after, kind)
 
     add("pause", pause, ("running",), "paused")
     add("resume", resume, ("paused",), "running")
@@ -291,10 +291,10 @@ class JobProgress:
         if not new:
             # All runs of a job share its thresholds, whatever options this run was given.
             waits_by = thresholds_text(job.thresholds.asdict())
-            changes = steer_command("throttle", job.kind, job.job_id)
+            changes = control_command("throttle", job.kind, job.job_id)
             note(f"thresholds of job {job.job_id}: {waits_by}; '{changes}' changes that")
         if job.state == "paused":
-            resumes = steer_command("resume", job.kind, job.job_id)
+            resumes = control_command("resume", job.kind, job.job_id)
             note(f"job {job.job_id} is paused ({job.message}); '{resumes}' lets it continue")
         console = err(wrap=True)
         if console.is_terminal:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from schemaless.cli.jobs import add_steering, chosen_job, job_option, show_status
+from schemaless.cli.jobs import add_controls, chosen_job, job_option, show_status
 from schemaless.cli.migrate_plan import plan
 from schemaless.cli.migrate_report import report
 from schemaless.cli.migrate_run import run
@@ -93,7 +93,7 @@ def _show_jobs(jobs: list[Job], as_json: bool) -> None:
     )
 
 
-add_steering(
+add_controls(
     migrate,
     "migrate",
     job_option("The number of the job.  [default: the unfinished migration]"),

@@ -9,7 +9,7 @@ import click
 
 from schemaless.cli.jobs import (
     JobProgress,
-    add_steering,
+    add_controls,
     job_option,
     show_status,
     throttle_options,
@@ -255,7 +255,7 @@ def status(url: str, job_id: int | None, each_shard: bool, as_json: bool) -> Non
     _show_outcome(outcome, as_json)
 
 
-add_steering(
+add_controls(
     retention,
     RETAIN.name,
     _job,

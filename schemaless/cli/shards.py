@@ -8,7 +8,7 @@ import click
 
 from schemaless.cli.jobs import (
     JobProgress,
-    add_steering,
+    add_controls,
     chosen_job,
     job_option,
     progress_json,
@@ -92,7 +92,7 @@ def status(url: str, job_id: int | None, show_all: bool, as_json: bool) -> None:
         show_records(records, as_json=False)
 
 
-add_steering(
+add_controls(
     shards,
     "move",
     job_option("The number of the move.  [default: the unfinished one]"),

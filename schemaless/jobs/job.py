@@ -144,10 +144,10 @@ def continue_command(kind: str, job_id: int) -> str:
 
 def abort_command(kind: str, job_id: int) -> str:
     """Return the command that aborts a job."""
-    return steer_command("abort", kind, job_id)
+    return control_command("abort", kind, job_id)
 
 
-def steer_command(verb: str, kind: str, job_id: int) -> str:
+def control_command(verb: str, kind: str, job_id: int) -> str:
     """Return a command that controls a job, such as ``throttle``."""
     noun = {"move": "shards", "erase": "erase", "retain": "retention"}.get(kind, "migrate")
     return f"schemaless {noun} {verb} --job {job_id}"

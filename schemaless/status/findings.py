@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from schemaless.followers.states import PAUSED, QUARANTINED, STOPPED
-from schemaless.jobs.job import continue_command, steer_command
+from schemaless.jobs.job import continue_command, control_command
 from schemaless.status.model import (
     CapacityView,
     ClusterView,
@@ -98,9 +98,9 @@ def _url(node: NodeView) -> str:
 def _job(job: JobView, clusters_down: Container[str]) -> Iterator[Finding]:
     where = f"{job.name} {job.job_id}"
     # Erasures have numbers of their own.
-    status = "schemaless erase status" if job.kind == "erase" else steer_command("status", job.kind, job.job_id)
+    status = "schemaless erase status" if job.kind == "erase" else control_command("status", job.kind, job.job_id)
     if job.state == "paused":
-        yield Finding("notice", where, "is paused", steer_command("resume", job.kind, job.job_id))
+        yield Finding("notice", where, "is paused", control_command("resume", job.kind, job.job_id))
     elif job.lacks_runners:
         command = continue_command(job.kind, job.job_id)
         yield Finding("fault", where, "is not finished, and no runner works on it", command)
@@ -110,7 +110,7 @@ def _job(job: JobView, clusters_down: Container[str]) -> Iterator[Finding]:
     for wait in job.waits if job.state != "paused" else ():
         # Its servers have findings of their own; thresholds do not bring one back.
         down = wait.cluster in clusters_down
-        command = "schemaless topology show" if down else steer_command("throttle", job.kind, job.job_id)
+        command = "schemaless topology show" if down else control_command("throttle", job.kind, job.job_id)
         yield Finding("notice", where, f"waits on {wait.cluster}: {wait.reason}", command)
     if job.shards_failed:
         text = f"the last attempt at {counted(job.shards_failed, 'shard')} failed or was interrupted"

@@ -1,4 +1,4 @@
-"""Options of commands that begin or steer jobs: what cannot be used is refused before there is a job."""
+"""Options of commands that begin or control jobs: what cannot be used is refused before there is a job."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_status_of_a_rebuild_names_the_command_that_goes_on(invoke, migrate_url,
 
 
 def test_job_of_another_kind_is_refused_with_the_command_that_joins_it(invoke, migrate_url, admin_url, job, tmp_path):
-    """Wherever a command is about one kind; what steers jobs takes any."""
+    """Wherever a command is about one kind; what controls jobs takes any."""
     with schemaless.connect(admin_url) as store:
         JobStore(store).change_state(job.job_id, ("running",), "aborted")
         rebuild.REBUILD.begin_or_join(store, RebuildSpec())
@@ -126,7 +126,7 @@ def test_job_of_another_kind_is_refused_with_the_command_that_joins_it(invoke, m
             ("finalise",),
         ]
     ]
-    steered = [invoke("migrate", verb, "--job", "2", url=migrate_url) for verb in ("pause", "resume", "throttle")]
+    controlled = [invoke("migrate", verb, "--job", "2", url=migrate_url) for verb in ("pause", "resume", "throttle")]
     other = [invoke("rebuild", *words, "--job", "1", url=admin_url) for words in [("--execute",), ()]]
     ended = invoke("migrate", "run", "--execute", "--job", "1", url=migrate_url)
 
@@ -137,7 +137,7 @@ def test_job_of_another_kind_is_refused_with_the_command_that_joins_it(invoke, m
     assert {(each.code, each.err) for each in wrong} == {
         (2, "schemaless: job 2 is a rebuild, not a migration; 'schemaless rebuild --execute --job 2' continues it\n")
     }
-    assert [each.code for each in steered] == [0, 0, 0]
+    assert [each.code for each in controlled] == [0, 0, 0]
     assert {(each.code, each.err) for each in other} == {(2, "schemaless: job 1 is a migration, not a rebuild\n")}
     assert (ended.code, ended.err) == (
         1,
@@ -237,7 +237,7 @@ def test_the_eta_includes_waits_for_the_budget(fresh_store, new_row, migrate_url
     assert sum(state.busy_s for state in states) >= 1 - last.bytes_before / size - 0.1
 
 
-def test_restore_is_steered_as_a_migration_is(invoke, fresh_store, new_row, migrate_store, migrate_url, tmp_path):
+def test_a_restore_is_controlled_like_a_migration(invoke, fresh_store, new_row, migrate_store, migrate_url, tmp_path):
     """Paused, shown, throttled and resumed by its number; the command that its status names goes on with it."""
     load(fresh_store, new_row)
     before = everything(fresh_store)
