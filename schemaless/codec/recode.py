@@ -100,12 +100,14 @@ def recode(
     sealed = seal(target, payload, codec, engine)
     _, sealed_payload = unseal(sealed, DEFAULT_LIMITS, engine, codec.own_dictionaries)
     if sealed_payload != payload:
-        raise VerificationFailed(f"{len(sealed)} new bytes in {codec.name} do not decode to the payload that went in")
+        raise VerificationFailed(
+            f"the {len(sealed):,} bytes encoded as {codec.name} do not decode to the original payload"
+        )
     if target is not source and not target.is_text:
         reread = target.loads(sealed_payload, DEFAULT_LIMITS.depth)
         if not _is_same(reread, document, compact, target, engine):
             raise VerificationFailed(
-                f"{len(sealed)} new bytes in {codec.name} do not decode to the document that went in"
+                f"the {len(sealed):,} bytes encoded as {codec.name} do not decode to the original document"
             )
     return Recoded(sealed, keep_reason, False)
 
@@ -155,5 +157,5 @@ def _convert(
         return source, stored, reason
     text = engine.json.dumps(document, checked=True)
     if not same_document(engine.json.parse(text), document, engine=engine):
-        raise VerificationFailed(f"{len(text)} bytes of JSON text do not read back as the document that went in")
+        raise VerificationFailed(f"the {len(text):,} bytes of JSON text do not read back as the original document")
     return engine.json, text, reason

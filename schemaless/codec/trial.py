@@ -117,7 +117,9 @@ def _encoded(body: bytes, codec: Codec, dictionaries: Dictionaries, engine: Engi
     again = decode_body(new, DEFAULT_LIMITS, codec.own_dictionaries, engine=engine)
     decoded = time.thread_time()
     if not same_document(again, document, engine=engine):
-        raise VerificationFailed(f"{len(new)} new bytes in {codec.name} do not decode to the document that went in")
+        raise VerificationFailed(
+            f"the {len(new):,} bytes encoded as {codec.name} do not decode to the original document"
+        )
     if not exact or (codec.is_binary and new[1] >> 4 != codec.serializer.id):
         # The text holds more than its document; a migration keeps the text.
         new = recode(body, codec, dictionaries=dictionaries, engine=engine).body

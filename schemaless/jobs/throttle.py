@@ -433,7 +433,7 @@ class _Replica(_Endpoint):
     Attributes:
         proven: whether it has shown a token of this job.
         differs_from_primary: whether it is known to be another server than the primary.
-        answers_since_s: time since which it has answered without showing a token; None if it does not answer.
+        answers_since_s: when it began to answer without showing a token; None if it does not answer.
         lag_s: lag at the last poll; None if unknown.
         problem: error of the last poll.
     """

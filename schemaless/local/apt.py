@@ -1,4 +1,4 @@
-"""Fetching and unpacking packages with apt: without root and without installing them; apt checks the signatures.
+"""Fetches and unpacks packages with apt, without root and without installing them; apt checks the signatures.
 
 This module reads the machine's apt sources and runs apt with private folders. ``binaries.py`` decides which packages
 to fetch.
