@@ -47,6 +47,16 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+@each("page", PAGES)
+def test_blocks_of_code_begin_and_end_on_lines_of_their_own(page):
+    """A fence in the middle of a line, or one too many, would show the text after it as code."""
+    fences = re.findall(r"^.*```.*$", page.read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert [fence.strip() for fence in fences[1::2]] == ["```"] * (len(fences) // 2)
+    assert len(fences) % 2 == 0
+    assert all(re.fullmatch(r" *```\w*", fence) for fence in fences[::2]), fences[::2]
+
+
 @each("path", WITH_EXAMPLES)
 def test_examples_in_docstrings_give_the_shown_output(path):
     """Every >>> in the package is run."""

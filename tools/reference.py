@@ -12,6 +12,7 @@ import inspect
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -74,11 +75,16 @@ def entries(text: str) -> list[tuple[str, str]]:
     return [(name, one_line(what)) for name, what in found]
 
 
+def block(match: re.Match[str]) -> str:
+    """Return an indented example as a block of Python."""
+    return f"```py\n{textwrap.dedent(match.group()).rstrip()}\n```\n"
+
+
 def described(docstring: str) -> Iterator[str]:
     """Yield a docstring as Markdown."""
     for name, text in parts(docstring):
         if name is None:
-            yield linked(re.sub(r"((?:^    .*\n?)+)", r"```text\n\1```\n", markdown(text), flags=re.MULTILINE)) + "\n"
+            yield linked(re.sub(r"(?:^    .*(?:\n|$))+", block, markdown(text), flags=re.MULTILINE)).rstrip() + "\n"
         elif name in ("Returns", "Yields"):
             yield f"**{name}:** {linked(one_line(text))}\n"
         else:
