@@ -174,7 +174,7 @@ def api() -> str:
     lines = [
         "# API reference\n",
         GENERATED.format("the docstrings of the package"),
-        "`import schemaless` has these names, and no others are promised. Exceptions link what to do.\n",
+        "`import schemaless` provides these names, and no others are promised. Exceptions link to advice.\n",
     ]
     for title, names in {**GROUPS, "Others": rest}.items():
         if names:
