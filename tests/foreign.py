@@ -35,7 +35,7 @@ _CREATE = re.compile(rb"\s*CREATE DATABASE (?:IF NOT EXISTS )?`?(\w+)", re.IGNOR
 
 
 class Foreign(NamedTuple):
-    """Servers that are somebody else's.
+    """Servers that the suite did not start.
 
     Attributes:
         urls: without passwords, so that a test may print them.
@@ -90,7 +90,7 @@ def bare(url: str) -> str:
 def foreign_servers(urls: Sequence[str], password: str | None, *, clean: bool) -> Iterator[Foreign]:
     """Yield the servers of ``urls``; with ``clean``, drop the databases that this process made there.
 
-    Nothing that was there before is dropped. What appeared meanwhile, but by another process, is left, and named.
+    Nothing that was there before is dropped. What another process has created since is left, and named.
     """
     before = {url: databases(url, password) for url in urls}
     with recorded() as made:

@@ -1,4 +1,4 @@
-"""Where the suite's servers and files are: in memory where there is plenty of it, so that nobody waits for a disk.
+"""Where the suite's servers and files are: in memory where there is plenty of it, so that tests do not wait for a disk.
 
 What a server has committed survives ``kill -9`` of it there as well; a loss of power is nothing that the suite tries.
 """

@@ -27,7 +27,7 @@ PRIVATE_ONLY = (
     "SERVER is docker or a URL, and this test starts, stops or reaches into private servers; it runs with SERVER=mysql "
     "or SERVER=mariadb"
 )
-"""For what a server of somebody else's is not fit for."""
+"""For what a foreign server is not suited to."""
 
 
 def shared(*names: str) -> Path:

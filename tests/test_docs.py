@@ -122,7 +122,7 @@ def test_the_reference_matches_docstrings_and_help_texts():
 
 
 def test_every_page_is_listed_in_the_overview():
-    """docs/README.md leads to each page; the site's navigation is made of it. Logs and commands are below a page."""
+    """docs/README.md leads to each page; the site's navigation is built from it. Logs and commands are below a page."""
     overview = (ROOT / "docs" / "README.md").read_text(encoding="utf-8").partition("\n## Tutorials\n")[2]
     listed = re.findall(r"^- \[[^\]]+\]\(([^)]+)\)$", overview, re.MULTILINE)
     below = {page for page in ROOT.glob("docs/**/*.md") if page.parent.with_suffix(".md").exists()}

@@ -54,7 +54,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines of a block, with what goes on behind a backslash in one."""
+    """Return the lines of a block, with continuation lines joined."""
     return text.replace("\\\n", " ").splitlines()
 
 

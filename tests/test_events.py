@@ -33,7 +33,7 @@ def test_only_events_of_one_type_are_passed_on():
 
 
 def test_an_exception_of_a_listener_propagates():
-    """It ends the work, and those behind it are not told."""
+    """It ends the work, and later listeners are not called."""
 
     def stops(event: Event) -> None:
         raise KeyboardInterrupt

@@ -162,7 +162,7 @@ def test_no_test_patches_a_private_name():
 
 
 def test_every_error_is_a_public_name_and_is_raised_somewhere():
-    """What a caller may meet can be caught by its name, and no name is kept that nobody meets."""
+    """Every exception a caller may get is a public name, and every public name can be raised."""
     classes = {
         name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)
     }

@@ -64,7 +64,7 @@ def test_keys_that_are_data_form_a_map(keys, free):
 
 
 def test_objects_with_few_of_many_keys_are_maps_unless_their_values_differ_in_kind():
-    """Free-form keys are told by how seldom each comes; a union of many records is none."""
+    """Free-form keys are recognised by how rarely each occurs; a union of many records has none."""
     words = [f"word{number}x" for number in range(40)]
     (alike,) = schema(*({"a": {word: 1}} for word in words)).slots
     (unlike,) = schema(*({"a": {word: number if number % 2 else "x"}} for number, word in enumerate(words))).slots

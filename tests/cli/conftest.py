@@ -45,7 +45,7 @@ def _of_any_width(monkeypatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _of_no_configuration(monkeypatch, tmp_path_factory) -> None:
-    """What whoever runs the suite has configured is not looked at."""
+    """Ignore the configuration of the person who runs the suite."""
     empty = tmp_path_factory.getbasetemp() / "empty.toml"
     empty.touch(mode=0o600)
     monkeypatch.setenv("SCHEMALESS_CONFIG", str(empty))

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.mysql
 
 
 def test_put_then_get_prints_the_document_on_stdout(invoke, datastore_url, row):
-    """What was put comes back as JSON; what went on is told on standard error only."""
+    """What was put comes back as JSON; messages go to standard error only."""
     body = '{"fare": {"total": 12.50}, "to": "Zürich", "n": [1, 1.0, null]}'
     put = invoke("cell", "put", row, "BASE", 3, body, url=datastore_url)
     got = invoke("cell", "get", row, "BASE", url=datastore_url)

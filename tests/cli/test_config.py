@@ -192,7 +192,7 @@ def test_a_name_opens_the_datastore_with_its_settings(invoke, file, datastore_ur
 
 @pytest.mark.once
 def test_shells_complete_nouns_options_and_names(file):
-    """Bash is told what may come next, the configured names among it."""
+    """Bash completes what may come next, including the configured names."""
     write(file, GOOD)
 
     def completed(*words: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Files that commands write: told before the work where they cannot be written, and never there by half."""
+"""Files that commands write: refused before the work if they cannot be written, and never left incomplete."""
 
 from __future__ import annotations
 

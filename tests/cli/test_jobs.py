@@ -29,13 +29,13 @@ pytestmark = [pytest.mark.mysql, ONE_KIND]
 
 @pytest.fixture
 def job(fresh_store, new_row, migrate_store):
-    """A job that nobody works on."""
+    """A job without a runner."""
     load(fresh_store, new_row)
     return migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())[0]
 
 
 def test_status_shows_progress_and_the_command_to_continue(invoke, migrate_url, job):
-    """While nobody works on it, the command that does; afterwards what was done."""
+    """Without a runner, the command that starts one; afterwards the result."""
     idle = invoke("migrate", "status", url=migrate_url)
     ran = invoke("migrate", "run", "--execute", "--max-lag", "1", url=migrate_url)
     done, data = invoke("migrate", "status", url=migrate_url), invoke("migrate", "status", "--json", url=migrate_url)
@@ -238,7 +238,7 @@ def test_the_eta_includes_waits_for_the_budget(fresh_store, new_row, migrate_url
 
 
 def test_a_restore_is_controlled_like_a_migration(invoke, fresh_store, new_row, migrate_store, migrate_url, tmp_path):
-    """Paused, shown, throttled and resumed by its number; the command that its status names goes on with it."""
+    """Paused, shown, throttled and resumed by its number; the command in its status continues it."""
     load(fresh_store, new_row)
     before = everything(fresh_store)
     originals = tmp_path / "originals"

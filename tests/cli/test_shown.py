@@ -140,7 +140,7 @@ def test_every_csv_output_is_escaped():
 
 
 def test_file_name_in_an_error_is_shown(invoke, tmp_path, monkeypatch):
-    """A name that somebody else chose cannot rewrite the line that names it."""
+    """A name that another person chose cannot rewrite the line that shows it."""
     monkeypatch.setenv("SCHEMALESS_URL", "mysql://u@nowhere.invalid/trips")
     for arguments in (("bench", "codecs", tmp_path / EVIL), ("info", "--url", f"mysql://{EVIL}/x"), (EVIL,)):
         result = invoke(*arguments)

@@ -134,7 +134,7 @@ def test_follow_writes_new_cells_and_keeps_its_offsets(start, eventually, fresh_
 def test_follow_reports_what_holds_the_feed(
     start, eventually, fresh_store, tail_url, server_urls, new_row, monkeypatch
 ):
-    """An open transaction is named on standard error after two seconds, and the end of the wait is told too."""
+    """An open transaction is named on standard error after two seconds, and so is the end of the wait."""
     row = new_row()
     shard = fresh_store.shard_of(row)
     (url,) = (

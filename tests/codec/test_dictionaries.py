@@ -121,7 +121,7 @@ def test_bytes_that_are_no_dictionary_are_refused(content: bytes) -> None:
 
 @pytest.mark.parametrize("number", [0, 1, FIRST_ID - 1, LAST_ID + 1, (1 << 32) - 1])
 def test_ids_of_the_public_register_are_refused(number: int) -> None:
-    """A stored body never names a dictionary whose number is somebody else's."""
+    """A stored body never names a dictionary whose number belongs to another."""
     with pytest.raises(DictionaryDamaged, match=str(number)):
         DICTIONARY.renumbered(number)
 
@@ -155,7 +155,7 @@ def test_a_dictionary_travels_to_other_processes_and_threads() -> None:
 
 
 def test_only_zstd_takes_a_dictionary_and_levels_are_checked() -> None:
-    """A codec that cannot be had is refused when it is made."""
+    """A codec that is unavailable is refused when it is created."""
     with pytest.raises(InvalidInput, match="takes no dictionary"):
         Codec(WITH.serializer, ZLIB, 6, dictionary=DICTIONARY)
     with pytest.raises(InvalidInput, match="levels 1 to 9"):

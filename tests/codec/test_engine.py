@@ -1,4 +1,4 @@
-"""Which engine a process has: with the ``[fast]`` extra, without it, or told to do without.
+"""Which engine a process has: with the ``[fast]`` extra, without it, or with it switched off.
 
 ``make test`` runs the whole suite with both: ``SCHEMALESS_FAST=1`` in one process, ``SCHEMALESS_FAST=0`` in the other.
 """

@@ -54,7 +54,7 @@ def struck(call: Callable[[], object], at: int, error: BaseException | None) -> 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("codec", [*NAMES, "legacy"])
 def test_a_handlers_exception_at_any_line_of_the_codec_arrives_unchanged(codec, engine, kind):
-    """Encoding and decoding: no ValueError of somebody else's makes a sound body malformed, and none is swallowed."""
+    """Encoding and decoding: a handler's ValueError never makes a sound body look malformed, and is never swallowed."""
     using = ENGINES[engine]
     body = b'{"a": [1, 2.5, "x"]}' if codec == "legacy" else encode_body(DOCUMENT, codec_named(codec), engine=using)
     calls: list[Callable[[], object]] = [lambda: decode_body(body, engine=using)]
@@ -62,7 +62,7 @@ def test_a_handlers_exception_at_any_line_of_the_codec_arrives_unchanged(codec, 
         calls.append(lambda: encode_body(DOCUMENT, codec_named(codec), engine=using))
 
     for call in calls:
-        call()  # what is made once is there then
+        call()  # so that one-time initialisation is done
         lines = struck(call, 0, None)
         assert lines > 5
         for at in range(1, lines + 1):

@@ -104,7 +104,7 @@ def test_text_of_common_writers_takes_the_fast_path(dumps: dict[str, Any]) -> No
     ],
 )
 def test_reading_binary_data_says_what_it_looks_like(body: bytes, guess: str, engine: Engine) -> None:
-    """Unreadable bodies are left as they are, and the operator is told what to look for."""
+    """Unreadable bodies are left unchanged, and the message says what to look for."""
     assert guess in looks_like(body)
     with pytest.raises(UnreadableLegacy, match="not JSON text") as raised:
         decode_body(body, engine=engine)

@@ -176,7 +176,7 @@ def test_pack_vector_gives_its_bytes(path: Path, engine: Engine) -> None:
 
 
 def test_unpack_114_bytes_never_makes_millions_of_values(engine: Engine) -> None:
-    """A frame of few bytes becomes rows of objects in objects: none is made that the payload does not pay for."""
+    """A frame of few bytes becomes rows of objects in objects: none is created beyond what the payload allows."""
     rows, levels = 40_000, 80
     schema = bytes.fromhex("40" + "01010161") * levels + b"\x01"
     tokens = b"\x20" + bytes.fromhex(number(rows)) + bytes(rows)

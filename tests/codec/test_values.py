@@ -69,7 +69,7 @@ def test_counts_are_those_of_the_document(document: Any, indent: int | None) -> 
 
 @given(st.binary(max_size=60) | st.text('[]{},:"\\a ', max_size=60).map(str.encode), st.integers(1, 20))
 def test_counts_of_anything_end(payload: bytes, limit: int) -> None:
-    """Bytes that are no document are told by the decoder; counting neither raises nor goes on for ever."""
+    """Bytes that are no document are the decoder's to report; counting neither raises nor loops forever."""
     assert messagepack_exceeds(payload, limit) in (False, True)
     assert text_exceeds(payload, limit) in (False, True)
 

@@ -103,7 +103,7 @@ def test_password_is_in_no_command_line(server_urls):
     password = os.environ["SCHEMALESS_PASSWORD"].encode()
     lines = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # ended meanwhile
+        with contextlib.suppress(OSError):  # it has ended
             lines.append(path.read_bytes())
 
     assert lines

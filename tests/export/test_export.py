@@ -222,7 +222,7 @@ def test_erased_documents_leave_the_files(fresh_store, new_row, export, follow_s
 
 
 def test_an_erased_version_makes_no_older_one_the_latest(fresh_store, row, export, erase_store, tmp_path):
-    """Neither if the file of the latest versions is made after the erasure, nor if an older version is put later."""
+    """Neither if the file of latest versions is written after the erasure, nor if an older version is put later."""
     for version in (2, 4):
         fresh_store.put_cell(row, "BASE", version, {"v": version})
     export()

@@ -1,6 +1,6 @@
 """Schedules of faults: an operation, what goes wrong during it, and whether the store then said what is true.
 
-A schedule is told by its number alone.
+A schedule is determined by its number.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Harness:
                 self.proxy.arm(armed)
                 result = _attempt(case)
                 self.proxy.disarm()
-            # The faults are over, and nobody waits until the breaker has found that out.
+            # The faults are over; do not wait for the breaker to notice.
             for pool in self._pools():
                 pool.breaker.answered()
             report.struck = self.proxy.struck
@@ -216,7 +216,7 @@ class Harness:
         if number % 2 and not new and not is_unknown(error):
             self._not_written.append((f"schedule {number}, {error!r}", replace(case, there=there)))
             return
-        expect(error.retryable, f"repeating mends it, and retryable is False: {error!r}")
+        expect(error.retryable, f"a retry would succeed, and retryable is False: {error!r}")
         again = _attempt(case)
         if not isinstance(again, list):
             raise Untrue(f"repeated without faults: {again!r}") from again

@@ -216,7 +216,7 @@ def by_alarms(store: Datastore, count: int, seed: int, *, alone: bool = True) ->
         store: a datastore.
         count: how many alarms have to strike.
         seed: of what is called, and what is raised when.
-        alone: whether nobody else uses the datastore's connections.
+        alone: whether the datastore's connections are used by this caller only.
 
     Returns:
         What was wrong; how many "alarms" struck, and how many "came too late".
@@ -284,7 +284,7 @@ def others_reading(store: Datastore, threads: int) -> Iterator[list[object]]:
         while not over.wait(_REST_S):
             try:
                 cell = store.get_cell(row, "BASE", 1)
-            except Exception as error:  # noqa: BLE001 - told to the caller
+            except Exception as error:  # noqa: BLE001 - reported to the caller
                 wrong.append(error)
             else:
                 if cell is None or cell.body != str(row):
@@ -309,7 +309,7 @@ def in_children(work: Callable[[int], Counter[str]], seeds: Iterable[int]) -> Co
         if os.fork() == 0:
             try:
                 told = dict(work(seed))
-            except BaseException as error:  # noqa: BLE001 - told to the parent
+            except BaseException as error:  # noqa: BLE001 - reported to the parent
                 told = {f"a child ended by {error!r}": 1}
             os.write(writer, json.dumps(told).encode())
             os._exit(0)

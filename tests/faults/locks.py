@@ -46,7 +46,7 @@ _WAITING = {
 def waiting(admin: Any, flavour: str, count: int = 1) -> int:
     """Wait until so many connections wait for a row's lock, and return the id of one."""
     if flavour == "mariadb":
-        # It goes on showing what it showed less than 0.1 s before.
+        # For 0.1 s it keeps returning the previous result.
         time.sleep(0.12)
     found = eventually(lambda: ids if len(ids := rows(admin, _WAITING[flavour])) >= count else None, pause_s=0.12)
     return int(found[0][0])

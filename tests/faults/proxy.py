@@ -1,6 +1,6 @@
 """A proxy between a client and real servers that cuts, delays and holds back what passes, at a chosen byte.
 
-It listens on loopback, one port a server, and goes on to the server's socket. Of the protocol it knows where packets
+It listens on loopback, one port per server, and forwards to the server's socket. Of the protocol it knows where packets
 begin and end, which statement one carries, and when a reply is whole: a statement is read whole and passed on, then its
 reply is. Faults wait in a row: the first strikes at the first event that it names, then the next waits.
 """
@@ -29,7 +29,7 @@ HOWS: Final = ("rst", "fin", "half", "late", "stall", "delay", "refuse")
 
 rst, fin: the client's connection is reset, or closed. half: the client sees the end, and may still send for a moment.
 late: reset, and what was held back reaches the server all the same, later. stall: nothing more comes until the client
-gives up. delay: everything goes on after a pause. refuse: the statement is answered with "interrupted" and never gets
+gives up. delay: everything continues after a pause. refuse: the statement is answered with "interrupted" and never gets
 to the server, as MariaDB does to a COMMIT that KILL QUERY meets before it has begun: its transaction stays open.
 """
 
@@ -114,7 +114,7 @@ class Proxy:
         """Wait until each link that was struck is gone; return the server's socket and id of all that are gone."""
         deadline = time.monotonic() + _PATIENCE_S
         while any(link.struck for link in list(self._links)):
-            assert time.monotonic() < deadline, "a link that was struck goes on"
+            assert time.monotonic() < deadline, "a link with an injected fault continues"
             time.sleep(0.001)
         with self._lock:
             gone = self._opened - {(link.server_socket, link.server_id) for link in self._links}

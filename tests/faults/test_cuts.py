@@ -1,4 +1,4 @@
-"""Connections cut under every call of a datastore, under ``connect`` and ``create``: what is told is true."""
+"""Connections cut under every call of a datastore, under ``connect`` and ``create``: what they report is true."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def root_url(accounts: Accounts, fresh_url: str) -> str:
 
 @pytest.fixture
 def store(root_url: str) -> Iterator[Datastore]:
-    """A datastore with two connections to each server, which nobody waits for long."""
+    """A datastore with two connections to each server, with short timeouts."""
     with schemaless.connect(root_url, pool_size=2) as opened:
         for cluster in internals_of(opened).topology.clusters:
             pool = internals_of(opened).shards.pool_for(cluster.primary)
@@ -87,7 +87,7 @@ def pools_of(store: Datastore) -> list[NodePool]:
 
 @pytest.mark.parametrize("cold", [False, True])
 def test_an_exception_at_any_line_arrives_unchanged_and_leaves_the_pool_sound(store, cold):
-    """Of the driver or of the library: no wrong answer, no lost place, no open transaction, nobody's error replaced.
+    """Of the driver or of the library: no wrong answer, no lost slot, no open transaction, no error replaced.
 
     A cut of what benchmarks/interrupts.py does: some lines of each call, one class at each.
     """
@@ -166,7 +166,7 @@ def test_a_call_inside_an_except_block_does_not_take_the_handled_error_for_an_in
 
 
 def test_a_slot_lost_by_an_interrupt_is_replaced(store):
-    """Where it struck between the taking of a place and its use, nobody would give it back."""
+    """An interrupt between taking a slot and using it would lose the slot."""
     (pool, *_) = pools_of(store)
     assert pool.slots.take([], 0)
     assert pool.slots.take([], 0)
@@ -178,7 +178,7 @@ def test_a_slot_lost_by_an_interrupt_is_replaced(store):
 
 @pytest.mark.parametrize("raised", [TimeIsUp, KeyboardInterrupt])
 def test_an_exception_of_a_signal_handler_ends_the_call(store, row, raised):
-    """A time limit of the caller's is not taken for a lost connection; the reply that comes later is nobody's."""
+    """A time limit of the caller's is not taken for a lost connection; the reply that comes later is discarded."""
 
     def handler(signum: int, frame: FrameType | None) -> None:
         raise raised

@@ -106,7 +106,7 @@ def test_threads_share_one_datastore(store, new_row):
 
 
 def test_threads_read_their_own_replies_while_connections_break(servers, new_row, monkeypatch):
-    """Faults strike whom they meet; nobody is given another's reply, and every error is the library's and true."""
+    """Faults hit any process; no caller gets another's reply, and every error is the library's and true."""
     monkeypatch.setattr(pools.NodePool, "retry_pause_s", 0.002)
     chance = random.Random(16)
     proxy = Proxy([str(servers[0].socket)])
@@ -197,7 +197,7 @@ def test_a_forked_child_and_its_parent_both_continue(store, new_row):
 
 
 def test_children_and_interpreters_exit_quietly_and_close_nothing(fresh_url):
-    """However a child ends, its parent's connections stay, in the pool or in use; and nobody has to close."""
+    """However a child ends, its parent's connections stay open, idle or in use; neither has to close anything."""
     script = textwrap.dedent(f"""
         import os, sys, threading, uuid, schemaless
         from schemaless.internals import internals_of
@@ -270,7 +270,7 @@ def test_a_fork_during_calls_of_other_threads_does_not_disturb_them(store, new_r
 
 
 def test_a_child_forked_while_threads_connect_does_not_hang(fresh_url, new_row):
-    """The first connection of a pool is made under a lock; forks meet every moment of it."""
+    """A pool's first connection is opened under a lock; forks happen at every moment of that."""
     for _ in range(5):
         with schemaless.connect(fresh_url, pool_size=4) as store, ThreadPoolExecutor(4) as threads:
             puts = [threads.submit(store.put_cell, new_row(), "BASE", 1, 1) for _ in range(4)]

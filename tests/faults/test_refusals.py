@@ -233,7 +233,7 @@ def test_connect_reports_a_missing_datastore(root_url):
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "127.0.0.1:1"])
 def test_connect_reports_a_missing_host(host):
-    """Unknown, or nobody listens."""
+    """The name is unknown, or nothing listens."""
     error = error_of(lambda: schemaless.connect(f"mysql://root@{host}/trips"))
 
     expect_refusal(error, ServerUnavailable, codes={2003}, retryable=True, shard=None)
@@ -253,7 +253,7 @@ def test_an_accounts_connections_used_up_is_retryable(admin, server, store):
 
 
 def test_an_accounts_hourly_limit_is_not_retryable(admin, store):
-    """It would not be mended by trying again at once, and nothing of it is unknown."""
+    """Retrying at once would not help, and the outcome is known."""
     rows(admin, "ALTER USER app@localhost WITH MAX_QUERIES_PER_HOUR 15")
     store.close()
     errors = [error_of(lambda: WRITES["put_cell"](store)) for _ in range(20)]
@@ -295,7 +295,7 @@ def test_a_write_ended_by_kill_query_wrote_nothing(flavour, server, admin, store
 
 @pytest.mark.parametrize("end", ["ROLLBACK", "COMMIT"])
 def test_a_write_whose_connection_is_killed_still_completes(flavour, server, admin, store, row, end):
-    """KILL of a connection in the middle of a write: repeated, and then told what is there."""
+    """KILL of a connection in the middle of a write: it is repeated, and reports what is stored."""
     with holding(server, insert(row)) as other:
         thread, results = in_thread(lambda: store.put_cell(row, "BASE", 1, 1))
         rows(admin, f"KILL {waiting(admin, flavour)}")
@@ -361,7 +361,7 @@ def test_a_body_too_large_for_the_second_connection_is_an_unknown_outcome(store)
 
 
 def test_two_batches_that_deadlock_are_both_written(flavour, server, admin, store, new_row, monkeypatch):
-    """A real deadlock: the one that the server ends is repeated, and nobody is told of it."""
+    """A real deadlock: the one that the server ends is repeated silently."""
     met = []
     translated = connections.translated
 

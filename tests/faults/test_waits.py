@@ -36,7 +36,7 @@ def within(seconds: float = LONG_S / 2) -> Iterator[None]:
 
 
 def listener(backlog: int) -> socket.socket:
-    """Return a socket that listens on loopback, and that nobody accepts from."""
+    """Return a socket that listens on loopback and never accepts."""
     return socket.create_server(("127.0.0.1", 0), backlog=backlog)
 
 

@@ -38,7 +38,7 @@ def judge(case: Case, result: list[schemaless.Put] | BaseException, there: Mappi
     Args:
         case: what was asked for.
         result: what was returned or raised.
-        there: the documents that others wrote before or meanwhile.
+        there: the documents that others wrote before or at the same time.
         found: what is there now.
 
     Raises:
@@ -52,7 +52,7 @@ def judge(case: Case, result: list[schemaless.Put] | BaseException, there: Mappi
         return _judge_append(case, result, there, found)
     for key, (_, body) in found.items():
         expect(key in case.wanted, f"{key} was never asked for")
-        expect(body == there.get(key, case.wanted.get(key)), f"{key} has a body that nobody wrote")
+        expect(body == there.get(key, case.wanted.get(key)), f"{key} has a body that no caller wrote")
     new = {key for key in found if key not in there}
     for shard in {case.shard_of(key) for key in case.wanted}:
         mine = {key for key in case.wanted if key not in there and case.shard_of(key) == shard}
@@ -129,7 +129,7 @@ def _judge_cause(error: BaseException, keys: set[CellKey], found: Found, new: se
         expect(error.retryable and error.key is None, "an unknown outcome is settled by repeating")
     elif isinstance(error, ServerUnavailable | ServerTimeout):
         expect(not keys & new, f"{error!r}, and it was written")
-        expect(error.retryable, f"{error!r}: repeating mends it")
+        expect(error.retryable, f"{error!r}: a retry would succeed")
     else:
         raise Untrue(f"{error!r} is no error for this fault") from error
     return public_name(error)
@@ -152,5 +152,5 @@ def _judge_append(case: Case, result: Any, there: Mapping[CellKey, Any], found: 
         return f"OutcomeUnknown{', written' if mine else ', not written'}"
     expect(isinstance(result, ServerUnavailable | ServerTimeout), f"{result!r} is no error for this fault")
     expect(not mine, f"{result!r}, and it was written")
-    expect(result.retryable, f"{result!r}: repeating mends it")
+    expect(result.retryable, f"{result!r}: a retry would succeed")
     return public_name(result)

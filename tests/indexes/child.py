@@ -27,7 +27,7 @@ from schemaless.internals import internals_of
 from tests.followers.child import TIMING, end_with_parent
 
 FREEZES_WITHIN_S: Final = 1.0
-"""Time after the signal within which the worker has to come to such a page, in seconds; otherwise it goes on."""
+"""Time after the signal within which the worker has to come to such a page, in seconds; otherwise it continues."""
 
 _LEAVES: Final = (2,)
 """The version of a row that leaves its shard; a later version returns to it."""

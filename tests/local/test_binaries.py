@@ -283,7 +283,7 @@ def test_no_space_is_found_before_fetching(archive, monkeypatch):
 
 
 def test_disk_that_fills_up_while_fetching_is_a_clear_error(archive):
-    """A full disk in the middle is told from an archive that cannot be reached."""
+    """A disk that fills up is distinguished from an archive that cannot be reached."""
     archive.tools(download="echo 'E: Failed to fetch x  write: No space left on device' >&2; exit 100")
 
     with pytest.raises(space.NoSpace, match=r"no space left while fetching packages .*SCHEMALESS_CACHE"):
@@ -301,7 +301,7 @@ def test_neither_apt_nor_mysqld_says_what_to_install(archive):
 
 
 def test_sources_of_third_parties_only_say_so(archive, monkeypatch):
-    """A machine whose apt sources name no archive of its distribution gets told, not a stranger's packages."""
+    """If apt's sources name no archive of the distribution, there is an error, and no packages of others."""
     monkeypatch.setattr(binaries, "distribution_sources", list)
 
     with pytest.raises(LocalServerError, match="have no archive of its distribution"):
@@ -465,7 +465,7 @@ def test_runtime_folder_of_others_is_refused(tmp_path, monkeypatch):
 
 
 def test_up_refuses_other_systems_and_senseless_arguments(tmp_path, monkeypatch):
-    """Arguments are checked before anything is made, and so is the system."""
+    """Arguments and the system are checked before anything is created."""
     with pytest.raises(LocalServerError, match="flavour must be one of mysql, mariadb, got 'oracle'"):
         servers.up(tmp_path / "f", 1, "oracle")
     with pytest.raises(LocalServerError, match="servers must be 1 to 100, got 0"):

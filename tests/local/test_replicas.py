@@ -1,4 +1,4 @@
-"""Replicas of private servers, on real MySQL and MariaDB: they follow, they come back, and nobody gets in by them."""
+"""Replicas of private servers, on real MySQL and MariaDB: they follow, they come back, and give no access to others."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_replica_added_later_has_everything_and_takes_no_writes(pair, query, arr
 
 
 def test_only_the_account_of_replicas_gets_in_by_the_port(pair, query):
-    """A primary listens on 127.0.0.1 only; there root is refused without and with a password, and so is nobody."""
+    """A primary listens on 127.0.0.1 only, and refuses everyone there but the replica's account."""
     primary, replica = pair
     assert primary.port is not None
 
@@ -130,7 +130,7 @@ def test_replica_comes_back_after_kill_9_while_rows_are_written(victim, pair, pa
 
 
 def test_replica_comes_back_after_down_and_up_with_the_port_taken(pair, pair_folder, arrives):
-    """Down stops both; a primary whose port is somebody else's then gets another, and its replica follows it there."""
+    """Down stops both; a primary whose port is taken then gets another, and its replica follows it there."""
     primary, _ = pair
     states = [(state.name, state.state) for state in servers.down(pair_folder)]
     stopped = [state.state for state in servers.status(pair_folder)]
@@ -176,7 +176,7 @@ def test_status_shows_a_replica_that_runs_and_does_not_replicate(pair, pair_fold
 
 
 def test_replica_of_a_primary_with_purged_logs_is_refused(pair, pair_folder, query):
-    """Where binary logs are gone a further replica is not made; what is there goes on."""
+    """Without the binary logs, no further replica is created; existing servers continue."""
     primary, _ = pair
     query(primary.socket, "FLUSH BINARY LOGS")
     latest = query(primary.socket, "SHOW BINARY LOGS")[-1][0]

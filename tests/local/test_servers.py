@@ -197,7 +197,7 @@ def test_an_unusable_system_server_is_replaced_by_an_unpacked_one(folder, tmp_pa
 
 
 def test_server_that_ends_at_start_shows_its_log(folder):
-    """An option that the server refuses ends in an error with the log's last words; the next up goes on without it."""
+    """An option that the server rejects gives an error with the log's last lines; the next up runs without it."""
     with pytest.raises(LocalServerError, match=r"(?s)server 1 \(mariadb .*no-such-option"):
         servers.up(folder, 1, "mariadb", options=["--no-such-option=1"])
 
@@ -225,7 +225,7 @@ def test_data_folder_in_use_is_refused(folder, monkeypatch):
 
 
 def test_disk_that_fills_up_is_a_clear_error(tmp_path, monkeypatch):
-    """A disk without room is found before anything is written, and one that fills up meanwhile says so as well."""
+    """A disk without room is found before anything is written, and so is one that fills up during the work."""
     small = tmp_path / "small disk"
     small.mkdir()
     if os.geteuid() != 0 or shutil.which("mount") is None:

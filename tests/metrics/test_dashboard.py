@@ -41,7 +41,7 @@ def dashboard_queries() -> list[str]:
 
 
 def test_queries_ask_for_what_is_exported():
-    """Each name and label is one of a metric's; the figures that somebody has to wake up for are among them."""
+    """Each name and label is one of a metric's; the figures that should wake an operator are among them."""
     queries = [*dashboard_queries(), *re.findall(r"^ +expr: (.*)$", alerts(), re.MULTILINE)]
 
     for query in queries:

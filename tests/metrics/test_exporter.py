@@ -1,4 +1,4 @@
-"""What Prometheus is told: of a live datastore, its jobs, replicas and disks, and nothing of its documents."""
+"""What Prometheus scrapes: figures of a live datastore, its jobs, replicas and disks, and nothing of its documents."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_migration_is_followed_by_its_metrics(invoke, start, eventually, fresh
 
 @pytest.mark.mysql
 def test_lag_of_a_replica_grows_until_it_has_caught_up(replicated, flavour, new_row, eventually):
-    """Nothing is written for it; a replica that is down is told, and keeps the rest from nothing."""
+    """Nothing is written to measure it; a replica that is down is reported, and does not affect the others."""
     word = "SLAVE" if flavour == "mariadb" else "REPLICA"
     replica = replicated.replicas[0]
     with accounts_on([replicated.url], prefix="metrics_") as accounts:

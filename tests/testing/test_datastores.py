@@ -95,7 +95,7 @@ def test_concurrent_datastores_are_distinct(made):
     ],
 )
 def test_damage_done_by_a_test_is_repaired(made, server_urls, sql):
-    """Anything that is not as it was is made so again: each definition and each row."""
+    """Whatever differs is restored: each definition and each row."""
     with made.fresh() as url:
         first = everything(url)
         statements(url, sql)

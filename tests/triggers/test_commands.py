@@ -177,7 +177,7 @@ def test_the_example_bills_each_trip_once_with_a_crash_in_the_middle(accounts, f
 
 @pytest.mark.once
 def test_info_shows_what_tables_beside_the_cells_take(fresh_store, accounts, fresh_url, invoke):  # noqa: F811
-    """Followers' tables and whatever else is in a shard; who may not see files is told so."""
+    """Followers' tables and whatever else is in a shard; an account that may not see file sizes gets a message."""
     whole = invoke("info", "--json", url=accounts.root(fresh_url)).json["clusters"]
     text = invoke("info", "--all", url=accounts.root(fresh_url)).out
     short = invoke("info", url=accounts.root(fresh_url)).out

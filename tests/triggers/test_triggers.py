@@ -315,7 +315,7 @@ def test_the_limit_of_parked_cells_stops_the_shard_before_the_cell(put, works, t
 
 
 def test_a_body_that_does_not_decode_is_parked_as_such(put, works, triggers, by_hand, follow_store):
-    """No attempt mends it; the function does not see it."""
+    """No attempt can succeed; the function does not see the cell."""
     seen = []
 
     @schemaless.trigger(column="BASE", start="beginning")

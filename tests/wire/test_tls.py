@@ -117,7 +117,7 @@ def test_certificates_generated_by_mysql_can_be_verified(servers, flavour):
 
 
 def test_files_that_do_not_belong_together_are_refused(loopback):
-    """The error comes before any connection is made; db-1 does not exist."""
+    """The error comes before any connection; db-1 does not exist."""
     key = f"{loopback.folder}/other-ca.key"
 
     with pytest.raises(InvalidInput, match=r"ssl_cert '.*client.pem', ssl_key '.*' cannot be used for TLS: "):

@@ -132,7 +132,7 @@ def test_unknown_or_contradictory_tls_option_is_refused(options, complaint):
 
 @pytest.mark.parametrize("name", ["ca", "cert"])
 def test_missing_or_invalid_tls_file_is_named(tmp_path, name):
-    """The error comes before any connection is made."""
+    """The error comes before any connection."""
     path = tmp_path / "file.pem"
     tls = TLS("verify_ca", **{name: str(path)})
 
