@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from schemaless.capacity import reporting
+from schemaless.capacity import growth_forecasts
 from schemaless.capacity.forecast import Forecast, History, NoForecast, forecast
 
 
@@ -29,5 +29,5 @@ def _remembered(history: History, *, seed: int = 1, parts: Sequence[History] = (
 def remembered_forecasts() -> Iterator[None]:
     """Have reports take a forecast that was made before; what makes them is tested by itself."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reporting, "forecast", _remembered)
+        patch.setattr(growth_forecasts, "forecast", _remembered)
         yield

@@ -8,28 +8,27 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from schemaless.capacity import history
 from schemaless.capacity.combined import Collected, combine, predicted
 from schemaless.capacity.comparison import GrowthOfAll, compare
-from schemaless.capacity.disk_forecast import DiskForecast, disk_usage
-from schemaless.capacity.disks import Disk, GivenDisk, disks_of, with_disks
+from schemaless.capacity.disk_forecast import disk_usage
+from schemaless.capacity.disks import GivenDisk, disks_of, with_disks
 from schemaless.capacity.engines import EngineEffect, Engines, engine_effects
 from schemaless.capacity.expiry import NO_RETENTION, Retention
-from schemaless.capacity.forecast import Forecast, NoForecast, forecast
+from schemaless.capacity.growth_forecasts import GrowthForecasts
 from schemaless.capacity.measure import check_disks, measure
 from schemaless.capacity.measurement import Measurement
 from schemaless.capacity.planning import Cost, Level, Planning, PlanningOptions, levels, verdict
 from schemaless.capacity.rebuilt import Unit, disk_per_body, is_small, unit_in_blocks, unit_of, whole_files
-from schemaless.capacity.report import NO_CODEC_TRIALS, CapacityReport, CodecTrials, ColumnForecast
+from schemaless.capacity.report import NO_CODEC_TRIALS, CapacityReport, CodecTrials
 from schemaless.capacity.report_notes import how_obtained, note_on_other_tables, notes_of, warnings_of
-from schemaless.capacity.series import Series, daily, errors, weighted
+from schemaless.capacity.series import daily
 from schemaless.capacity.skew import skew_of
 from schemaless.capacity.sql import select_superseded
-from schemaless.capacity.steps import rate, steps
 from schemaless.capacity.whatif import (
     NOTHING,
     CodecEffect,
@@ -65,8 +64,6 @@ TRIAL_BOUNDS: Final = Bounds(windows=48, window_rows=6, sample_bytes=4 << 20, wh
 
 BLOCK_TRIAL_BOUNDS: Final = Bounds(windows=48, window_rows=24, sample_bytes=8 << 20, whole_rows=1_200)
 """The same with MyRocks, whose blocks hold several rows: a window should fill one."""
-
-_MOST_COLUMN_FORECASTS: Final = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,10 +306,10 @@ def assemble_report(
     if not any(effect.codec == codec for effect in effects):
         codec = None
     weights = growth_weights(newest, trials.disk_per_body)
+    forecasts = GrowthForecasts(series, weights, newest.datastore_of, options.seed)
     disks = []
     for disk in disks_of(newest, options.disk_names):
-        disk_series = [column for column in series if column.cluster in disk.clusters]
-        disk_forecast = _disk_forecast(disk, disk_series, weights, newest.datastore_of, options.seed)
+        disk_forecast = forecasts.of_disk(disk)
         used = disk_usage(disk, disk_forecast.history, [*measurements[:-1], newest])
         disks.append(replace(disk_forecast, used=used))
     _check_codecs(options, effects)
@@ -320,8 +317,9 @@ def assemble_report(
     others = _others(trials, newest, weights, engines or {})
     options = replace(options, what_ifs=(*_in_engine(options, trials, newest, codec), *options.what_ifs))
     outlooks = scenarios(newest, disks, series, effects, files, weights, codec, options.what_ifs, retention, others)
-    total = _total(disks, series, weights, newest.datastore_of, options.seed)
-    growth = _growth_of_all(disks, total, series, weights, outlooks[0], newest.datastore_of, options)
+    total = forecasts.total(disks)
+    compared = options.planning.price_per_tb is not None or bool(options.what_ifs)
+    growth = forecasts.of_all(disks, total if compared else None, outlooks[0])
     report = CapacityReport(
         made_at=made_at,
         measurement=newest,
@@ -330,7 +328,7 @@ def assemble_report(
         disks=tuple(disks),
         total=total,
         too_few=tuple(sorted({trial.column_name for trial in trials.columns if not trial.carried})),
-        columns=tuple(_column_forecasts(series, options.seed)),
+        columns=tuple(forecasts.of_columns()),
         trials=tuple(effects),
         engines=_asked_for(others.effects, options.what_ifs),
         weights=weights,
@@ -502,89 +500,3 @@ def _cells(
     in_blocks = ROCKSDB.name in {*engines, *(internals_of(store).topology.cluster_of(shard).engine for shard in shards)}
     cells = sample_cells(store, shards=shards, seed=seed, bounds=BLOCK_TRIAL_BOUNDS if in_blocks else TRIAL_BOUNDS)
     return cells if cells.column_names() else None
-
-
-def _total(
-    forecasts: Sequence[DiskForecast],
-    series: Sequence[Series],
-    weights: Mapping[tuple[str, str], float],
-    datastore_of: Callable[[str], str],
-    seed: int,
-) -> DiskForecast | None:
-    if len(forecasts) == 1:
-        return forecasts[0]
-    if not forecasts:
-        return None
-    disks = [disk_forecast.disk for disk_forecast in forecasts]
-
-    def sum_of(name: str) -> int | None:
-        values = [getattr(disk, name) for disk in disks]
-        return None if None in values else sum(values)
-
-    everything = Disk(
-        clusters=tuple(name for disk in disks for name in disk.clusters),
-        disk_bytes=sum_of("disk_bytes"),
-        free_bytes=sum_of("free_bytes"),
-        free_assumed=any(disk.free_assumed for disk in disks),
-        file_bytes=sum_of("file_bytes"),
-        copies=min(disk.copies for disk in disks),
-        problem="; ".join(disk.problem for disk in disks if disk.problem) or None,
-    )
-    return _disk_forecast(everything, series, weights, datastore_of, seed)
-
-
-def _growth_of_all(
-    forecasts: Sequence[DiskForecast],
-    total: DiskForecast | None,
-    series: Sequence[Series],
-    weights: Mapping[tuple[str, str], float],
-    now: Scenario,
-    datastore_of: Callable[[str], str],
-    options: Asked,
-) -> GrowthOfAll:
-    """Forecast the growth of all disks, every copy counted, if it is needed."""
-    copies = {entry.disk.name: entry.disk.copies for entry in forecasts}
-    per_day = {outlook.disk: (outlook.bytes_per_day or 0.0) * copies[outlook.disk] for outlook in now.disks}
-    if total is None or (options.planning.price_per_tb is None and not options.what_ifs):
-        return GrowthOfAll(NoForecast("neither a price nor scenarios were given", 0), 1.0, copies, per_day)
-    if len(set(copies.values())) == 1:  # The usual case: a multiple of the total, which has a forecast already.
-        return GrowthOfAll(total.forecast, float(total.disk.copies), copies, per_day)
-    copies_by_cluster = {name: entry.disk.copies for entry in forecasts for name in entry.disk.clusters}
-    of_all = {key: weight * copies_by_cluster.get(key[0], 1) for key, weight in weights.items()}
-    parts = _by_datastore(series, of_all, datastore_of)
-    return GrowthOfAll(forecast(weighted(series, of_all), seed=options.seed, parts=parts), 1.0, copies, per_day)
-
-
-def _disk_forecast(
-    disk: Disk,
-    series: Sequence[Series],
-    weights: Mapping[tuple[str, str], float],
-    datastore_of: Callable[[str], str],
-    seed: int,
-) -> DiskForecast:
-    days = weighted(series, weights)
-    parts = _by_datastore(series, weights, datastore_of)
-    growth = forecast(days, seed=seed, parts=parts)
-    # The first day of a datastore that is younger than another is not a step.
-    start = max((part[0][0] for part in parts if part), default=datetime.date.min)
-    changes = steps([(day, value) for day, value in days if day >= start]) if isinstance(growth, Forecast) else ()
-    return DiskForecast(disk, tuple(days), growth, changes, rate(days, changes), tuple(errors(series, weights)))
-
-
-def _by_datastore(
-    series: Sequence[Series], weights: Mapping[tuple[str, str], float], datastore_of: Callable[[str], str]
-) -> list[list[tuple[datetime.date, float]]]:
-    """Return the daily growth of each datastore, or an empty list if there is only one."""
-    names = sorted({datastore_of(one.cluster) for one in series})
-    if len(names) < 2:
-        return []
-    return [weighted([one for one in series if datastore_of(one.cluster) == name], weights) for name in names]
-
-
-def _column_forecasts(series: Sequence[Series], seed: int) -> list[ColumnForecast]:
-    largest = sorted(series, key=lambda column: -column.bytes_per_day)[:_MOST_COLUMN_FORECASTS]
-    forecasts = []
-    for column in sorted(largest, key=lambda column: (column.cluster, column.column_name)):
-        days = tuple((day.day, day.body_bytes) for day in column.days)
-        forecasts.append(ColumnForecast(column.cluster, column.column_name, days, forecast(days, seed=seed)))
-    return forecasts
