@@ -139,6 +139,13 @@ def cli(traceback: bool, datastore: str | None) -> None:
     """
 
 
+def _with_advice(error: click.ClickException) -> click.ClickException:
+    """Return the error, with an explanation if a negative number was read as an option."""
+    if isinstance(error, click.NoSuchOption) and error.option_name[1:].isdigit():
+        return click.UsageError(f"{error.message} No argument may be a negative number.", error.ctx)
+    return error
+
+
 def _on_sigterm(signum: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
@@ -164,7 +171,7 @@ def run(arguments: list[str]) -> int:
         return exit_request.exit_code
     except click.ClickException as usage_error:
         said = io.StringIO()
-        usage_error.show(file=said)
+        _with_advice(usage_error).show(file=said)
         sys.stderr.write(shown(redacted(said.getvalue())))
         return EXIT_USAGE
     except _ReaderGone:
