@@ -35,6 +35,7 @@ from schemaless.terminal.files import OutputFile, data_output, write_whole
 from schemaless.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
+    counted,
     facts,
     json_option,
     note,
@@ -227,7 +228,8 @@ def purge(url: str, execute: bool) -> None:
             note_dry()
             return
         purge_datastore(store, listener=only(Step, lambda step: note(step.what)))
-    out().print(f"the files of {len(nodes):,} servers are purged; 'schemaless erase verify --search' searches them")
+    servers = counted(len(nodes), "server")
+    out().print(f"the files of {servers} are purged; 'schemaless erase verify --search' searches them")
 
 
 @erase.command()
@@ -256,7 +258,8 @@ def archive(folders: tuple[Path, ...], url: str, execute: bool, as_json: bool) -
         for each in files:
             what = f"left: {each.skipped}" if each.skipped else "erased" if execute else "to erase"
             out().print(f"{each.path}: {each.originals:,} originals {what}", markup=False)
-        out().print(f"{sum(each.originals for each in files):,} originals of erased cells in {len(files):,} files")
+        originals = counted(sum(each.originals for each in files), "original")
+        out().print(f"{originals} of erased cells in {counted(len(files), 'file')}")
     if not execute:
         note_dry()
     return EXIT_FAILED if any(each.skipped for each in files) else 0

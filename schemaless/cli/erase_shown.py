@@ -11,7 +11,7 @@ from schemaless.erase.plan import Plan
 from schemaless.erase.status import ErasureStatus
 from schemaless.erasures.ledger import Erasure
 from schemaless.numbers import shards_text
-from schemaless.terminal.output import bytes_text, facts, out, print_json, print_table
+from schemaless.terminal.output import bytes_text, counted, facts, out, print_json, print_table
 
 _ROWS_SHOWN = 64
 
@@ -23,8 +23,8 @@ def show_plan(plan: Plan, *, as_json: bool) -> None:
         return
     shards = {each.shard for each in plan.targets}
     out().print(
-        f"{plan.cells:,} cells of {len(plan.targets):,} targets in {len(shards):,} shards: "
-        f"{bytes_text(plan.body_bytes)} of bodies; {plan.erased:,} cells were erased before"
+        f"{counted(plan.cells, 'cell')} of {counted(len(plan.targets), 'target')} in {counted(len(shards), 'shard')}: "
+        f"{bytes_text(plan.body_bytes)} of bodies; erased before: {plan.erased:,}"
     )
     if len(plan.targets) <= _ROWS_SHOWN:
         print_table(
@@ -81,7 +81,8 @@ def show_status(status: ErasureStatus, *, as_json: bool) -> None:
         return
     entry = status.entry
     out().print(f"erasure {entry.number}: {status.state}; reason {entry.reason}, asked for by {entry.requested_by}")
-    out().print(f"{entry.cells:,} cells, {bytes_text(entry.body_bytes)} of bodies, in {len(entry.shards):,} shards")
+    where = counted(len(entry.shards), "shard")
+    out().print(f"{counted(entry.cells, 'cell')}, {bytes_text(entry.body_bytes)} of bodies, in {where}")
     for what, at in times_of(entry).items():
         out().print(f"{what:>13}  {at or 'not yet'}")
     left = [each.shard for each in entry.shards if each.executed_at is None]

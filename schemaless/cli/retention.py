@@ -29,6 +29,7 @@ from schemaless.retention.plan import plan as plan_retention
 from schemaless.terminal.output import (
     ReadOnlyCommand,
     bytes_text,
+    counted,
     facts,
     json_option,
     note,
@@ -147,7 +148,7 @@ def hold(row_keys: tuple[str, ...], url: str, held_by: str, reason: str) -> None
     """
     with open_store(url) as store:
         internals_of(store).holds.hold(map(row_key_of, row_keys), held_by, reason)
-    out().print(f"{len(row_keys):,} rows are held by {held_by}", markup=False)
+    out().print(f"held by {held_by}: {counted(len(row_keys), 'row')}", markup=False)
 
 
 @retention.command()
@@ -163,7 +164,7 @@ def release(row_keys: tuple[str, ...], url: str, held_by: str) -> None:
     """
     with open_store(url) as store:
         released = internals_of(store).holds.release(map(row_key_of, row_keys), held_by)
-    out().print(f"{released:,} holds of {held_by} were released", markup=False)
+    out().print(f"released for {held_by}: {counted(released, 'hold')}", markup=False)
 
 
 @retention.command(cls=ReadOnlyCommand)

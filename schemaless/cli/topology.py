@@ -19,7 +19,16 @@ from schemaless.failover import nodes
 from schemaless.failover.clusters import add_cluster as add
 from schemaless.failover.states import node_states
 from schemaless.numbers import shards_text
-from schemaless.terminal.output import EXIT_FAILED, ReadOnlyCommand, json_option, note, out, print_json, print_table
+from schemaless.terminal.output import (
+    EXIT_FAILED,
+    ReadOnlyCommand,
+    counted,
+    json_option,
+    note,
+    out,
+    print_json,
+    print_table,
+)
 
 
 @click.group(commands=[adopt, watch, lost])
@@ -133,9 +142,11 @@ def add_cluster(
         return
     cluster = change.cluster
     done = "added" if change.changed else "already exists, and passed the checks"
-    out().print(f"{cluster.name} {done}: {cluster.primary} with {len(cluster.replicas)} replicas", markup=False)
+    out().print(
+        f"{cluster.name} {done}: {cluster.primary} with {counted(len(cluster.replicas), 'replica')}", markup=False
+    )
     for node, arrived_s in change.arrived_s.items():
-        out().print(f"a transaction took {arrived_s * 1000:,.0f} ms to {node}", markup=False)
+        out().print(f"a transaction took {arrived_s * 1000:,.0f} ms to reach {node}", markup=False)
     if change.changed:
         note(f"'schemaless shards plan SHARDS --to {cluster.name}' predicts what moving shards there would take")
         note("'schemaless grants' prints the privileges that accounts need there; grant those of the role move first")

@@ -16,7 +16,7 @@ from schemaless.followers.handler import Handler
 from schemaless.followers.worker import Worker
 from schemaless.indexes.definition import define
 from schemaless.internals import internals_of
-from schemaless.terminal.output import out
+from schemaless.terminal.output import counted, out
 from schemaless.triggers.calling import Calls
 from schemaless.triggers.declaration import Call, trigger
 from schemaless.triggers.supervision import caught_up, prepare
@@ -77,4 +77,4 @@ def show(store: Datastore) -> None:
     out().print(f"   index: the {_MAKER} with most seats, in {took_ms:.0f} ms: {', '.join(planes)}", markup=False)
     airlines = sum(_flights.values(), Counter[str]())
     most = ", ".join(f"{name} {count:,}" for name, count in airlines.most_common(_SHOWN))
-    out().print(f"   trigger: {airlines.total():,} flights of {len(airlines)} airlines: {most}")
+    out().print(f"   trigger: {airlines.total():,} flights of {counted(len(airlines), 'airline')}: {most}")

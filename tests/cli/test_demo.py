@@ -94,7 +94,7 @@ def test_demo_on_a_file_of_ones_own(invoke, folder, tmp_path, capsys, monkeypatc
             ways.show(store)
     told = capsys.readouterr().out
     assert ": N2 (A 1, 200), N1 (A 1, 150)\n" in told
-    assert "trigger: 6 flights of 1 airlines: Some Air 6\n" in told
+    assert "trigger: 6 flights of 1 airline: Some Air 6\n" in told
 
     # Neither these lines nor their keys can be used: what is there is not given up for them.
     for lines, options in ((b"\n{cut\n", ()), (documents(0, 3), ("--row-key", "no.such.field"))):

@@ -61,9 +61,7 @@ def test_a_policy_is_set_planned_and_run(invoke, filled, fresh_store, erase_url,
     assert done.json["files"]["before"] > 0
     assert erased(fresh_store) == 19
     assert "19 cells erased" in status.out
-    assert (
-        invoke("retention", "release", held, "--by", "legal", url=erase_url).out == "1 holds of legal were released\n"
-    )
+    assert invoke("retention", "release", held, "--by", "legal", url=erase_url).out == "released for legal: 1 hold\n"
     assert invoke("retention", "run", "--execute", "--json", url=erase_url).json["cells"] == 1
 
 
