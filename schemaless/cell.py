@@ -15,11 +15,12 @@ MAX_BODY_BYTES: Final = (1 << 24) - 1
 """Maximum size of an encoded body: 16 MiB - 1, the capacity of a MEDIUMBLOB."""
 
 JSONDocument = Any
-"""A JSON document: dict with str keys, list, str, int, float, bool or None; Python's types cannot express it."""
+"""A JSON document: dict with str keys, list, str, int, float, bool or None. ``Any``, because type hints cannot express
+it."""
 
 TOMBSTONE_HEAD: Final = b"\xc1\xf0"
 TOMBSTONE_BYTES: Final = 14
-"""First bytes of the body of an erased cell; ``codec/FORMAT.md`` describes the rest."""
+"""Size of an erased cell's body, which begins with ``TOMBSTONE_HEAD``; see ``codec/FORMAT.md``."""
 
 RowKey = uuid.UUID | bytes
 """A row_key as calls accept it: a ``uuid.UUID`` or its 16 bytes."""
@@ -74,8 +75,8 @@ class NewCell:
         column_name: 1 to 64 characters of ``[A-Za-z0-9_.:-]``.
         ref_key: the version, 0 to 2^63 - 1.
         body: the document.
-        created_at: for imports, the time at which the document was first stored, as an aware datetime. None for the
-            server's time of writing. An existing cell keeps its time.
+        created_at: for imports, the time at which the document was first stored, as an aware datetime. None to use the
+            server's clock. If the cell already exists, its time is kept.
     """
 
     row_key: RowKey
@@ -115,8 +116,8 @@ class Cell:
         body: the document, or ``Erased`` if it was erased.
         added_id: position of the cell in its shard's change feed; unique within the shard.
         created_at: time at which the server stored the cell, as an aware datetime in UTC.
-        stale: True for a ``StaleCell``: the primary did not answer, and the cell was found on a replica, not by its
-            full key. The primary may have newer cells.
+        stale: True for a ``StaleCell``: the primary did not answer, and a read without the full key found the cell on a
+            replica. The primary may have newer cells.
     """
 
     row_key: uuid.UUID
@@ -239,7 +240,7 @@ class Page(Generic[AnyCell]):
     """A page of a shard's change feed, in ``added_id`` order.
 
     Attributes:
-        cells: the cells. There may be fewer than the limit, or none, before the end of the feed.
+        cells: the cells. There may be fewer than the limit, or none, even before the end of the feed.
         next_location: the location of the next page. Store it after the cells have been processed.
         held: the reason why the feed stops before the shard's last cell, such as an open transaction; None otherwise.
     """

@@ -115,8 +115,8 @@ class Datastore:
                 or MessagePack + zlib if there is none.
 
         Returns:
-            The key and added_id of the cell, and whether this call created it. If a connection was lost on the way,
-            ``created`` may be False although the cell was created by this call.
+            The key and added_id of the cell, and whether this call created it. If a connection was lost during the
+            call, ``created`` may be False even though the call created the cell.
 
         Raises:
             InvalidCell: the key or the body is invalid; nothing was sent.
@@ -164,7 +164,7 @@ class Datastore:
         """Write a body as the next version: at the latest ref_key + 1, or at 1 for the first version.
 
         If another writer takes that ref_key first, the next one is used. Unlike ``put_cell``, the call is not safe to
-        repeat: appending the same body twice creates two cells. It takes four round trips, ``put_cell`` takes one.
+        repeat: appending the same body twice creates two cells. It takes four round trips; ``put_cell`` takes one.
 
         Args:
             row_key: a ``uuid.UUID`` or its 16 bytes.
@@ -222,10 +222,10 @@ class Datastore:
             row_key: a ``uuid.UUID`` or its 16 bytes.
             column_name: the column.
             ref_key: the version.
-            read_from: ``primary``, ``replica`` or ``available``. ``replica`` reads from a replica, which may lag, if
-                the cluster has one. ``available`` reads from the primary, and falls back to a replica while the primary
-                does not answer. A cell found by its full key is correct wherever it was found; any other cell from a
-                replica is marked ``stale``, because a newer one may exist on the primary.
+            read_from: ``primary``, ``replica`` or ``available``. ``replica`` reads from a replica if the cluster has
+                one; the replica may lag. ``available`` reads from the primary, and falls back to a replica while the
+                primary does not answer. A cell found by its full key is correct wherever it was found; any other cell
+                from a replica is marked ``stale``, because a newer one may exist on the primary.
 
         Returns:
             The cell, or None if it does not exist or was erased.
@@ -238,7 +238,7 @@ class Datastore:
         return self._reader.version(cell_key(row_key, column_name, ref_key), read_from)
 
     def get_cell_latest(self, row_key: RowKey, column_name: str, *, read_from: ReadFrom = "primary") -> Cell | None:
-        """Read the latest version: the cell with the highest ref_key, whenever it was written.
+        """Read the latest version: the cell with the highest ref_key, regardless of when it was written.
 
         Args:
             row_key: a ``uuid.UUID`` or its 16 bytes.
@@ -246,8 +246,8 @@ class Datastore:
             read_from: where to read, as in ``get_cell``.
 
         Returns:
-            The cell, or None if the row has no cell in that column, or the latest one was erased: an earlier version
-            never takes its place.
+            The cell, or None if the row has no cell in that column or the latest one was erased. An earlier version is
+            never returned in its place.
 
         Raises:
             CorruptBody: the stored bytes do not decode.
@@ -265,11 +265,12 @@ class Datastore:
             read_from: where to read, as in ``get_cell``.
 
         Returns:
-            The cells by row_key and column_name. Missing cells are left out.
+            The cells by row_key and column_name. Missing and erased cells are left out.
 
         Raises:
             CorruptBody: the stored bytes of a cell do not decode.
-            StaleAbsence: as for ``get_cell``, if it concerns any of the cells; ``found`` has the others.
+            StaleAbsence: as for ``get_cell``, if any of the cells is missing from a replica; ``found`` has the cells
+                that were found.
         """
         return self._reader.latest_of_many(keys, read_from)
 
@@ -320,7 +321,8 @@ class Datastore:
             InvalidCell: the row_key, the column name or a bound is invalid.
             InvalidInput: ``limit`` is negative.
             CorruptBody: while iterating, the stored bytes of a cell do not decode.
-            StaleAbsence: at the end of the iteration, as for ``get_cell``, unless one of the versions was ``stale``.
+            StaleAbsence: at the end of the iteration, if the primary does not answer, the replica has no more versions,
+                and none of those returned was ``stale``.
         """
         options = (after, before, descending, limit, read_from, include_erased)
         stored = self._reader.versions(row_key, column_name, *options)
@@ -366,9 +368,9 @@ class Datastore:
         """Erase the documents of a row, of one of its columns, or of one version.
 
         The erasure is recorded in the ledger, and then every body is replaced by a tombstone. Keys, ``added_id`` and
-        ``created_at`` stay: reads return nothing, and a put to the key raises ``CellErased``. Repeating the call is
-        safe. Followers, leftovers of moves, archives and replicas are handled separately: 'schemaless erase run
-        --execute --erasure NUMBER' does so, and 'schemaless erase status' shows what is left to do.
+        ``created_at`` are kept. Reads then return nothing, and a put to an erased key raises ``CellErased``. Repeating
+        the call is safe. Followers, leftovers of moves, archives and replicas are handled separately, by 'schemaless
+        erase run --execute --erasure NUMBER'; 'schemaless erase status' shows what is left to do.
 
         Args:
             row_key: a ``uuid.UUID`` or its 16 bytes.
@@ -382,16 +384,16 @@ class Datastore:
 
         Raises:
             InvalidCell, InvalidInput: an argument is invalid; nothing was recorded.
-            ServerError: a server failed. What was recorded can be continued with the command above, or by the same
-                call.
+            ServerError: a server failed. A recorded erasure can be completed with the command above, or by repeating
+                the call.
         """
         return self._internals.erasures.erase([target(row_key, column_name, ref_key)], reason, requested_by)
 
     def get_erased_for_shard(self, shard: int, after: int = 0, limit: int = 1_000) -> list[ErasedCell]:
-        """Read a shard's log of erased cells, for consumers of the change feed that have read these cells before.
+        """Read a shard's log of erased cells, for consumers of the change feed that may have read them before.
 
-        Process its new events whenever a page of the feed has been processed and before the next one is read. Every
-        cell that is erased then appears in the log, or in the feed as erased, or in both.
+        After each page of the feed, process the log's new events before reading the next page. Every erased cell then
+        appears in the log, in the feed as erased, or in both.
 
         Args:
             shard: number of the shard.
@@ -440,15 +442,17 @@ class Datastore:
             location: 0, the ``next_location`` of a page, or the added_id of one of the shard's cells.
             limit: maximum number of cells, 1 to 100,000. A page is also limited by its size in bytes.
             column_name: return only cells of this column.
-            read_from: ``primary`` or ``replica``. A replica is read once it has received every settled cell.
+            read_from: ``primary`` or ``replica``. A replica is not read until it has received every settled cell.
 
         Returns:
-            A page of cells. If it has no cells and its ``next_location`` is the given one, there is nothing new yet.
+            A page of cells. If it has no cells and its ``next_location`` equals ``location``, there is nothing new yet.
 
         Raises:
             InvalidInput, InvalidCell: an argument is invalid.
-            LocationLost: ``location`` is beyond the shard's last cell, because a failover has lost cells.
-            FeedRefused: the server cannot tell whether a gap is settled; the message says what to grant or to set.
+            LocationLost: ``location`` is beyond the shard's last cell: a failover lost cells, or it belongs to another
+                shard.
+            FeedRefused: the server cannot tell whether a gap is settled; the message names the privilege to grant or
+                the variable to set.
             CorruptBody: the stored bytes of a cell do not decode; ``get_stored_cells_for_shard`` reads past it.
         """
         self._check_feed(shard, location, limit, column_name, read_from)
@@ -514,7 +518,7 @@ class Datastore:
 
         Raises:
             InvalidInput: there is no such shard.
-            ServerTimeout: a transaction stayed open for longer.
+            ServerTimeout: a transaction stayed open longer than that.
             FeedRefused: as for ``get_cells_for_shard``.
         """
         return self._changes.end(check_shard(shard, self._shard_count), timeout_s)
@@ -551,7 +555,7 @@ class Datastore:
         Args:
             column: the column; None for all columns.
             fields: typed columns, ``[NAME=]PATH:TYPE`` with the types of index fields: uuid, int, float, bool, time,
-                text(N), and text. If ``column`` is None, the path begins with a column.
+                text(N), and text. If ``column`` is None, PATH begins with a column name.
             since: an aware datetime, to return cells that were stored at that time or later, or a mapping of shards to
                 added_ids, to return cells after them. Keep the highest added_id of each shard for the next call.
             shards: numbers of the shards to read; None for all.
@@ -586,7 +590,7 @@ class Datastore:
             shard: number of the shard.
             after: return only cells with a higher added_id.
             up_to: return only cells up to this added_id.
-            legacy_only: return only bodies without an envelope.
+            legacy_only: return only cells whose body has no envelope.
             column_name: return only cells of this column. Bodies of other columns are not fetched.
 
         Raises:

@@ -29,7 +29,7 @@
     |   |-- ShardIdentityMismatch   a shard database is missing or belongs to another shard
     |   |-- ReplicaRefused          a server does not replicate from the cluster's primary
     |   `-- SchemaMismatch          tables are older or newer than this version of the library
-    |-- ServerError                 a MySQL server failed or refused; carries node, shard and code
+    |-- ServerError                 a MySQL server failed or refused a statement; has node, shard and code
     |   |-- ServerUnavailable       no connection, or it was lost before anything could be written
     |   |   |-- PrimaryNotClaimed   the server does not hold its cluster's current claim
     |   |   |-- ShardMoving         the shard is being moved and did not reappear in time
@@ -39,7 +39,7 @@
     |   |-- ServerRefused           the server returned an error that a retry cannot fix
     |   |-- FeedRefused             the server cannot report which cells of the change feed are settled
     |   |-- WrongReply              a reply belonged to another query and was discarded
-    |   `-- OutcomeUnknown          the reply to a write was lost; it may have been written
+    |   `-- OutcomeUnknown          the reply to a write was lost; the write may have succeeded
     |-- ArchiveFailed               an original could not be archived, so its cell was not updated
     |-- CorruptArchive              an archive file is damaged
     |-- ExportFailed                the target of an export cannot be read or written
@@ -97,7 +97,7 @@ class InvalidBody(InvalidCell):
 
 
 class BodyTooLarge(InvalidCell):
-    """Raised if a body exceeds a limit, or its statement the server's ``max_allowed_packet``; nothing was written.
+    """Raised if a body exceeds a limit, or its statement exceeds ``max_allowed_packet``; nothing was written.
 
     The limits apply to the encoded and decoded bytes of a body and to its number of values.
     """
@@ -127,12 +127,13 @@ class RowHeld(SchemalessError):
         row_key: the row.
         held_by: who holds it.
         reason: reason code of the hold.
-        held_at: when it was set.
+        held_at: when the hold was set.
     """
 
     def __init__(self, row_key: uuid.UUID, held_by: str, reason: str, held_at: datetime) -> None:
         super().__init__(
-            f"row {row_key} is held by {held_by} since {held_at:%Y-%m-%d} ({reason}) and cannot be erased; nothing was "
+            f"row {row_key} has been held by {held_by} since {held_at:%Y-%m-%d} ({reason}) and cannot be "
+            f"erased; nothing was "
             "erased. 'schemaless retention release' ends a hold"
         )
         self.row_key = row_key
@@ -150,12 +151,12 @@ class CellErased(SchemalessError):
     Attributes:
         key: the cell's key.
         erasure: number of the erasure in the ledger.
-        shard: the shard that holds it.
+        shard: the cell's shard.
     """
 
     def __init__(self, key: CellKey, erasure: int, shard: int) -> None:
         super().__init__(
-            f"cell {key} was erased by erasure {erasure}; its key cannot be written again, write a higher ref_key"
+            f"cell {key} was erased by erasure {erasure} and its key cannot be written again; write a higher ref_key"
         )
         self.key = key
         self.erasure = erasure
@@ -166,9 +167,9 @@ class CellErased(SchemalessError):
 
 
 class BatchError(SchemalessError):
-    """Raised by a batch write if at least one of its shards failed; the other shards were written.
+    """Raised by a batch write if at least one of its shards failed; the cells of the other shards were written.
 
-    Each shard is one transaction, so a cell is in exactly one of the two lists.
+    Each shard's cells are written in one transaction, so a cell is in exactly one of the two lists.
 
     Attributes:
         written: one ``Put`` for each cell that is stored.
@@ -196,7 +197,7 @@ class BatchError(SchemalessError):
 class CorruptBody(SchemalessError):
     """Raised on reading if stored bytes do not decode to a document; the stored bytes are left unchanged.
 
-    The codec raises it without a cell; the store adds the key and the shard.
+    The codec, which does not know the cell, leaves ``key`` and ``shard`` unset; the reader sets them.
 
     Attributes:
         key: the cell's key; None if unknown.
@@ -242,7 +243,7 @@ class UnknownDictionary(CorruptBody):
 
 
 class DictionaryDamaged(CorruptBody):
-    """Raised if the dictionary that a body was compressed with is damaged; nothing was written over it."""
+    """Raised if the dictionary that a body was compressed with is damaged; it was not overwritten."""
 
 
 class TrailingBytes(CorruptBody):
@@ -258,7 +259,7 @@ class NestingTooDeep(CorruptBody):
 
 
 class TooManyValues(CorruptBody):
-    """Raised if a document has more lists, objects, keys and scalars than the limit; none of them is created."""
+    """Raised if a document has more lists, objects, keys and scalars than the limit; no document is created."""
 
 
 class MalformedPayload(CorruptBody):
@@ -274,13 +275,13 @@ class UnreadableLegacy(CorruptBody):
 
 
 class UnknownCodec(SchemalessError):
-    """Raised if a codec name does not exist, or the codec cannot be used here; nothing was written."""
+    """Raised if there is no codec of that name, or it cannot be used here; nothing was written."""
 
 
 class VerificationFailed(SchemalessError):
     """Raised if a re-encoded body does not decode to the same document, or reads back differently after an update.
 
-    It means a bug in this library or in one of its codecs, or another program that writes bodies. Nothing more was
+    The cause is a bug in this library or one of its codecs, or another program that writes bodies. Nothing more was
     written.
     """
 
@@ -298,9 +299,11 @@ class DatastoreExists(TopologyError):
 
 
 class ShardIdentityMismatch(TopologyError):
-    """Raised on a shard's first use if its database is missing or is not that shard; nothing was read or written.
+    """Raised on a shard's first use if its database is missing or belongs to another shard.
 
-    It compares datastore, shard number, shard count and placement rule.
+    Nothing was read or written.
+
+    The check compares datastore, shard number, shard count and placement rule.
 
     Attributes:
         absent: True if the database, or its tables, do not exist.
@@ -312,7 +315,7 @@ class ShardIdentityMismatch(TopologyError):
 class ReplicaRefused(TopologyError):
     """Raised if a server does not replicate from the cluster's primary, or is the primary itself.
 
-    Only the token that should have appeared on the replica was written.
+    Nothing was written but a test token, which should have appeared on the replica.
     """
 
 
@@ -353,8 +356,8 @@ class ServerUnavailable(ServerError):
     """Raised if no connection could be made, or it was lost before anything could be written.
 
     Attributes:
-        retry_after_s: seconds until the next attempt is worthwhile, if calls are rejected without trying because the
-            server is known to be down; None otherwise.
+        retry_after_s: seconds until another attempt is worthwhile, if the call failed at once because the server is
+            known to be down; None otherwise.
     """
 
     retryable = True
@@ -389,11 +392,10 @@ class ServerTimeout(ServerError):
 class StaleAbsence(ServerUnavailable):
     """Raised by reads with ``read_from="available"`` if the primary is down and the replica lacks the cell.
 
-    The cell may exist on the primary, so the read neither returns it nor reports it absent. Retrying helps once a
-    primary is available again.
+    The cell may exist on the primary, so the read cannot report it as absent. Retry once a primary is available again.
 
     Attributes:
-        found: the cells that a read of several cells did find, by row_key and column_name; empty for other reads.
+        found: the cells found by a read of several cells, by row_key and column_name; empty for other reads.
     """
 
     found: Mapping[tuple[uuid.UUID, str], Cell] = MappingProxyType({})
@@ -424,10 +426,10 @@ class WrongReply(ServerError):
 
 
 class OutcomeUnknown(ServerError):
-    """Raised if the reply to a write was lost and retries could not settle whether it was written.
+    """Raised if the reply to a write was lost and retries could not determine whether the write succeeded.
 
     Writing the same cell again settles it, because a cell is written only once. After ``append_cell``, call
-    ``put_cell`` with ``key`` instead: ``retryable`` is False there, since another append could store the body twice.
+    ``put_cell`` with ``key`` instead: ``retryable`` is then False, since another append could store the body twice.
 
     Attributes:
         key: the cell that ``append_cell`` may have written; None for puts, whose caller knows the keys.
@@ -453,7 +455,7 @@ class ArchiveFailed(SchemalessError):
 
 
 class ExportFailed(SchemalessError):
-    """Raised if the target of an export cannot be read or written; what its manifest lists is unchanged."""
+    """Raised if the target of an export cannot be read or written; the files that its manifest lists are unchanged."""
 
     retryable = True
 
@@ -549,7 +551,7 @@ class RetryLater(SchemalessError):
 
     def __init__(self, seconds: float, reason: str = "the function asked for a retry") -> None:
         if not 0 <= seconds <= _MAX_RETRY_DELAY_S:
-            raise InvalidInput(f"RetryLater takes seconds from 0 to {_MAX_RETRY_DELAY_S:,}, got {seconds!r}")
+            raise InvalidInput(f"RetryLater: seconds must be from 0 to {_MAX_RETRY_DELAY_S:,}, got {seconds!r}")
         super().__init__(f"{reason}; in {seconds:g} s")
         self.seconds = seconds
 
@@ -572,7 +574,7 @@ class IndexNotReady(SchemalessError):
 
 
 class WorkersDied(SchemalessError):
-    """Raised if a job's worker processes died repeatedly before any shard was finished.
+    """Raised if a job's worker processes died repeatedly without finishing a shard in between.
 
     Work up to the last checkpoint of each shard is kept.
     """
@@ -583,7 +585,10 @@ class InvalidInput(SchemalessError):
 
 
 class WrongEventLoop(SchemalessError):
-    """Raised if an asyncio datastore is used in another event loop than the one that opened it; nothing was sent."""
+    """Raised if an asyncio datastore is used in a different event loop from the one that opened it.
+
+    Nothing was sent.
+    """
 
 
 class LocalServerError(SchemalessError):

@@ -1,6 +1,6 @@
 """Progress events of long-running calls.
 
-Every long-running call takes a ``listener``; its docstring lists the events and the unit of progress.
+Every long-running call takes a ``listener``; the call's docstring lists the events and the unit of progress.
 Events about a particular concept, such as a fault or a job, are defined next to that concept.
 
 A listener runs in the caller's thread, between two steps of the work, so the work waits for it. It may read and print,
@@ -33,14 +33,14 @@ class Total(Event):
 
 @dataclass(frozen=True, slots=True)
 class Advanced(Event):
-    """Number of units finished since the previous event; a fraction if units are large."""
+    """Number of units finished since the previous event; may be fractional if units are large."""
 
     units: float = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Step(Event):
-    """A new step begins; ``what`` describes it to the user."""
+    """The start of a new step; ``what`` describes it to the user."""
 
     what: str
 

@@ -36,7 +36,7 @@ from schemaless.wire.urls import ServerURL
 
 _ROWS_PER_BLOCK: Final = 10_000
 _SINCE_MARGIN: Final = timedelta(minutes=10)
-"""Margin for times, since ``created_at`` is not in commit order."""
+"""How much earlier than a given time to begin, because ``created_at`` is not in commit order."""
 
 _END_TIMEOUT_S: Final = 30.0
 _SETTINGS_CONNECT_TIMEOUT_S: Final = 2.0
@@ -53,7 +53,7 @@ class Internals:
         dictionaries: the dictionaries that bodies refer to.
         columns: the codec of each column.
         reader: reads cells by their keys.
-        rows: fetches the rows that index entries name.
+        rows: fetches the rows that index entries refer to.
         cells: writes cells.
         changes: the change feeds of the shards.
         registry: the catalog's list of secondary indexes.
@@ -136,7 +136,7 @@ class Internals:
             shard: its number.
             after: return only cells with a higher added_id.
             up_to: return only cells up to this added_id.
-            legacy_only: return only bodies without an envelope.
+            legacy_only: return only cells whose body has no envelope.
             column_name: return only cells of this column.
             block_rows: maximum number of rows that one statement examines when ``column_name`` is given.
         """
@@ -159,7 +159,7 @@ class Internals:
         )
 
     def stored_cell(self, row: Row, shard: int) -> StoredCell:
-        """Return the cell of a complete row of a shard's ``cell`` table."""
+        """Convert a complete row of a shard's ``cell`` table into a cell."""
         return self.reader.stored(row, shard)
 
     def read_stored(self, shard: int, ids: Sequence[int]) -> Iterator[StoredCell]:
@@ -172,7 +172,7 @@ class Internals:
         """Return shard numbers in ascending order, without duplicates; all shards for None.
 
         Raises:
-            InvalidInput: a number is not that of a shard.
+            InvalidInput: there is no shard with one of these numbers.
         """
         count = self.topology.shard_count
         return sorted({check_shard(shard, count) for shard in (range(count) if shards is None else shards)})
@@ -195,7 +195,7 @@ class Internals:
     ) -> Iterator[tuple[int, int, int]]:
         """Yield blocks of consecutive rows as ``(after, up_to, rows)``, reading only their keys.
 
-        For work whose statements must stay short however large the shard is.
+        Use it if statements must stay short regardless of the size of the shard.
         """
         check_shard(shard, self.topology.shard_count)
         while True:
@@ -207,7 +207,7 @@ class Internals:
             after = int(last)
 
     def location_since(self, shard: int, since: datetime) -> int:
-        """Return a location before every cell of a shard that was stored at or after a time, less 10 minutes."""
+        """Return a location before all of a shard's cells stored at ``since`` or later, with a margin of 10 minutes."""
         at = (since.astimezone(UTC) - _SINCE_MARGIN).replace(tzinfo=None).isoformat(" ")
         database = self.shards.database(shard)
         for after, up_to, _ in self.id_blocks(shard, _ROWS_PER_BLOCK):

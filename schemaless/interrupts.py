@@ -1,4 +1,4 @@
-"""Ctrl-C: recognised where Python wraps it in another exception, and kept away from processes that are starting."""
+"""Handling of Ctrl-C: recognises it inside other exceptions, and keeps it from processes that are starting."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import contextmanager
 def is_interrupt(error: BaseException) -> bool:
     """Return whether an exception is an interrupt, or was raised because of one.
 
-    Python before 3.12 turns whatever ``__set_name__`` raises, even an interrupt, into a ``RuntimeError``. Importing
-    modules runs thousands of these.
+    Python before 3.12 turns any exception from ``__set_name__``, even an interrupt, into a ``RuntimeError``. Importing
+    modules calls ``__set_name__`` thousands of times.
     """
     seen: set[int] = set()
     cause: BaseException | None = error
@@ -26,8 +26,8 @@ def is_interrupt(error: BaseException) -> bool:
 def settle_exit_status() -> None:
     """Make the process exit with its own status after a handled interrupt.
 
-    An interrupt during ``exec`` of a string, by which dataclasses and named tuples generate code, sets a flag in the
-    interpreter. On exit, the interpreter then kills itself with SIGINT, even if the interrupt was handled. The next
+    An interrupt during ``exec`` of a string, which dataclasses and named tuples use to generate code, sets a flag in
+    the interpreter. On exit, the interpreter then kills itself with SIGINT, even if the interrupt was handled. The next
     ``exec`` clears the flag.
     """
     exec("")  # noqa: S102 - there is no other way
@@ -35,7 +35,7 @@ def settle_exit_status() -> None:
 
 @contextmanager
 def starting_processes() -> Iterator[None]:
-    """Start processes within the block that Ctrl-C does not reach before they call ``ignore_interrupts``.
+    """Keep Ctrl-C from reaching processes started within the block before they call ``ignore_interrupts``.
 
     A terminal sends SIGINT to all processes of a command. A process still importing modules would print a traceback.
     """

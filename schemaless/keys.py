@@ -44,7 +44,7 @@ def row_key_bytes(row_key: RowKey) -> bytes:
 def row_key_for(name: str) -> uuid.UUID:
     """Return the row_key for a row that is identified by a name: the uuid5 in ``ROW_KEY_NAMESPACE``.
 
-    ``schemaless load --row-key uuid5:FIELD`` uses the same function, and it never changes.
+    ``schemaless load --row-key uuid5:FIELD`` uses the same function, whose results will never change.
 
     >>> row_key_for("N14228")
     UUID('63fb37ab-5ddf-56ce-95b7-56c0358254eb')
@@ -133,7 +133,8 @@ def check_datastore_name(name: str) -> str:
         )
     if _RESERVED_SUFFIX.match(name):
         raise InvalidInput(
-            f"a datastore name may not end like that of a shard (_ and four digits) or in _heartbeat, got {name!r}"
+            f"a datastore name may not end in _ and four digits, like a shard's database, or in _heartbeat, "
+            f"got {name!r}"
         )
     return name
 

@@ -16,8 +16,8 @@ class Interval:
     """An estimate with bounds. The name of the field that holds it gives the unit.
 
     Attributes:
-        low: lower bound; may be infinite, as in the days until a disk is full if nothing is written.
-        mid: best single estimate, between ``low`` and ``high``; not their mean.
+        low: lower bound; may be infinite, such as the number of days until a disk is full when nothing is written.
+        mid: best single estimate, between ``low`` and ``high``; not necessarily their mean.
         high: upper bound.
 
     >>> Interval(1, 2, 4).map(lambda gigabytes: gigabytes / 2)
@@ -42,7 +42,7 @@ class Interval:
         """Return an interval from user input.
 
         Raises:
-            InvalidInput: a value is not a number, or they are not in ascending order.
+            InvalidInput: a value is not a number, or the values are not in ascending order.
         """
         for name, value in (("low", low), ("mid", mid), ("high", high)):
             check_number(name, value, finite=False)
@@ -106,7 +106,7 @@ def check_number(name: str, value: object, *, finite: bool = True) -> None:
     """Check that a value is a usable number.
 
     Raises:
-        InvalidInput: it is not a number, is NaN, does not fit a float, or is infinite although ``finite`` is set.
+        InvalidInput: it is not a number, is NaN, does not fit into a float, or is infinite although ``finite`` is set.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidInput(f"{name} must be a number, got {type(value).__name__}: {str(value)[:40]}")
@@ -121,9 +121,9 @@ def check_number(name: str, value: object, *, finite: bool = True) -> None:
 
 
 def student_t(probability: float, degrees: float) -> float:
-    """Return a quantile of Student's t distribution, from its series for many degrees of freedom.
+    """Return a quantile of Student's t distribution, using its series expansion for many degrees of freedom.
 
-    Exact for 1 and 2, within 1 % from 3 degrees on, within 0.01 % from 10.
+    Exact for 1 and 2 degrees of freedom; within 1 % for 3 or more, and within 0.01 % for 10 or more.
 
     >>> [round(student_t(0.975, degrees), 3) for degrees in (1, 2, 10, 132)]
     [12.706, 4.303, 2.228, 1.978]
@@ -161,7 +161,7 @@ def poisson_bounds(observed: float, level: float = LEVEL) -> tuple[float, float]
 
 
 def shards_text(shards: Iterable[int]) -> str:
-    """Return ascending shard numbers as a list such as ``0-3,8``, which ``--shards`` takes."""
+    """Return ascending shard numbers as a list that ``--shards`` accepts, such as ``0-3,8``."""
     parts: list[list[int]] = []
     for shard in shards:
         if parts and parts[-1][-1] == shard - 1:

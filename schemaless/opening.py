@@ -43,12 +43,13 @@ def connect(
             separated by commas): the first one that has the catalog and accepts writes is used. The same account is
             used for every server of the datastore. The password is taken from the URL, from ``SCHEMALESS_PASSWORD``, or
             from the option file given by ``?read_default_file=``. ``?ssl_mode=`` and ``?ssl_ca=`` configure TLS.
-        connect_timeout_s: maximum time to establish a connection, in seconds. This and the next three arguments default
-            to the configuration file's settings for the name, then to the values given here: 10.
-        read_timeout_s: maximum time to wait for a reply, in seconds: 60. Use a value above the server's
-            ``innodb_lock_wait_timeout``; otherwise a write that waits for a lock can end as ``OutcomeUnknown``.
-        write_timeout_s: maximum time to send a statement, in seconds: 60.
-        pool_size: maximum number of connections to each server: 8.
+        connect_timeout_s: maximum time to establish a connection, in seconds. For this and the next three arguments,
+            None means the configuration file's setting for the name if there is one, or else the default given here:
+            10.
+        read_timeout_s: maximum time to wait for a reply, in seconds; default 60. Use a value above the server's
+            ``innodb_lock_wait_timeout``; otherwise a write that waits for a lock can fail with ``OutcomeUnknown``.
+        write_timeout_s: maximum time to send a statement, in seconds; default 60.
+        pool_size: maximum number of connections to each server; default 8.
         limits: limits of a decoded document.
 
     Returns:
@@ -108,7 +109,7 @@ class Opening:
         """Open the datastore.
 
         Args:
-            runtime: how calls wait.
+            runtime: how calls wait for servers: by blocking a thread, or in an event loop.
 
         Raises:
             DatastoreNotFound, TopologyError, ServerError: as for ``connect``.
@@ -146,6 +147,6 @@ def _has(cluster: Cluster, address: Node) -> bool:
 
 
 def opening_of(store: Datastore) -> Opening:
-    """Return the data with which another process opens the same datastore without reading the catalog's topology."""
+    """Return what another process needs to open the same datastore without reading its topology from the catalog."""
     internals = internals_of(store)
     return Opening(internals.url, internals.shards.pools.options, internals.limits, internals.topology)

@@ -20,7 +20,7 @@ def runner_name() -> str:
 
 
 def process_of(runner: str) -> str:
-    """Return the user, host and process id in a runner's name, which is the part to show."""
+    """Return the part of a runner's name to show to users: user, host and process id."""
     parts = _RUNNER.fullmatch(runner)
     return runner if parts is None else f"{runner.partition(' pid ')[0]} pid {parts['worker'] or parts['driver']}"
 

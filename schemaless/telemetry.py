@@ -52,7 +52,7 @@ CALLS: Final = (
 
 _SCOPE: Final = "schemaless"
 _FOLD_AT: Final = 4_096
-"""Number of durations after which they are added up, unless a metric reader did so before."""
+"""Number of durations after which they are added up, unless a metric reader has already done so."""
 
 
 def available() -> bool:
@@ -103,8 +103,8 @@ def instrument(
     Args:
         store: an open datastore. Spans of the asyncio client are children of the task's current span, and end when the
             call ends or is cancelled.
-        spans: whether each call also creates a span. Metrics add less than 1 % to a get; the cost of a span depends on
-            the SDK.
+        spans: whether each call also creates a span. Metrics add less than 1 % to the duration of a get; the cost of a
+            span depends on the SDK.
         tracer_provider: the tracer provider; defaults to the application's global one.
         meter_provider: the meter provider; defaults to the application's global one.
 
@@ -143,7 +143,7 @@ class _Instruments:
             "schemaless.pool.wait", "s", "Time that a call waited for a free connection."
         )
         self._retries = meter.create_counter(
-            "schemaless.retries", "1", "Statements sent again, by the error of the attempt."
+            "schemaless.retries", "1", "Statements sent again, by the error of the failed attempt."
         )
 
     def observe(self, pools: Pools) -> None:
@@ -165,10 +165,15 @@ class _Instruments:
 
         meter = self._meter
         meter.create_observable_gauge(
-            "schemaless.breaker.open", [observe_breakers], "1", "1 while calls to the server are refused."
+            "schemaless.breaker.open",
+            [observe_breakers],
+            "1",
+            "1 while the circuit breaker refuses calls to the server.",
         )
         meter.create_observable_counter("schemaless.calls", [total(0)], "1", "Calls that have ended.")
-        meter.create_observable_counter("schemaless.call.seconds", [total(1)], "s", "Total duration of these calls.")
+        meter.create_observable_counter(
+            "schemaless.call.seconds", [total(1)], "s", "Total duration of the calls that have ended."
+        )
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, SlotAwaited):
@@ -228,10 +233,10 @@ class _Instruments:
 
 
 def listener(what: str, *, meter_provider: MeterProvider | None = None) -> Listener:
-    """Return a listener for a long-running operation, which counts its events and its units of progress.
+    """Return a listener that counts the events and units of progress of a long-running operation.
 
     Args:
-        what: name of the operation, such as ``nightly migration``; the attribute ``schemaless.work``.
+        what: name of the operation, such as ``nightly migration``; recorded as the attribute ``schemaless.work``.
         meter_provider: the meter provider; defaults to the application's global one.
 
     Returns:

@@ -38,13 +38,13 @@ def create(
         shard_count: number of shards, 1 to 65,536. It can never be changed, so choose many more shards than servers.
         clusters: URL of each cluster's primary. All clusters use the account of the first.
         engine: storage engine of the cells, "innodb", or "rocksdb" for MyRocks on MariaDB.
-        on_shard: called with the number of each created shard.
+        on_shard: called with the number of each shard once it is created.
 
     Returns:
         The datastore's URL for ``connect``, without the password.
 
     Raises:
-        InvalidInput: an argument cannot be used.
+        InvalidInput: an argument is invalid.
         DatastoreExists: a datastore of that name, or a database that it would use, already exists.
         TopologyError: a server does not have the storage engine, or has unsafe settings for it.
         ServerError: a server cannot be reached, or rejects a statement.
@@ -69,7 +69,7 @@ def create(
                 write_topology(catalog, topology)
             except DuplicateKey:
                 raise DatastoreExists(
-                    f"another process is creating {name!r} on {catalog.node} at this moment; nothing was changed"
+                    f"another process is creating {name!r} on {catalog.node} right now; nothing was changed"
                 ) from None
         elif entry.ready:
             raise DatastoreExists(

@@ -29,7 +29,7 @@ GRACE_S: Final = 3600
 """Minimum time between the two steps, in seconds; far above ``columns.REFRESH_S`` and the longest write."""
 
 MOVE: Final = "move"
-"""Job kind of a move of shards."""
+"""Kind of the jobs that move shards."""
 
 _BLOCK_ROWS: Final = 20_000
 
@@ -52,7 +52,7 @@ class Retired:
 def remove(
     store: Datastore, dictionary_id: int, *, grace_s: float = GRACE_S, listener: Listener = ignore_events
 ) -> Retired:
-    """Retire a dictionary, or remove one that was retired an hour ago and that no cell needs.
+    """Retire a dictionary, or remove it if it was retired at least an hour ago and no cell needs it.
 
     The number of a removed dictionary is never used again.
 
@@ -60,12 +60,12 @@ def remove(
         store: the datastore; its account needs the role ``admin``.
         dictionary_id: number of the dictionary.
         grace_s: minimum time between retiring and removing it, in seconds.
-        listener: receives each advance, in scanned cells.
+        listener: receives progress events, in scanned cells.
 
     Raises:
         InvalidInput: the catalog does not have the dictionary.
-        DictionaryInUse: a column, an unfinished job or a cell uses it; or a move is running or has leftovers, or a lost
-            primary is not settled, whose cells may need it.
+        DictionaryInUse: a column, an unfinished job or a cell uses it; or cells that may need it are being moved, are
+            left over from a move, or are on a lost primary that is not settled.
         ServerError: a server cannot be reached, so it is unknown whether its cells need the dictionary, and nothing is
             removed. A server that fails later keeps its copy; the message says so.
     """
@@ -110,7 +110,7 @@ def remove(
 
 
 def _refuse_moved(dictionary_replicas: DictionaryReplicas, dictionary_id: int) -> None:
-    """Refuse while a move has leftovers, because their cells may be restored.
+    """Refuse while a move's leftovers exist, because their cells may be restored.
 
     Raises:
         DictionaryInUse: a cluster has leftovers.
@@ -141,7 +141,7 @@ def _refuse_lost(dictionary_replicas: DictionaryReplicas, dictionary_id: int) ->
 
 
 def _locked(connection: Connection, name: str, dictionary_id: int) -> tuple[datetime | None, float]:
-    """Lock a dictionary's row, and return when it was retired, and its age since then in seconds.
+    """Lock a dictionary's row, and return when it was retired, and how long ago that was in seconds.
 
     Raises:
         InvalidInput: the catalog does not have the dictionary.

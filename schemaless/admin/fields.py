@@ -27,8 +27,10 @@ def field_at(document: Any, path: str) -> Any:
             value = value[int(step)]
         else:
             here = ("/" if pointer else ".").join(steps[:position]) or "the document"
-            has = f"its fields are {_names(value)}" if isinstance(value, dict) else f"it is a {type(value).__name__}"
-            raise InvalidInput(f"no field {step!r} in {here}; {has}")
+            has = (
+                f"; its fields are {_names(value)}" if isinstance(value, dict) else f", of type {type(value).__name__}"
+            )
+            raise InvalidInput(f"no field {step!r} in {here}{has}")
     return value
 
 
@@ -78,7 +80,7 @@ def ref_key_in(document: Any, expression: str, number: int) -> int:
 def created_at_in(document: Any, path: str) -> datetime:
     """Return a document's ``created_at`` at a ``--created-at`` path.
 
-    Text must be an ISO 8601 time, which is UTC without an offset; a number is seconds since 1970.
+    Text must be an ISO 8601 time, which is taken as UTC if it has no offset; a number is in seconds since 1970.
 
     Raises:
         InvalidInput: the document has no such value there.

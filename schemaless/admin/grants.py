@@ -1,9 +1,10 @@
 """Generates the GRANT statements of each role, server by server; they are printed, not executed.
 
 Privileges are granted on the tables (and one column) of each shard by name: a wildcard would include datastores whose
-names start alike, and thousands of grants cost a server little (docs/operations.md). Only ``admin``, which creates
-databases without tables, and readers of the catalog, which may get new tables, get privileges on databases. In database
-names, ``_`` is a wildcard that needs a backslash, unless ``partial_revokes`` is on: then names are literal.
+names begin the same way, and thousands of grants cost a server little (docs/operations.md). Whole databases are granted
+only to ``admin``, which creates databases before their tables, to ``move`` and ``erase``, whose tables may have random
+names, for LOCK TABLES, and on the catalog and heartbeat databases, which may get new tables. In database names, ``_``
+is a wildcard that needs a backslash, unless ``partial_revokes`` is on, which makes names literal.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ CATALOG_WRITERS: Final[dict[str, tuple[Role, ...]]] = {
     "shard_move": ("admin", "move"),
     "shard_range": ("admin", "move"),
 }
-"""Roles that write each table of the catalog; every role reads all tables."""
+"""Roles that write to each table of the catalog; every role reads all tables."""
 
 _ON_WRITTEN: Final[dict[Role, str]] = {
     "follow": "INSERT, UPDATE, DELETE",
@@ -89,7 +90,7 @@ _ON_WRITTEN: Final[dict[Role, str]] = {
     "move": "INSERT, UPDATE",
     "measure": "INSERT, DELETE",
 }
-"""Privileges of roles other than ``admin`` on the catalog tables that they write."""
+"""Privileges of roles other than ``admin`` on the catalog tables that they write to."""
 
 _ON_ROUTING: Final = {"datastore": "UPDATE (`topology_token`)", "shard_range": "INSERT, DELETE"}
 """Privileges of ``move`` on the catalog tables that assign shards to clusters."""
@@ -101,7 +102,7 @@ _ON_MOVED: Final = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX, 
 """Privileges of ``move`` on a shard's database on all servers; no other role can drop tables of cells."""
 
 _ON_ERASED: Final = "SELECT, UPDATE"
-"""Privileges of ``erase`` on a shard's database on all servers: moves leave and fill tables with random names there."""
+"""Privileges of ``erase`` on a shard's database on all servers, where moves create tables with random names."""
 
 _ON_ACCOUNTS: Final = ("tables_priv", "db")
 """Tables of the database ``mysql`` that ``move`` reads, to check that the target grants accounts the same access."""
@@ -113,10 +114,10 @@ _ON_INDEX: Final[dict[Role, str]] = {"app": "SELECT", "follow": "SELECT, INSERT,
 """Privileges on each existing index table; to drop an index, ``admin`` also deletes its follower's rows."""
 
 _ON_EVERY_SERVER: Final[tuple[Role, ...]] = ("admin", "erase", "move")
-"""Roles that have statements for clusters without shards."""
+"""Roles that need privileges on clusters without shards."""
 
 _SEES_WRITERS: Final[tuple[Role, ...]] = ("tail", "follow", "move")
-"""Roles that read the change feed, and therefore metadata locks."""
+"""Roles that read the change feed, and therefore need to see metadata locks."""
 
 _SERVER_WIDE: Final[dict[Role, dict[bool, str]]] = {
     "move": {False: "PROCESS", True: "PROCESS"},
@@ -130,7 +131,8 @@ _SERVER_WIDE: Final[dict[Role, dict[bool, str]]] = {
 }
 """Optional privileges on ``*.*`` by role, for MySQL (False) and MariaDB (True).
 
-They show InnoDB's history length and file sizes, and allow measuring and reducing the volume of the binary log.
+They give access to InnoDB's history length and file sizes, and allow the binary log's volume to be measured and
+reduced.
 """
 
 _LISTENS: Final = "REPLICATION SLAVE"
@@ -149,7 +151,7 @@ class ServerGrants:
 
     Attributes:
         node: the server.
-        holds: description of the server's part of the datastore.
+        holds: description of the part of the datastore on this server.
         statements: SQL statements without semicolons.
     """
 
@@ -197,7 +199,8 @@ def grants(
         topology: topology of the datastore. Except for ``admin``, all tables must exist.
         catalog: the server of the catalog.
         create_user: start with CREATE USER; the account is locked and has no password.
-        replicas: include replicas that do not replicate accounts; their statements stay out of the binary log.
+        replicas: include replicas, for servers that do not replicate accounts; their statements stay out of the binary
+            log.
         partial_revokes: whether the servers run with ``partial_revokes``, so that database names are literal.
         lock_tables: with ``tail`` and ``follow``, grant LOCK TABLES for servers that do not show metadata locks, where
             the feed blocks writers instead.
@@ -241,7 +244,7 @@ def _of_catalog(role: Role, datastore: str, account: Account, partial_revokes: b
 
 
 def _shards(topology: Topology, clusters: Sequence[Cluster], *, everywhere: bool) -> Iterator[tuple[int, bool]]:
-    """Yield the shards that a server needs grants for, and whether each is on it now; a move can bring any shard."""
+    """Yield the shards that a server needs grants for, and whether each is on it now; any shard may be moved there."""
     for cluster in clusters:
         for shard in range(topology.shard_count) if everywhere else topology.shards_of(cluster.name):
             yield shard, topology.cluster_of(shard).name == cluster.name

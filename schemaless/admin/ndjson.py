@@ -1,7 +1,7 @@
 """Loads documents from NDJSON into cells and dumps cells to NDJSON.
 
 Each line is one document. Lines are encoded by the same rules as in a migration, so text that MessagePack cannot hold,
-or that parsing would change, is kept as text. A repeated load creates nothing and uses up no ids.
+or that parsing would change, is kept as text. Repeating a load creates nothing and uses no ids.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class BatchBounds:
     """Bounds of a batch's size, which grows with the number of shards: a batch needs two statements per shard.
 
     Attributes:
-        cells: number of cells: minimum, per shard, and maximum.
-        body_bytes: size of their bodies in bytes: minimum, per shard, and maximum.
+        cells: number of cells: minimum, increment per shard, and maximum.
+        body_bytes: size of their bodies in bytes: minimum, increment per shard, and maximum.
     """
 
     cells: tuple[int, int, int] = (500, 50, 100_000)
@@ -97,7 +97,7 @@ class LoadOutcome:
 
 
 class LineConflict(CellConflict):
-    """A line's cell exists with another document; the message names the line."""
+    """A line's cell already exists with a different document; the message names the line."""
 
     def __init__(self, conflict: CellConflict, where: str) -> None:
         super().__init__(conflict.stored, conflict.shard)
@@ -174,16 +174,17 @@ def load(
     Args:
         store: the datastore.
         lines: lines with or without their line ends; empty lines are ignored, and a truncated one is refused.
-        to_cell: returns the cell for a line and its number, or None if the line has none; raises for a bad line.
+        to_cell: returns the cell for a line and its number, or None if the line has none; raises an error for a bad
+            line.
         source: name of the file, for error messages.
-        keep_going: skip and report lines that are not documents, or whose cell exists with another body or one that
+        keep_going: skip and report lines that are not documents, or whose cell exists with a different body or one that
             does not decode.
         bounds: bounds of a batch's size.
-        listener: receives each advance, in bytes of lines, and each ``LineSkipped``.
+        listener: receives progress events, in bytes of lines, and each ``LineSkipped``.
 
     Raises:
         InvalidInput: a line cannot be used; the batches before it are written.
-        CellConflict: a cell exists with another document; the batches before it are written.
+        CellConflict: a cell exists with a different document; the batches before it are written.
         CorruptBody: a cell exists and does not decode; the batches before it are written.
         ServerError: a server failed.
     """
@@ -325,14 +326,14 @@ def document_reader(
 
 
 class DumpDictionaries:
-    """Dictionaries in a dump, and their numbers in the datastore that is loaded."""
+    """Dictionaries in a dump, and their numbers in the datastore that it is loaded into."""
 
     def __init__(self, here: Dictionaries, bring: Callable[[Dictionary, dict[str, Any]], Dictionary]) -> None:
         """Start without any dictionaries from the dump.
 
         Args:
             here: dictionaries of the datastore.
-            bring: adds a dictionary to the datastore, and returns it with its number there.
+            bring: adds a dictionary to the datastore, and returns it with the number it has there.
         """
         self._here = here
         self._bring = bring
@@ -384,7 +385,8 @@ def dump_reader(
         kinds = {"body", "stored", "erased"}
         if not isinstance(fields, dict) or not names < fields.keys() or not kinds & fields.keys():
             raise InvalidInput(
-                "not a line of 'schemaless dump': it lacks row_key, column_name, ref_key, or body, stored or erased"
+                "not a line of 'schemaless dump': it needs row_key, column_name, ref_key, and one of body, "
+                "stored and erased"
             )
         if "erased" in fields:
             number = fields["erased"]
@@ -457,7 +459,7 @@ def dump_line(cell: StoredCell, *, stored: bool, dictionaries: Dictionaries = NO
     Args:
         cell: the cell.
         stored: write the stored bytes instead of the document.
-        dictionaries: dictionaries that bodies may name.
+        dictionaries: dictionaries that bodies may refer to.
 
     Raises:
         CorruptBody: the body does not decode; never raised with ``stored``.

@@ -1,8 +1,8 @@
 """Checks each shard's followers, parked cells, index tables and storage engines against the catalog.
 
-The check reads table definitions and follower rows, so it is cheap. Every fault is verified a second time after the
-catalog was read again, because followers and indexes may be created or removed during the check. ``indexes/check.py``
-compares index entries with rows.
+The check reads table definitions and follower rows, so it is cheap. Every fault is verified after reading the catalog
+again, because followers and indexes may be created or removed during the check. ``indexes/check.py`` compares index
+entries with rows.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _WIDTH: Final = re.compile(r"(int)\(\d+\)", re.IGNORECASE)
 """Display width of integer types, which MariaDB reports and current MySQL versions do not."""
 
 _MARKER_TABLE: Final = "alembic_version"
-"""An account that sees this table sees all tables of a shard."""
+"""Table that an account can see only if it can see all tables of a shard."""
 
 UNKNOWN_TABLES: Final = "index_*"
-"""Placeholder for index tables without a definition, if the account cannot see them."""
+"""Placeholder for index tables without a definition that the account cannot see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Unseen:
     Attributes:
         server: address of the server.
         table: name of the table; ``index_*`` stands for index tables without a definition.
-        shards: number of shards concerned.
+        shards: number of affected shards.
         message: the reason, and what to do about it.
     """
 
@@ -168,7 +168,7 @@ class TableCheck:
 
         Args:
             shards: numbers of the shards.
-            listener: receives the total, each ``TableFault`` and each advance, in shards.
+            listener: receives the total, each ``TableFault`` and progress events, in shards.
 
         Raises:
             ServerError: a server cannot be reached.
@@ -207,7 +207,7 @@ class TableCheck:
         return _CatalogState(followers, {entry.number: entry for entry in self._internals.registry.read()})
 
     def _confirmed(self, check: Callable[[], Sequence[TableFault]]) -> list[TableFault]:
-        """Return the faults that a second check finds again after the catalog was read again."""
+        """Return the faults that a second check, after reading the catalog again, also finds."""
         first = {fault.about for fault in check()}
         if not first:
             return []
@@ -376,8 +376,8 @@ class _ShardCheck:
                 "EngineMismatch",
                 str(name),
                 self._database if entry is None else entry.follower,
-                f"it is in the storage engine {found}, and the catalog records {self._cluster.engine} for "
-                f"{self._cluster.name}. It can be used all the same; {rebuild}a move of the shard converts it",
+                f"it uses the storage engine {found}, but the catalog records {self._cluster.engine} for "
+                f"{self._cluster.name}. It can still be used; {rebuild}a move of the shard converts it",
             )
 
     def _missing(self, entry: IndexEntry) -> None:
@@ -428,7 +428,7 @@ class _ShardCheck:
         if is_trigger(name):
             return (
                 f"'schemaless trigger reset {trigger_name(name)} --shards {self._shard} --location {top} --execute' "
-                "lets it continue there; with a lower location, it is called again for cells"
+                "lets it continue from there; with a lower location, it is called again for the cells after that"
             )
         entry = next((other for other in self._catalog.indexes.values() if other.follower == name), None)
         index = name if entry is None else entry.name
@@ -453,7 +453,7 @@ def _differences(
     entry: IndexEntry, comment: str, columns: Sequence[tuple[str, str, bool]], keys: Mapping[str, Sequence[str]]
 ) -> Iterator[str]:
     if comment != entry.definition.digest:
-        yield "its comment is the digest of another definition"
+        yield "its comment is the digest of a different definition"
     wanted = sql.columns_of(entry.layout)
     if list(columns) != wanted:
         shown = ", ".join(" ".join(column[:2]) for column in columns if column not in wanted)
@@ -473,7 +473,7 @@ def _recreation(name: str) -> str:
         )
     return (
         "so index entries of the shard's rows are not updated; run 'schemaless index create' with the same fields to "
-        "create the row, and workers process the whole shard again"
+        "create the row; workers then process the whole shard again"
     )
 
 

@@ -79,7 +79,7 @@ class _Database:
 def schema_status(url: ServerURL, *, listener: Listener = ignore_events) -> list[DatabaseState]:
     """Return the schema revisions of the catalog and of every shard, in order.
 
-    A server that cannot be reached is reported in the result, and the others are still read.
+    A server that cannot be reached is reported in the result; the others are still read.
 
     Args:
         url: the datastore's URL.
@@ -165,7 +165,7 @@ def upgrade_schema(url: ServerURL, *, at_once: int = AT_ONCE, listener: Listener
 
 
 class _Unreachable:
-    """Remembers unreachable servers, so that their other shards fail at once instead of waiting for a timeout."""
+    """Remembers unreachable servers, so that other shards on them fail immediately instead of waiting for a timeout."""
 
     def __init__(self) -> None:
         self._errors: dict[Node, ServerUnavailable] = {}

@@ -2,7 +2,7 @@
 
 A greenlet has a stack of its own. Where the synchronous client would block, the greenlet hands an awaitable to the
 coroutine that runs it (``wait``), and continues with its result. A cancelled task raises ``CancelledError`` at that
-point, inside the synchronous code, like an exception of a signal handler.
+point, inside the synchronous code, like an exception raised by a signal handler.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _MAX_IDLE: Final = 32
-"""Number of greenlets that are kept; more calls at a time use greenlets of their own."""
+"""Number of idle greenlets that are kept; calls beyond it create new ones."""
 
 _TURN_S: Final = 0.001
-"""Time that calls may take before the loop turns, in seconds; one call may take longer."""
+"""Time that calls may take before the event loop gets a turn, in seconds; a single call may take longer."""
 
 _DONE: Final = object()
 
@@ -115,11 +115,11 @@ class Bridge:
 
     @property
     def is_due(self) -> bool:
-        """True if the loop should turn before another call runs."""
+        """True if the event loop should get a turn before another call runs."""
         return self._spent_s > _TURN_S or bool(self._waiting)
 
     def turn(self) -> asyncio.Future[None]:
-        """Return a future that completes in one of the next turns of the loop; each turn takes about ``_TURN_S``."""
+        """Return a future that completes in one of the loop's next turns; each lasts about ``_TURN_S``."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         if not self._waiting:
@@ -143,7 +143,7 @@ class Bridge:
 
 
 def pause() -> None:
-    """Let the loop turn, if calls have run for long."""
+    """Give the event loop a turn if calls have been running for a while."""
     bridge = getcurrent().bridge
     if bridge.is_due:
         wait(bridge.turn())

@@ -30,10 +30,10 @@ class AsyncDatastore:
             cell = await store.get_cell_latest(row_key, "BASE")
 
     Each method has the arguments, results and errors of the method of ``Datastore`` with the same name. In addition,
-    each raises ``WrongEventLoop`` in another event loop than the one that opened the datastore.
+    each raises ``WrongEventLoop`` in any event loop other than the one that opened the datastore.
 
-    A cancelled call closes the connection that it was using. A cancelled write is undecided: it may have been written,
-    or not. Writing the same cell again settles it.
+    A cancelled call closes the connection that it was using. The outcome of a cancelled write is unknown: the cell may
+    or may not have been written. Writing it again settles it.
     """
 
     def __init__(self, runtime: EventLoop, store: Datastore) -> None:
@@ -117,7 +117,7 @@ class AsyncDatastore:
     async def get_cell_latest(
         self, row_key: RowKey, column_name: str, *, read_from: ReadFrom = "primary"
     ) -> Cell | None:
-        """Read the latest version: the cell with the highest ref_key, whenever it was written."""
+        """Read the latest version: the cell with the highest ref_key, regardless of when it was written."""
         return await self._runtime.run(self._store.get_cell_latest, row_key, column_name, read_from=read_from)
 
     async def get_cells_latest(
@@ -201,7 +201,7 @@ class AsyncDatastore:
         )
 
     async def get_erased_for_shard(self, shard: int, after: int = 0, limit: int = 1_000) -> list[ErasedCell]:
-        """Read a shard's log of erased cells, for consumers of the change feed that have read these cells before."""
+        """Read a shard's log of erased cells, for consumers of the change feed that may have read them before."""
         return await self._runtime.run(self._store.get_erased_for_shard, shard, after, limit)
 
     async def index(self, name: str) -> AsyncIndex:

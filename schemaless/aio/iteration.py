@@ -15,7 +15,7 @@ _END: Final[Any] = object()
 class SteppedIterator(AsyncIterator[T], Generic[T]):
     """Asynchronous iterator over a synchronous one, each step in a greenlet of its own.
 
-    A step that fails or is cancelled ends the synchronous iterator, so further steps raise an error: otherwise the end
+    A step that fails or is cancelled ends the synchronous iterator, so further steps raise an error: otherwise, that
     would look like the end of the data.
     """
 

@@ -45,7 +45,7 @@ async def connect(
     driver = opening.url.credentials.drivername
     if driver != "mysql+pymysql":
         raise InvalidInput(
-            f"schemaless.aio needs PyMySQL, and the URL selects {driver}, which waits for replies in C and would block "
+            f"schemaless.aio needs PyMySQL, but the URL selects {driver}, which waits for replies in C and would block "
             "the event loop; use mysql://"
         )
     runtime = EventLoop()

@@ -84,7 +84,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class _Lock:
-    """``asyncio.Lock`` as a context manager of synchronous code."""
+    """``asyncio.Lock`` as a context manager for synchronous code."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()

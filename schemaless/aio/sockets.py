@@ -37,7 +37,7 @@ class _Suspending:
     _bridge: Bridge | None = None
     _unread = 0
     _has_sent = False
-    """True from a statement until its reply is awaited."""
+    """True from when a statement is sent until its reply is awaited."""
     _timer: asyncio.TimerHandle | None = None
     _deadline_s = 0.0
 
@@ -123,7 +123,7 @@ class _Suspending:
     # Waiting
 
     def _receive(self, buffer: Any) -> int | None:
-        """Wait for data and receive it into ``buffer``; return None if another attempt is needed, or without buffer."""
+        """Wait for data and receive it into ``buffer``; return None if another attempt is needed, or with no buffer."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
             loop.add_reader(self.fileno(), self._on_readable)  # type: ignore[attr-defined]

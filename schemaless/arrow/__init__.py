@@ -1,1 +1,1 @@
-"""Cells as Arrow record batches. pyarrow, of the ``[export]`` extra, is imported on first use."""
+"""Cells as Arrow record batches. pyarrow, from the ``[export]`` extra, is imported on first use."""

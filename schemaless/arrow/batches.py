@@ -64,7 +64,7 @@ class Batch:
     Attributes:
         batch: the ``pyarrow.RecordBatch``.
         body_bytes: size of the bodies as JSON text.
-        nulls: for each typed column, the number of nulls by reason.
+        nulls: number of nulls in each typed column, by reason.
         skipped: error of each cell whose body does not decode, by added_id; its body is null.
     """
 
@@ -134,7 +134,10 @@ class Batches:
         return Batch(pa.RecordBatch.from_arrays(arrays, schema=self.schema), body_bytes, typed.nulls, skipped)
 
     def _uuids(self, keys: bytes, count: int) -> Any:
-        """Format UUIDs as text, one character position of all UUIDs at a time, which is ten times as fast as a loop."""
+        """Format UUIDs as text, one character position of all UUIDs at a time.
+
+        Ten times as fast as a loop over UUIDs.
+        """
         assert len(keys) == 16 * count
         digits = hexlify(keys)
         text = bytearray(b"-") * (_UUID_CHARACTERS * count)

@@ -28,19 +28,19 @@ ERASED: Final = "erased"
 
 REASONS: Final = (MISSING, NULL, WRONG_TYPE, OUT_OF_RANGE, INEXACT, INVALID, TOO_LONG, NOT_UNICODE, ERASED)
 """Why a typed column is null: no such key; JSON null; another JSON type; an integer beyond 64 bits; a number or a time
-with more digits than the type holds; text that is no UUID or time; text over the limit; a lone surrogate; an erased
-cell."""
+with more digits than the type holds; text that is not a UUID or a time; text over the limit; a lone surrogate; an
+erased cell."""
 
 _LONG_FRACTION: Final = re.compile(r"[.,]\d{6}\d*[1-9]")
 _ANY_LENGTH: Final = "text"
 _MAX_DIGITS: Final = "(9999)"
 
 Read = Callable[[Any], Any]
-"""Function that returns the column's value of a JSON value, or raises ``Unfit``."""
+"""Function that converts a JSON value to the column's type, or raises ``Unfit``."""
 
 
 class Unfit(Exception):
-    """A JSON value that the column's type does not hold exactly; ``args[0]`` is one of ``REASONS``."""
+    """A JSON value that the column's type cannot represent exactly; ``args[0]`` is one of ``REASONS``."""
 
 
 def _int(value: Any) -> int:
@@ -131,7 +131,7 @@ class TypedColumn:
 
     @property
     def read(self) -> Read:
-        """Function that returns the value of a JSON value."""
+        """Function that converts a JSON value to the column's type."""
         if self.type in _READERS:
             return _READERS[self.type]
         return _text(None if self.type == _ANY_LENGTH else int(self.type[5:-1]))

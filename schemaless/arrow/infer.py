@@ -12,7 +12,7 @@ from schemaless.arrow.fields import KEY_COLUMNS, TypedColumn, Unfit, typed_colum
 from schemaless.errors import InvalidInput
 
 _TYPES: Final = ("bool", "int", "float", "uuid", "time", "text")
-"""Types in the order in which they are tried: the first that holds every value of a path."""
+"""Types in the order in which they are tried; the first that can represent every value at a path is proposed."""
 
 _MAX_LEVELS: Final = 4
 _NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9_]+")
@@ -32,11 +32,11 @@ class Proposal:
 
 
 def propose(documents: Iterable[tuple[str, Any]], least: float = 0.05) -> list[Proposal]:
-    """Return typed columns that hold every value of the sample exactly.
+    """Return typed columns that represent every value of the sample exactly.
 
     Args:
         documents: pairs of column_name and document.
-        least: leave out paths that fewer than this share of their column's documents have.
+        least: leave out paths present in less than this share of their column's documents.
     """
     values: dict[tuple[str, tuple[str, ...]], list[Any]] = {}
     counts: Counter[str] = Counter()

@@ -32,7 +32,7 @@ def record_batches(
 def each_batch(
     internals: Internals, column: str | None, fields: Iterable[str], since: Since, shards: Iterable[int] | None
 ) -> Iterator[Any]:
-    """Yield the batches of ``record_batches``, without a reader, whose C++ code would call the iterator."""
+    """Yield the batches of ``record_batches`` directly; a reader would call the iterator from C++ code."""
     _, batches = _schema_and_batches(internals, column, fields, since, shards)
     yield from batches
 

@@ -89,7 +89,7 @@ class _Schema:
 
 
 def _record(record: Record) -> tuple[_Convert, _Convert]:
-    """Return converters of an object to and from the library's form, each None if no conversion is needed."""
+    """Return functions that convert an object to and from the library's form; None where no conversion is needed."""
     inner = {slot.key: _slot(slot) for slot in record.slots}
     marked = {slot.name: _ABSENT for slot in record.slots if slot.null and slot.absent}
     renamed = any(slot.key != slot.name for slot in record.slots)

@@ -95,7 +95,7 @@ class Unfit:
 
     Attributes:
         name: display name.
-        reason: why not.
+        reason: why it cannot represent them.
     """
 
     name: str

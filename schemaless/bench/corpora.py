@@ -78,7 +78,7 @@ def from_file(
         documents.append(document)
         rows.append(str(number) if row_of is None else row_of(document, text))
     if not documents:
-        raise InvalidInput(f"{path} holds no documents; give a file with one JSON document a line")
+        raise InvalidInput(f"{path} holds no documents; pass a file with one JSON document per line")
     name = path.name.removesuffix(".gz").removesuffix(".ndjson").removesuffix(".jsonl").removesuffix(".json")
     return Corpus(name, f"{path.name}, one document a line", documents, rows, row_of is not None, digest.hexdigest())
 
@@ -99,10 +99,10 @@ def built_in(name: str, *, limit: int | None = None, report: logbooks.Say | None
         wanted = logbooks.SAMPLE_DOCUMENTS if limit is None else limit
         books = list(logbooks.documents(limit=wanted, report=report))
         bodies, rows = [book.body for book in books], [book.tail_number for book in books]
-        about = "the demo's logbooks of aircraft, a row for each aircraft"
+        about = "the demo's aircraft logbooks, one row per aircraft"
         return Corpus(name, about, bodies, rows, True, _digest(bodies))
     if name not in _MADE_UP:
-        raise InvalidInput(f"no corpus is called {name!r}; take one of {', '.join(names())}")
+        raise InvalidInput(f"there is no corpus {name!r}; choose one of {', '.join(names())}")
     about, count, make = _MADE_UP[name]
     count = count if limit is None else min(limit, count)
     # The seed includes the name, so that a corpus does not depend on which others are generated.
@@ -237,15 +237,15 @@ EXTREMES: Final[dict[str, tuple[str, int, Callable[[random.Random], JSONDocument
     "strings-short": ("one string of 8 characters", 4000, _fields(1, _text(8))),
     "strings-long": ("one string of 160 characters", 4000, _fields(1, _text(160))),
     "object-1": (
-        "an object of one field, a short string",
+        "an object with one field, a short string",
         4000,
         lambda source: {"object": _fields(1, _text(8))(source)},
     ),
-    "object-5": ("an object of five such fields", 4000, lambda source: {"object": _fields(5, _text(8))(source)}),
-    "object-10": ("an object of ten such fields", 4000, lambda source: {"object": _fields(10, _text(8))(source)}),
+    "object-5": ("an object with five such fields", 4000, lambda source: {"object": _fields(5, _text(8))(source)}),
+    "object-10": ("an object with ten such fields", 4000, lambda source: {"object": _fields(10, _text(8))(source)}),
     "list-integers": ("a list of 100 integers", 1000, _list(100, _integer)),
     "list-doubles": ("a list of 100 doubles", 1000, _list(100, _double)),
-    "list-objects": ("a list of 100 objects of one short string", 1000, _list(100, _fields(1, _text(8)))),
+    "list-objects": ("a list of 100 objects with one short string each", 1000, _list(100, _fields(1, _text(8)))),
 }
 """Description, number of documents and generator of each corpus, by name."""
 

@@ -1,7 +1,7 @@
 """Contender: the store's zstd with a dictionary, cross-validated on two halves of the rows.
 
 Each half is compressed with a dictionary trained on the other half, so no document is compressed with a dictionary that
-was trained on its own row. The dictionaries hold real values: they are discarded with the comparison.
+was trained on its own row. The dictionaries contain real values, so they are discarded after the comparison.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def difference(document: JSONDocument, decoded: object) -> str:
             pairs.extend(zip(one, other, strict=True))
         elif not identical(one, other):
             return f"{kind.__name__} comes back with another value"
-    return "it comes back different"
+    return "the document comes back different"
 
 
 def _in_model(value: object) -> bool:
@@ -56,7 +56,7 @@ def packed_text(document: JSONDocument) -> bytes | None:
 
 
 def is_same(decoded: object, document: JSONDocument, expected: bytes | None) -> bool:
-    """Return whether ``decoded`` equals ``document``, by MessagePack bytes if ``expected`` has them, else by value."""
+    """Return whether ``decoded`` equals ``document``, comparing MessagePack if ``expected`` is given, else values."""
     if expected is not None:
         return packed_text(decoded) == expected
     return _in_model(decoded) and identical(document, decoded)

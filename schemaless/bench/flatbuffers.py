@@ -1,6 +1,6 @@
 """FlatBuffers contender: an ``.fbs`` schema, and tables by Google's pure-Python library.
 
-Instead of compiling the schema, this module makes the calls to builder and table that generated code would make. It
+Instead of compiling the schema, this module calls the builder and the table as generated code would. It
 decodes whole documents into Python objects; the benchmark does not use FlatBuffers' in-place access to single fields.
 """
 
@@ -150,7 +150,7 @@ class _Library:
     def reader(
         self, fields: list[Field], readers: Mapping[str, Callable[[Any, int], dict[str, Any]]]
     ) -> Callable[[Any, int], dict[str, Any]]:
-        """Return a function that reads a table's members; unset ones are omitted, or 0 if the field is always set."""
+        """Return a function that reads a table's members; a member not stored is omitted, or is 0 if always set."""
         table_type = self._table
         plan = [
             (4 + 2 * place, field.name, self._inside(field, readers), _zero(field))
@@ -225,7 +225,7 @@ def _is_offset(field: Field) -> bool:
 
 
 def _nullable(field: Field) -> bool:
-    """Return whether 0 must be written: the field may be unset, or it is a double (0.0 equals -0.0)."""
+    """Return whether 0 must be written: if the field may be unset, or is a double (-0.0 would become 0.0)."""
     if field.repeated or isinstance(field.type, Record) or field.type.kind == "str":
         return False
     return not field.certain or field.type.kind == "float"

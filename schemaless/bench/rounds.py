@@ -1,10 +1,10 @@
 """The benchmark method: every contender on every document, four stages timed separately, in interleaved rounds.
 
 A rehearsal encodes and decodes each document once, compares the result, and records sizes and refusals. Each round then
-processes the documents in chunks of about a MB, repeating small corpora. All contenders process a chunk before the next
-one begins, and the first contender rotates, so that drift of the machine affects all alike. Times are this thread's CPU
-time: other load matters only through caches and clock rates, and ``Result.cpu_share`` shows how much there was. The
-garbage collector is disabled during a run, and freed memory stays with the process.
+processes the documents in chunks of about 1 MB, repeating small corpora. All contenders process a chunk before the next
+one begins, and the first contender rotates, so that drift in the machine's speed affects them all alike. Times are this
+thread's CPU time: other load matters only through caches and clock rates, and ``Result.cpu_share`` shows how much there
+was. The garbage collector is disabled during a run, and the process keeps freed memory.
 
 Every decoded document of every round is compared with the original, outside the timed sections.
 """
@@ -53,10 +53,10 @@ _CHUNK_DOCUMENTS: Final = 250
 """Maximum number of documents per chunk, which bounds the number of results held in memory."""
 
 _ROUND_BYTES: Final = 2 << 20
-"""A round repeats smaller corpora up to about this many bytes; its times are per pass."""
+"""Approximate number of bytes up to which a round repeats smaller corpora; times are per pass."""
 
 _KEPT_MEMORY: Final = ((-1, 1 << 30), (-3, 32 << 20))
-"""glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD (numbers from malloc.h), in bytes."""
+"""Values in bytes for glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, identified by their numbers in malloc.h."""
 
 _REASONS_KEPT: Final = 20
 
@@ -325,7 +325,7 @@ class Benchmark:
             if not is_same(one, self._corpus.documents[place], self._expected[place]):
                 entrant.tally.exact -= 1
                 entrant.tally.changed += 1
-                entrant.tally.note("another document than in the rehearsal", place)
+                entrant.tally.note("a different document than in the rehearsal", place)
 
     # ---- results
 
@@ -423,7 +423,7 @@ def _keep_memory() -> None:
 
 
 def _chunks(sizes: list[int], folds: list[int]) -> list[list[int]]:
-    """Split document indexes into chunks of one half each, up to about a MB or ``_CHUNK_DOCUMENTS``."""
+    """Split document indexes into chunks from a single half each, of up to about 1 MB or ``_CHUNK_DOCUMENTS``."""
     chunks = []
     for half in (0, 1):
         chunk: list[int] = []

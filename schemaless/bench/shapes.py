@@ -129,7 +129,7 @@ class Shape:
     def ordered_keys(self) -> list[str]:
         """Return the keys in an order consistent with every object, if possible.
 
-        If objects conflict, the order violates few of them.
+        If objects disagree, the order contradicts few of them.
         """
         rank: dict[str, float] = {}
         into: dict[str, Counter[str]] = {key: Counter() for key in self.fields}

@@ -17,7 +17,7 @@ from schemaless.bench.record_schema import List, Map, Record, Scalar, Slot, elem
 from schemaless.cell import JSONDocument
 
 _numbers: Final = count(1)
-"""Makes module names unique, because the library caches parsed schemas by name."""
+"""Numbers that make module names unique, because the library caches parsed schemas by name."""
 
 
 def thrift_text(root: Record) -> str:
@@ -43,7 +43,7 @@ def codec(root: Record) -> tuple[Callable[[JSONDocument], bytes], Callable[[byte
     """Return an encoder and a decoder for documents of a schema.
 
     Raises:
-        Missing: thriftpy2 is not installed, or without its accelerated protocol.
+        Missing: thriftpy2 is not installed, or lacks its accelerated protocol.
     """
     parser = needed("thriftpy2.parser", "thriftpy2")
     protocols = needed("thriftpy2.protocol.cybin", "thriftpy2")

@@ -15,7 +15,7 @@ _MEASURE: Final = "run 'schemaless capacity measure' first"
 
 
 def shards_to_balance(store: Datastore) -> tuple[Skew, dict[str, list[int]]]:
-    """Return the skew between clusters by the newest measurement, and the shards to move to each target cluster.
+    """Return the skew between clusters in the newest measurement, and the shards to move to each target cluster.
 
     Raises:
         InvalidInput: there is no measurement, or the topology has changed since the last one.

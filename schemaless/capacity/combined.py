@@ -39,7 +39,10 @@ class Collected:
 
 
 def predicted(measurement: Measurement, trials: CodecTrials) -> dict[tuple[str, str | None], Interval]:
-    """Return file lengths after a migration and a rebuild, by cluster and codec; None keeps the present codecs."""
+    """Return file lengths after a migration and a rebuild, by cluster and codec.
+
+    Codec None means the present codecs.
+    """
     files: dict[tuple[str, str | None], Interval] = {}
     for space in measurement.clusters:
         for name, units in trials.units.items():
@@ -146,7 +149,10 @@ def _renamed(name: str, measurement: Measurement) -> Measurement:
 
 
 def _by_day(measurements: Sequence[Measurement], datastores: int) -> list[Measurement]:
-    """Join the measurements of a day if all datastores were measured on it, which shared disks need; oldest first."""
+    """Join measurements taken on the same day if all datastores were measured then, because they may share disks.
+
+    Oldest first.
+    """
     days: dict[datetime.date, dict[str, Measurement]] = {}
     results = []
     for measurement in measurements:

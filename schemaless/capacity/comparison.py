@@ -22,9 +22,9 @@ class GrowthOfAll:
 
     Attributes:
         forecast: The forecast, or why there is none.
-        scale: Multiple of ``forecast`` that is the growth of all copies.
-        copies: Number of copies by name of the disk.
-        weights: Growth of a day now by name of the disk, all copies counted.
+        scale: Growth of all copies, as a multiple of ``forecast``.
+        copies: Number of copies by disk name.
+        weights: Present growth in bytes per day by disk name, all copies counted.
     """
 
     forecast: Forecast | NoForecast
@@ -53,17 +53,17 @@ class GrowthOfAll:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A scenario with everything that is compared.
+    """A scenario with the figures that are compared.
 
     Attributes:
         change: What the scenario changes.
         scenario: Its outlook for each disk.
-        full: When the first disk is full, with the scenario's lead time; None if unknown.
+        full: When the first disk fills up, and by when to order with the scenario's lead time; None if unknown.
         price_per_tb: The scenario's price of a TB of disk, or None if unknown.
         stored_bytes: Length of all files at the start, all copies, or None if unknown.
         added_bytes: ``stored_bytes`` less what is stored now: space that additional copies need at once. Negative if
             the scenario frees space.
-        cost: Cost of a year's growth; None without a forecast, or if data expires.
+        cost: Cost of a year's growth; None without a forecast, or if the scenario sets retention periods.
     """
 
     change: WhatIf
@@ -83,7 +83,7 @@ class Comparison:
 
     @property
     def year_price(self) -> float | None:
-        """Price of the space needed at once and of the growth; None if one of them is unknown."""
+        """Price of the space needed at once and of a year's growth; None if either is unknown."""
         if self.start_price is None or self.cost is None or self.cost.price is None:
             return None
         return self.start_price + self.cost.price.mid

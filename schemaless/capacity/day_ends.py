@@ -99,7 +99,7 @@ def search(ask: Ask, span: Span, midnights: Sequence[float], tolerated_ids: floa
     Args:
         ask: Probes rows by place.
         span: The places of the shard.
-        midnights: Rising, in seconds since 1970.
+        midnights: In increasing order, in seconds since 1970.
         tolerated_ids: Width of the bracket at which the search for an end stops.
 
     Returns:

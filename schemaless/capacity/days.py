@@ -1,8 +1,8 @@
 """Growth by day (UTC): find where days begin among the added_ids of each shard, and count the cells in between.
 
 If created_at follows added_id, a search probes a few single rows per day until the day's end is known precisely enough.
-Some windows between two ends are then counted, without touching bodies. Body sizes come from the windows of the sample
-that are nearest in time.
+Cells are then counted in some windows between two ends, without touching bodies. Body sizes come from the windows of
+the sample that are nearest in time.
 
 If created_at does not follow added_id (imported history, jumping clocks), the cells of a day can be anywhere. The days
 are then estimated from the created_at of the sampled cells, with wide intervals. A few cells out of order do no harm:
@@ -43,13 +43,13 @@ _DAY_WINDOWS: Final = 8
 _DAY_WINDOW_ROWS: Final = 32
 
 _SCATTER_DAYS: Final = 10
-"""Number of days before and after a day that are pooled to estimate the variance between its windows."""
+"""Number of days on each side of a day that are pooled with it to estimate the variance between windows."""
 
 _NEAREST: Final = 32
 """Number of sample windows, nearest in time, from which the body sizes of a day are estimated."""
 
 _POISSON_CELLS: Final = 30
-"""Up to this number of counted cells, the interval is at least the exact Poisson interval."""
+"""Up to this number of counted cells, the interval is at least as wide as the exact Poisson interval."""
 
 _DAY_S: Final = 86_400
 
@@ -82,7 +82,7 @@ def intake_by_day(
     """Determine the daily intake of a cluster that was just sampled.
 
     Args:
-        inverted_share: Largest share of sampled cells out of order at which days are searched for along added_id.
+        inverted_share: Maximum share of sampled cells out of order; above it, days are not searched for along added_id.
         most_shards: Maximum number of shards to search; if there are more, that many are chosen at random.
 
     Raises:
@@ -95,7 +95,7 @@ def intake_by_day(
     if future:
         notes.append(
             f"{cluster}: about {future:,.0f} cells have a created_at in the future (now is {now:%Y-%m-%d %H:%M} UTC), "
-            "probably from a wrong clock; they count for no day"
+            "probably from a wrong clock; they are not counted for any day"
         )
     if all(part.sample.exact for part in samples):
         return IntakeByDay(_by_created_at(cluster, samples, now.date(), "count"), notes)
@@ -114,7 +114,7 @@ def intake_by_day(
             if share:
                 notes.append(
                     f"{cluster}: {share:.2%} of the probed cells are out of order, because a clock jumped or cells "
-                    "were imported; they count for the day of their neighbours"
+                    "were imported; each is counted on the day of its neighbours"
                 )
             return IntakeByDay(search.growth(cluster, ends), notes, search.rows_read)
     notes.append(
@@ -156,7 +156,7 @@ class _Search:
         self.rows_read = 0
 
     def ends(self) -> dict[int, list[End]]:
-        """Return the place where each day begins, and where the last one ends, by searched shard."""
+        """Return, for each searched shard, the places where each day begins and where the last one ends."""
         first = min(probe.at for searched in self._chosen for probe in self._ask(searched, [0, searched.count // 2]))
         today = self._now.date()
         oldest = max(datetime.fromtimestamp(first, UTC).date(), today - timedelta(days=MOST_DAYS - 1))
@@ -243,7 +243,7 @@ class _Search:
 
 @dataclass(slots=True)
 class _CountedDay:
-    """A day over all shards.
+    """Counts of a day, extrapolated to all shards.
 
     Attributes:
         ids: Number of added_ids in the day.
@@ -267,7 +267,7 @@ class _CountedDay:
         return sum(cells.get(column, 0) for _, cells in self.windows)
 
     def cells(self, column: str, scatter: float, degrees: float) -> Interval:
-        """Estimate the number of cells of a column in the day.
+        """Estimate the number of cells in a column on the day.
 
         Args:
             scatter: Variance of a window's cell count, per expected cell.
@@ -322,7 +322,7 @@ class _BodySizes:
         self._times = [at for at, *_ in self._windows]
 
     def bytes_of(self, cells: Interval, noon: float) -> Interval:
-        """Estimate the total body bytes of ``cells`` cells on the day with this noon."""
+        """Estimate the total body bytes of ``cells`` cells on the day whose noon is ``noon``."""
         if not self._windows or not cells.high:
             return Interval.of(0.0)
         near = self._nearest(noon)

@@ -1,4 +1,4 @@
-"""Disk space of a cell by the length of its body, from the page model (``survey/page_model.py``)."""
+"""Disk space of a cell as a function of its body's length, from the page model (``survey/page_model.py``)."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class DiskParts(NamedTuple):
         body: The body.
         row: The rest of the row: header, key, column name, transaction and times.
         key: The entry in the unique key.
-        unfilled: Space in its pages that no row fills; largest for bodies with overflow pages of their own.
-        free_pages: Pages that InnoDB keeps free to insert into.
+        unfilled: Space in the cell's pages that no row fills; largest for bodies with overflow pages of their own.
+        free_pages: Free pages that InnoDB keeps for inserts.
     """
 
     body: float
@@ -63,11 +63,11 @@ def disk_parts(body_bytes: float, *, column_name: str = "BASE", layout: Layout =
 
 
 def disk_bytes(body_bytes: float, *, column_name: str = "BASE", layout: Layout = MYSQL) -> float:
-    """Return the disk space per cell of a large table of cells with bodies of this length, in bytes.
+    """Return the disk space per cell, in bytes, in a large table whose bodies all have this length.
 
     This is the cell's share of a freshly rebuilt file: the row, its entry in the unique key, overflow pages, and the
     free pages that InnoDB keeps. With a column name of 4 bytes, bodies of up to 8,060 bytes share pages of 16 KiB, and
-    longer ones get overflow pages of their own. Each table also has a fixed cost of some MB, which matters with
+    longer ones get overflow pages of their own. Each table also has a fixed cost of a few MB, which matters with
     thousands of shards (docs/capacity-model.md).
 
     Args:

@@ -1,6 +1,6 @@
 """What one disk held in the past and will hold in the future: usage so far, daily growth, and its forecast. Pure.
 
-These values sit below ``whatif`` and ``planning``, which derive scenarios from them, and ``report``, which holds both.
+``whatif`` and ``planning`` build on these values, and ``report`` holds all of them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from schemaless.capacity.steps import Rate, Step
 
 @dataclass(frozen=True, slots=True)
 class DiskUsage:
-    """Bytes used of a disk in the past.
+    """Past usage of a disk, in bytes.
 
     Attributes:
-        by_day: Calculated back from now, at the start of each day of the history and of the first forecast day.
-        measured: Measured file lengths plus what others use of the disk now, at each saved measurement.
+        by_day: Calculated backwards from now, for the start of each day of the history and of the first forecast day.
+        measured: Measured file lengths plus the disk space that others use now, for each saved measurement.
     """
 
     by_day: tuple[tuple[datetime.date, float], ...] = ()
@@ -36,8 +36,8 @@ class DiskForecast:
         disk: The disk.
         history: Growth of each whole day.
         forecast: Growth of the days to come.
-        steps: Days on which the level of the growth changed at once.
-        rate: Constant rate of the last weeks, or of the weeks since the last step.
+        steps: Days on which the level of the growth changed abruptly.
+        rate: Constant rate of the last four weeks, or of those since the last step.
         errors: Half the width of each day's 95 % interval, in the order of ``history``.
         used: Bytes used in the past.
     """

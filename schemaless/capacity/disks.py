@@ -55,8 +55,8 @@ def with_disks(
 ) -> tuple[tuple[ClusterFiles, ...], list[str]]:
     """Override the measured disks with the given ones, and return a note for each that differs.
 
-    Given values always win: the file system that a server reports need not be the disk it will run on. If only the size
-    is given and it matches, the measured free space is kept.
+    Given values always win: the file system that a server reports need not be the disk that the cluster will run on. If
+    only the size is given and it matches, the measured free space is kept.
     """
     disks, notes = [], []
     for space in spaces:

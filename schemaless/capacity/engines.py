@@ -39,7 +39,7 @@ class EngineEffect:
 
     @property
     def share(self) -> Interval:
-        """Bytes of disk relative to now."""
+        """Disk space in the engine relative to the disk space now."""
         return self.per_body.times(1 / self.now_per_body)
 
 
@@ -48,9 +48,9 @@ class Engines:
     """The storage engines of the clusters, and trials of others.
 
     Attributes:
-        of_cluster: Name of the storage engine by cluster; a missing cluster is in InnoDB.
+        of_cluster: Name of the storage engine by cluster; clusters that are missing use InnoDB.
         effects: Effects of other engines by column and codec.
-        files: Length of a cluster's files by engine, cluster and codec, None for bodies as they are stored now.
+        files: Length of a cluster's files by engine, cluster and codec; codec None means bodies as they are stored now.
     """
 
     of_cluster: Mapping[str, str] = field(default_factory=dict)
@@ -79,11 +79,11 @@ def engine_effects(
     measurement: Measurement,
     weights: Mapping[tuple[str, str], float],
 ) -> list[EngineEffect]:
-    """Express trials in a storage engine per present body byte.
+    """Express the results of trials in a storage engine as bytes of disk per present body byte.
 
     Args:
         engine: Name of the storage engine.
-        trials: Codec trials whose sizes, now and new, are those in the engine.
+        trials: Codec trials whose present and new sizes both refer to the engine.
         disk_per_body: Bytes of disk in the engine per present body byte, by column, with the interval of the sample.
         measurement: The newest measurement.
         weights: Result of ``growth_weights``.

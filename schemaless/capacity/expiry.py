@@ -1,6 +1,6 @@
-"""Space that retention policies free: of cells that have expired, and of cells that will. Pure.
+"""Space that retention policies free, from cells that have expired and from cells that will. Pure.
 
-An expired cell leaves a row with a tombstone. The space of the body is free once the table is rebuilt.
+An expired cell leaves a row with a tombstone. The space of its body becomes free when the table is rebuilt.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from schemaless.survey.page_model import MYSQL, Layout
 
 
 class Expiring(NamedTuple):
-    """Space that a policy frees of a column on a disk.
+    """Space that a policy frees in a column on a disk.
 
     Attributes:
-        expired_bytes: Bytes of disk of cells that have expired by now.
+        expired_bytes: Bytes of disk freed by cells that have expired by now.
         expiry: What expires later.
     """
 
@@ -37,7 +37,7 @@ class Stored(NamedTuple):
         cells: Number of its cells.
         disk_bytes: Bytes of disk that they take.
         past: Bytes of disk that each whole day added and that are still stored; the forecast starts the day after.
-        share: Share of the disk's growth that is this column's.
+        share: This column's share of the disk's growth.
     """
 
     column_name: str
@@ -49,7 +49,7 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The policies in force, and what is known about the cells that they concern.
+    """The policies in force, and what is known about the cells that they apply to.
 
     Attributes:
         policies: Policies in the catalog by column.
@@ -63,12 +63,12 @@ class Retention:
     layout: Layout = MYSQL
 
     def expiring(self, policy: Policy, stored: Stored, factor: float) -> Expiring:
-        """Return the space that a policy frees of a column on a disk.
+        """Return the space that a policy frees in a column on a disk.
 
         Args:
-            policy: What is kept.
+            policy: The policy of the column.
             stored: The column on the disk.
-            factor: Growth of the disk as a multiple of its forecast, in whose unit the expiry is.
+            factor: Growth of the disk as a multiple of its forecast; the returned expiry is in units of the forecast.
         """
         freed = 1.0
         if stored.cells and stored.disk_bytes:

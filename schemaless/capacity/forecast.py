@@ -1,10 +1,11 @@
 """Forecast of a daily series, with prediction bands.
 
 The model is a structural time series (statsmodels' unobserved components): a random-walk level, a slope, a weekly
-pattern and noise. Weekly pattern or not, additive or multiplicative effects, and the variance of the level are not
-selected but averaged over: 40 models are filtered, and each contributes simulated futures in proportion to its
-one-step-ahead likelihood on the history. The bands therefore include model uncertainty. Sums over several days are
-taken within each future, because the errors of its days are correlated.
+pattern and noise. Instead of selecting a single model, the forecast averages over models with and without a weekly
+pattern, with additive or multiplicative effects, and with different variances of the level: 40 models are filtered, and
+each contributes simulated futures in proportion to its one-step-ahead likelihood on the history. The bands therefore
+include model uncertainty. Sums over several days are taken within each future, because the errors of its days are
+correlated.
 
 Every model has a slope: models without one mistake slow growth for a wandering level, and forecast too little.
 
@@ -54,7 +55,7 @@ _FEWEST_ERRORS: Final = 28
 
 _CHANCE: Final = 0.01
 _FAR_SHARE: Final = 0.25
-"""Largest tolerated error of the sum, as a share, if it is also outside the 80 % band."""
+"""Largest tolerated relative error of a sum that is outside its 80 % band."""
 
 _LEAST_VARIANCE: Final = 1e-9
 _MOST_LOG: Final = 300.0
@@ -62,7 +63,7 @@ _LEVELS: Final = (2.5, 10.0, 50.0, 90.0, 97.5)
 
 
 class Band(NamedTuple):
-    """Median and the 80 % and 95 % prediction intervals of a forecast figure. Days may be infinite."""
+    """Median and the 80 % and 95 % prediction intervals of a forecast figure. Figures in days may be infinite."""
 
     low_95: float
     low_80: float
@@ -71,7 +72,7 @@ class Band(NamedTuple):
     high_95: float
 
     def dates(self, first_day: datetime.date, earlier_days: float = 0.0) -> dict[str, datetime.date | None]:
-        """Convert days to dates, by name of the band; None for infinite days.
+        """Return the days as dates, by field name; None for infinite days.
 
         Args:
             first_day: The date of day 0.
@@ -113,9 +114,9 @@ class BackTest:
     def failure(self) -> str | None:
         """Why the back-test failed, in words; None if chance explains the errors.
 
-        It fails if so few days were inside the 80 % band that a correct forecast with independent days would have a
-        chance of 1 % or less, if the sum was outside its 95 % band, or if the sum was outside its 80 % band and off by
-        more than a quarter.
+        It fails if no more than 1 % of correct forecasts with independent days would have so few days inside the 80 %
+        band, if the sum was outside its 95 % band, or if the sum was outside its 80 % band and off by more than a
+        quarter.
         """
         inside = round(self.inside_80_share * self.held_days)
         failures = []
@@ -149,11 +150,11 @@ class NoForecast:
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """Data that expires at an age, in the unit of the forecast.
+    """Data that expires at a given age, in the unit of the forecast.
 
     Attributes:
-        delay_days: The age in days; 0 for data that expires when it is superseded, at the rate at which data arrives.
-        past: What expires on each of the first ``delay_days`` forecast days, because it was written before.
+        delay_days: The age in days; 0 for data that is superseded at the rate at which new data arrives.
+        past: Data written before the forecast that expires on each of its first ``delay_days`` days.
         share: Share of each forecast day's growth that expires ``delay_days`` later.
     """
 
@@ -170,7 +171,7 @@ class Forecast:
         first_day: First forecast day, the day after the last of the history.
         history_days: Number of measured days.
         daily: Band of each day.
-        cumulative: Band of the sum until each day; narrower than the sum of the daily bands.
+        cumulative: Band of the sum up to and including each day; narrower than the sum of the daily bands.
         growth_share_per_year: Relative change of the daily growth over 365 days, at the current trend.
         weekdays: Monday to Sunday relative to an average day, or None if the history has no weekly pattern.
         weekly_share: Weight of the models with a weekly pattern, 0 to 1.
@@ -244,17 +245,18 @@ class Forecast:
 def forecast(
     history: History, *, horizon_days: int | None = None, seed: int = 1, parts: Sequence[History] = ()
 ) -> Forecast | NoForecast:
-    """Forecast the days after the last one of ``history``.
+    """Forecast the days that follow ``history``.
 
-    The start of one more series would look like a step in the sum. Series that start at different times, such as those
-    of several datastores, are therefore forecast one by one, and their simulated futures are added up.
+    In the sum of several series, the start of a later one would look like a step. Series that start at different times,
+    such as those of several datastores, are therefore forecast one by one, and their simulated futures are added up.
 
     Args:
         history: Whole days in order, with the growth of each, 0 or more, in any unit. A missing day was not measured,
             which differs from a day without growth.
         horizon_days: Number of days to forecast; by default five times the history, at most five years.
         seed: Seed of the simulated futures; the same seed gives the same figures.
-        parts: Series that add up to ``history`` and end with it; the shortest one determines the default horizon.
+        parts: Series that add up to ``history`` and end on the same day; the shortest one determines the default
+            horizon.
 
     Raises:
         InvalidInput: The days are out of order, a value is negative or not finite, or [report] is not installed.
@@ -320,7 +322,7 @@ class _Futures(NamedTuple):
 
     Attributes:
         paths: One row per future, one column per day.
-        growth: Yearly growth of a day, by future.
+        growth: Relative change of the daily growth over 365 days, by future.
         weekday_effects: The first seven days relative to an average day, averaged over the models with a weekly
             pattern.
         weekly_share: Weight of the models with a weekly pattern.
@@ -484,7 +486,7 @@ def _first_scored(known: Any) -> int:
 def _noise(errors: Floats, shape: tuple[int, int], rng: numpy.random.Generator) -> Floats:
     """Draw noise in standard deviations, by resampling the errors of the history if there are enough.
 
-    Outages, holidays and imports make a few errors large; a normal distribution with the variance of all of them would
+    Outages, holidays and imports make a few errors large; a normal distribution with the variance of all errors would
     be too wide for most days.
     """
     if len(errors) < _FEWEST_ERRORS:
@@ -497,8 +499,8 @@ def _simulated(
 ) -> tuple[Floats, Floats]:
     """Simulate futures of a model, one per ``scale`` of the noise, and return them with their slopes.
 
-    The simulation is vectorized, as statsmodels would simulate one future at a time: the initial state is drawn with
-    its covariance, the level adds its slope and a random step each day, and the weekly pattern repeats.
+    The simulation is vectorized, because statsmodels simulates one future at a time. The initial state is drawn with
+    its covariance, the level changes by its slope and a random step each day, and the weekly pattern repeats.
     """
     import numpy
 

@@ -40,7 +40,7 @@ _SUMS: Final = ("bytes", "json", "bytes2", "both", "json2")
 _LONGEST_DECODED_BYTES: Final = 1 << 20
 
 _FUTURE_S: Final = 300.0
-"""Tolerated clock difference, in seconds; a cell later than that counts as from the future."""
+"""Tolerated clock difference, in seconds; a cell further ahead counts as being from the future."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +76,14 @@ class PartSample:
 
     Attributes:
         part: The part.
-        sample: Values by window: ``("cells", column_name, codec)``, likewise ``bytes``, ``pages`` and ``json``;
+        sample: Values by window: ``("cells", column_name, codec)``, and the same for ``bytes``, ``pages`` and ``json``;
             ``("squares", column_name)`` of body bytes; ``("day", column_name, day)`` cells and ``("day bytes", ...)``;
             ``("future",)`` and ``("damaged",)`` cells; ``("timed",)`` cells that are not from the future, and
             ``("at",)``, the sum of their times.
         moments: One for each row read.
         rows_read: Number of rows fetched from the server.
         pages_read: Number of pages of the table that were touched, by the page model.
-        json_halves: For an exact sample, half the interval of the JSON text bytes by column and codec.
+        json_halves: For an exact sample, half the width of the interval of the JSON text bytes, by column and codec.
         undecoded: Columns and codecs of which no body could be decoded, so their JSON size is a guess.
     """
 
@@ -277,14 +277,14 @@ def _fit(windows: Sample, name: tuple[str, str]) -> _Line | None:
 def _with_json(windows: Sample) -> tuple[Sample, dict[tuple[str, str], float], list[tuple[str, str]]]:
     """Add the bytes of JSON text to each window of a sample.
 
-    Two-phase regression estimator: a line over body bytes, corrected by each window's own deviation among its decoded
-    bodies. The total is unbiased whatever the line, and its interval includes both errors.
+    Two-phase regression estimator: a line over body bytes, corrected in each window by the deviation of its decoded
+    bodies. The total is unbiased even if the line fits poorly, and its interval includes both errors.
 
     Source: Särndal, Swensson, Wretman, Model Assisted Survey Sampling, chapter 9.
 
     Returns:
-        The sample; for an exact sample, the remaining half interval by column and codec; and the columns and codecs of
-        which no body could be decoded.
+        The sample; for an exact sample, half the width of the remaining interval, by column and codec; and the columns
+        and codecs of which no body could be decoded.
     """
     undecoded: list[tuple[str, str]] = []
     halves: dict[tuple[str, str], float] = {}

@@ -51,7 +51,7 @@ class GrowthForecasts:
         )
 
     def total(self, forecasts: Sequence[DiskForecast]) -> DiskForecast | None:
-        """Forecast the growth of one copy on all of these disks together; None without a disk."""
+        """Forecast the growth of one copy on all of these disks together; None if there are none."""
         if len(forecasts) < 2:
             return forecasts[0] if forecasts else None
         disks = [disk_forecast.disk for disk_forecast in forecasts]
@@ -72,7 +72,7 @@ class GrowthForecasts:
         return self.of_disk(everything)
 
     def of_all(self, forecasts: Sequence[DiskForecast], total: DiskForecast | None, now: Scenario) -> GrowthOfAll:
-        """Forecast the growth of all disks, every copy counted; without ``total``, only today's growth is known."""
+        """Forecast the growth of all disks, counting every copy; without ``total``, only today's growth is known."""
         copies = {entry.disk.name: entry.disk.copies for entry in forecasts}
         per_day = {outlook.disk: (outlook.bytes_per_day or 0.0) * copies[outlook.disk] for outlook in now.disks}
         if total is None:

@@ -33,7 +33,7 @@ class Kept:
 
 
 def keep(store: Datastore, measurement: Measurement) -> int:
-    """Save a measurement in the catalog, delete the ones that are thinned out, and return its number.
+    """Save a measurement in the catalog, thin out the older ones, and return the new one's number.
 
     Raises:
         AccessDenied: The account lacks the privileges of the role ``measure``.
@@ -109,7 +109,7 @@ def thinned(all_kept: Sequence[Kept], now: datetime) -> list[Kept]:
 
 
 def _slot(sample: Kept, now: datetime) -> Hashable:
-    """Return a key for the period of which one measurement is kept."""
+    """Return a key for the period from which one measurement is kept."""
     age_days, day = (now - sample.taken_at).days, sample.taken_at.astimezone(UTC).date()
     if age_days < _ALL_DAYS:
         return sample.sample_id

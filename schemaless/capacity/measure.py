@@ -38,11 +38,12 @@ class MeasureBounds:
         windows: Number of windows of neighbouring added_ids, over all shards.
         window_rows: Target number of rows per window; fewer if bodies are long.
         pages: Number of pages of 16 KiB.
-        whole_rows: Largest number of rows that is read completely, if they fit in ``pages``.
+        whole_rows: Up to this number of rows, all are read if they fit in ``pages``.
         parts: Largest number of shards that are measured one by one; beyond it, the shards of a cluster are measured
             together.
-        inverted_share: Largest share of sampled cells out of order at which days are searched for along added_id.
-        day_shards: Number of shards per cluster in which days are searched for; if there are more, a random choice.
+        inverted_share: Maximum share of sampled cells out of order; above it, days are not searched for along added_id.
+        day_shards: Maximum number of shards per cluster in which days are searched for; if there are more, that many
+            are chosen at random.
     """
 
     windows: int = 768
@@ -89,7 +90,7 @@ def measure(
 
     Raises:
         InvalidInput: ``disks`` names an unknown cluster.
-        ServerError: The catalog's server cannot be reached. Problems of other servers are part of the measurement.
+        ServerError: The catalog's server cannot be reached. Problems with other servers are noted in the measurement.
     """
     internals = internals_of(store)
     started = time.monotonic()
@@ -158,7 +159,7 @@ class _Measurer:
     disks: Mapping[str, GivenDisk]
 
     def measure(self, cluster: Cluster) -> _ClusterResult:
-        """Measure a cluster on a replica, else on its primary; if neither answers, the result has the error."""
+        """Measure a cluster on a replica, else on its primary; if neither answers, the result contains the error."""
         tries: list[ReadFrom] = ["replica", "primary"] if cluster.replicas else ["primary"]
         notes: list[str] = []
         problem = ""
@@ -246,7 +247,7 @@ def _notes(measured: Sequence[_ClusterResult]) -> list[str]:
     if not all(cluster.space.file_bytes_measured for cluster in measured if cluster.space.problem is None):
         notes.append(
             "the account lacks the PROCESS privilege and cannot see files, so file sizes come from InnoDB's "
-            "statistics, which miss some MB of each file"
+            "statistics, which are a few MB too low for each file"
         )
     if not any(part.sample.windows for cluster in measured for part in cluster.samples):
         notes.append("there are no cells")

@@ -26,7 +26,7 @@ created_at does not follow added_id, from the created_at of the sampled cells.""
 JSON_FORMAT: Final = 1
 
 _SEPARATOR: Final = "/"
-"""Separates a datastore from the name of its cluster or column, if several are measured; no name contains it."""
+"""Separates a datastore from the name of its cluster or column, with several datastores; no name contains it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class DayIntake:
         cells: Number of cells.
         body_bytes: Length of their bodies as stored now.
         method: How they were determined, see ``Method``.
-        complete: False for the day of the measurement, which is not over, and for the very first day, which may have
-            started late.
+        complete: False for the day of the measurement, which is not over, and for the very first day, on which writing
+            may have started late.
     """
 
     day: date
@@ -96,7 +96,7 @@ class ClusterFiles:
         rebuilt_bytes: Length of the files if they were rebuilt now, by the page model.
         overhead_bytes: The part of ``rebuilt_bytes`` that is not bodies: records, indexes, partial and free pages.
         disk_bytes: Size of the file system, or None if neither the server reports it nor a flag gave it.
-        free_bytes: Free space of the file system, or None likewise.
+        free_bytes: Free space of the file system, or None if unknown.
         disk_from: Source of the disk's size: ``server``, ``flag``, or None if unknown.
         shard_files: Number and file length of each shard; empty in measurements of older versions.
         other_files: Name and total file length of each table other than ``cell``: followers, indexes, leftovers of
@@ -130,12 +130,13 @@ class Measurement:
         datastore: Name of the datastore.
         shard_count: Number of shards.
         groups: Ordered by cluster, shard, column_name, codec.
-        growth: Ordered by cluster, column_name, day; days without cells between the first and the last are 0.
+        growth: Ordered by cluster, column_name, day; days without cells between the first and the last are listed with
+            zeros.
         clusters: Ordered by name.
         notes: Caveats: what could not be measured, or was estimated in another way, and why.
         rows_read: Number of rows fetched from the servers.
-        pages_read: Pages of 16 KiB of the rows whose bodies were touched, overflow pages included, by the page model.
-            The search for days reads two or three leaf pages more for each probed row.
+        pages_read: Number of 16 KiB pages, by the page model, of the rows whose bodies were touched, including overflow
+            pages. The search for days reads another two or three leaf pages per probed row, which are not counted.
         seconds: Duration.
         seed: Seed that draws the same windows again.
         level: Confidence level of the intervals.
@@ -194,7 +195,7 @@ class Measurement:
         """Build a measurement from the result of ``to_json``; estimates come back rounded to whole numbers.
 
         Raises:
-            InvalidInput: The data has another format version.
+            InvalidInput: The data has a different format version.
         """
         if data.get("format") != JSON_FORMAT:
             raise InvalidInput(

@@ -19,15 +19,15 @@ less the 40 % that other parts of the system use:
 >>> int(days_until_full(replace(disk, overhead_share=0.40)))
 30
 
-and 32 TB less the same 40 %, at one, three and ten million trips a day, last under three years, one year and four
-months:
+and 32 TB less the same 40 %, at one, three and ten million trips a day, last under three years, under one year and
+under four months:
 
 >>> cluster = replace(disk, overhead_share=0.40, hosts=32)
 >>> [int(days_until_full(replace(cluster, documents_per_day=trips * 1_000_000))) for trips in (1, 3, 10)]
 [983, 327, 98]
 
-With 2,822 bytes a trip, the article gives 347 days for the disk of 1 TB. That figure does not deduct the 40 %, so it
-compares with the 51 days, not with the 30. Before and after re-encoding, first without and then with the overhead:
+With 2,822 bytes a trip, the article gives 347 days for the disk of 1 TB. That figure does not deduct the 40 %, so it is
+comparable to the 51 days, not to the 30. Before and after re-encoding, first without and then with the overhead:
 
 >>> encoded = replace(disk, bytes_per_document=2_822)
 >>> int(days_until_full(disk)), int(days_until_full(encoded))
@@ -36,7 +36,7 @@ compares with the 51 days, not with the 30. Before and after re-encoding, first 
 >>> int(days_until_full(replace(disk, overhead_share=0.40))), int(days_until_full(less_overhead))
 (30, 217)
 
-The article does not explain its 347; a day of 2.95 GB ("just under 3 GB") would give it. See docs/capacity-model.md.
+The article does not explain its 347; 2.95 GB a day ("just under 3 GB") would give it. See docs/capacity-model.md.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Plan:
         growth: How the number of documents a day changes.
         stored_bytes: Bytes of cells on all hosts at the start, all copies; 0 or more.
         retention_days: Age at which cells are deleted, 1 to 36,525 days (100 years); None for never. The cells stored
-            at the start are assumed to be of evenly distributed age, so they are deleted evenly over this period.
+            at the start are assumed to be evenly distributed in age, so they are deleted evenly over this period.
 
     Raises:
         InvalidInput: A value is out of these bounds, not finite, or not a number.
@@ -145,7 +145,7 @@ class Plan:
 
 
 def bytes_per_day(plan: Plan) -> float:
-    """Return the bytes written to all hosts on an average first day.
+    """Return the bytes written to all hosts on the first day, averaged over weekdays.
 
     ``documents_per_day x bytes_per_document x copies``
 
@@ -258,7 +258,7 @@ def days_until_full(plan: Plan) -> float:
 
 
 def _most_bytes(plan: Plan, days: float) -> float:
-    """Return the peak until ``days``; never less for later days, infinity on overflow."""
+    """Return the peak until ``days``, which never decreases with ``days``; infinity on overflow."""
     age = plan.retention_days
     if age is None:
         return _stored(plan, days)

@@ -1,7 +1,7 @@
 """The capacity model with uncertain inputs: every input is an interval, and so is every answer.
 
 The worst end of an answer combines the worst ends of all inputs, the best end the best ones. That is the widest range
-that the inputs allow; it has no probability.
+that the inputs allow; it has no confidence level.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class StateAt:
         days: Days from the start.
         stored_bytes: Peak of the stored bytes until then, all copies.
         headroom_share: Share of the usable bytes that is still free; negative if they are exceeded.
-        hosts_needed: Number of hosts that last until then.
+        hosts_needed: Number of hosts needed to last until then.
     """
 
     days: float
@@ -83,7 +83,7 @@ class Outlook:
     """Answers of the model.
 
     Attributes:
-        bytes_per_day: Bytes written to all hosts on an average first day, all copies.
+        bytes_per_day: Bytes written to all hosts on the first day, all copies, averaged over weekdays.
         usable_bytes: Bytes of all disks that are available for cells.
         days_until_full: Days from the start; infinite for never.
         full_on: The dates for ``days_until_full``, earliest first; None for never or after the year 9999.

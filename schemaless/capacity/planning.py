@@ -24,7 +24,7 @@ THRESHOLDS: Final = (0.8, 0.9)
 
 FULL: Final = 1.0
 TB: Final = 10**12
-"""Bytes of a terabyte as disks are sold."""
+"""Bytes in a terabyte as used for selling disks."""
 
 _COST_DAYS: Final = 365
 
@@ -37,7 +37,7 @@ class PlanningOptions:
         thresholds: Shares of a disk, above 0 and below 1, in increasing order.
         lead_days: Days from ordering a disk until it can be used; None to plan no orders.
         price_per_tb: Price of a TB (1,000 GB) of disk, in any currency; None if unknown.
-        fail_below_days: Days that all disks must last, or the verdict is negative; None for no verdict.
+        fail_below_days: Days that all disks must last for a positive verdict; None for no verdict.
     """
 
     thresholds: tuple[float, ...] = THRESHOLDS
@@ -68,8 +68,8 @@ class Level:
         disk: Name of the disk.
         share: Threshold as a share of the disk; 1 is full.
         days: Days until then, or None if unknown.
-        at_rate: Days until then at the constant rate of the last weeks, or None if unknown.
-        first_day: The date that days count from.
+        at_rate: Days until then at the constant rate of recent weeks, or None if unknown.
+        first_day: The date from which the days are counted.
         horizon_days: Number of forecast days; infinite days mean more than this.
         why: Why the days are unknown.
         lead_days: Days from ordering a disk until it can be used, or None to plan no orders.
@@ -86,17 +86,17 @@ class Level:
 
     @property
     def on(self) -> dict[str, datetime.date | None] | None:
-        """The dates of ``days``, by name of the band; None beyond the horizon."""
+        """The dates of ``days``, by field of the band; None beyond the horizon."""
         return self._dates(0.0)
 
     @property
     def order_by(self) -> dict[str, datetime.date | None] | None:
-        """The latest dates to order, by name of the band."""
+        """The latest dates to order, by field of the band."""
         return None if self.lead_days is None else self._dates(self.lead_days)
 
     @property
     def order_on(self) -> datetime.date | None:
-        """The latest date to order so that the disk is in time in nine of ten cases."""
+        """The latest date to order so that the disk arrives in time in nine of ten cases."""
         dates = self.order_by
         return None if dates is None else dates["low_80"]
 
@@ -122,7 +122,7 @@ class Month(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Disk space and price of the growth of a period, all copies counted.
+    """Disk space and price of a period's growth, counting every copy.
 
     Attributes:
         name: Name of the scenario.
@@ -160,9 +160,9 @@ class Planning:
 
     Attributes:
         options: The inputs.
-        now: Each disk at each threshold and at full; the disk that is full first comes first.
+        now: The level of each disk at each threshold and when full; the disk that fills up first comes first.
         after: The same after re-encoding, with the disks in the same order; empty without a codec to re-encode to.
-        costs: Of the current way of storing and of re-encoding; empty if no price is known or there is no forecast.
+        costs: Costs of storing as now and of re-encoding; empty if no price is known or there is no forecast.
         verdict: None if ``fail_below_days`` was not given.
     """
 
@@ -173,7 +173,7 @@ class Planning:
     verdict: Verdict | None = None
 
     def first(self, *, after: bool = False) -> list[Level]:
-        """Return the levels of the disk that is full first; empty if unknown."""
+        """Return the levels of the disk that fills up first; empty if unknown."""
         levels = self.after if after else self.now
         return [level for level in levels if level.disk == levels[0].disk and level.days is not None]
 
@@ -213,7 +213,7 @@ def cost(name: str, growth: Forecast, times: Interval, price_per_tb: float | Non
     Args:
         name: Name of the scenario.
         growth: Current growth of all disks together, counting every copy.
-        times: Growth in the scenario as a multiple of that.
+        times: Growth in the scenario as a multiple of ``growth``.
         price_per_tb: Price of a TB of disk.
     """
     days = min(_COST_DAYS, growth.horizon_days)
@@ -234,7 +234,7 @@ def _price(size: float, price_per_tb: float | None) -> float | None:
 
 
 def _months(first_day: datetime.date, days: int) -> list[tuple[int, int]]:
-    """Return the first day of each calendar month of a period and the day after its last, counted from its start."""
+    """Return the first day of each calendar month and the day after its last, counted from the period's start."""
     starts = [day for day in range(days) if day == 0 or (first_day + datetime.timedelta(day)).day == 1]
     return list(pairwise([*starts, days]))
 
@@ -257,7 +257,7 @@ def verdict(now: Scenario, options: PlanningOptions) -> Verdict | None:
 def _reason(outlook: DiskOutlook, asked: float) -> str | None:
     """Return why a disk fails the check, or None."""
     if outlook.days is None:
-        return f"{outlook.disk}: unknown how long it lasts: {outlook.why}"
+        return f"{outlook.disk}: how long it lasts is unknown: {outlook.why}"
     early, horizon = outlook.days.low_80, outlook.horizon_days or 0
     if early < asked:
         return f"{outlook.disk} may be full in {math.floor(early):,} days (the early end of the 80 % interval)"
@@ -267,5 +267,5 @@ def _reason(outlook: DiskOutlook, asked: float) -> str | None:
         return f"{outlook.disk}: the forecast covers only {horizon:,} days, and no constant rate is known"
     if outlook.at_rate.low < asked:
         low = math.floor(outlook.at_rate.low)
-        return f"{outlook.disk} may be full in {low:,} days (the early end at the constant rate of the last weeks)"
+        return f"{outlook.disk} may be full in {low:,} days (the early end at the constant rate of recent weeks)"
     return None

@@ -29,5 +29,7 @@ def ratio(codec: str, before: str = "legacy") -> float:
     """
     for name in (codec, before):
         if name not in SIZES_BYTES:
-            raise InvalidInput(f"no published ratio for codec {name!r}, only for {', '.join(SIZES_BYTES)}; give one")
+            raise InvalidInput(
+                f"no published ratio for codec {name!r}, only for {', '.join(SIZES_BYTES)}; give a ratio"
+            )
     return SIZES_BYTES[codec] / SIZES_BYTES[before]

@@ -1,7 +1,7 @@
 """Predict file lengths after a migration and a rebuild, shard by shard, because files grow in steps.
 
-The number of cells and the length of their bodies are known for each shard and column, and each column has its own
-ratio in a codec. ``survey/sizing.py`` averages over the remaining uncertainty.
+The number of cells and the length of their bodies are known for each shard and column, and each column has its own size
+ratio for a codec. ``survey/sizing.py`` averages over the remaining uncertainty.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Unit:
     """Average page content of a cell of a column in a codec.
 
     Attributes:
-        content: Page content of one cell; on MyRocks, of compressed blocks and index entries.
+        content: Page content of one cell; on MyRocks, its share of compressed blocks and index entries.
         variation: Standard deviation of the unexplained part of a cell's length, relative to the mean length.
         error: Standard error of the mean length, relative to it.
         before_bytes: Mean length of the bodies now, or None if unknown.
@@ -59,7 +59,7 @@ def unit_of(
         column: Name of the column.
         lengths: Lengths of the sampled bodies in the codec.
         layout: Page layout of the server.
-        share: Their sum relative to the sum now, with its 95 % interval.
+        share: Sum of ``lengths`` relative to the sum now, with its 95 % interval.
         before: Lengths of the same bodies now. If they are known, only the ratio is uncertain.
     """
     if not lengths:
@@ -76,7 +76,7 @@ def unit_in_blocks(lengths: Sequence[int], before: Sequence[int], per_body: Inte
     Args:
         lengths: Lengths of the sampled bodies in the codec.
         before: Lengths of the same bodies now.
-        per_body: Compressed bytes, with the cell's index entry, per body byte of now.
+        per_body: Compressed bytes, with the cell's index entry, per present body byte.
     """
     if not sum(before):
         return None
@@ -89,7 +89,7 @@ def _relative_error(estimate: Interval) -> float:
 
 
 def _variation(lengths: Sequence[int], before: Sequence[int]) -> float:
-    """Return the standard deviation of lengths that their lengths ``before`` do not explain, relative to the mean."""
+    """Return the standard deviation of ``lengths`` that ``before`` does not explain, relative to their mean."""
     mean = fmean(lengths)
     unexplained: list[float] = list(lengths)
     if sum(before):

@@ -36,7 +36,7 @@ class CodecTrials:
         disk_per_body: Bytes of a large file per body byte, by column, with the interval of the sample.
         layout: Page layout of the servers.
         files: File lengths after a migration and a rebuild, by cluster and codec, if every body was tried.
-        engines: The same trials in other storage engines, by name of the engine, if any were requested.
+        engines: The same trials in other storage engines, by engine name, if any were requested.
     """
 
     columns: tuple[ColumnTrial, ...]
@@ -66,15 +66,16 @@ class CapacityReport:
 
     Attributes:
         made_at: Time of the report, UTC.
-        measurement: The newest measurement, which sizes come from.
+        measurement: The newest measurement, from which sizes are taken.
         measured_at: Times of all measurements used, oldest first.
         series: Daily growth by cluster and column.
         disks: Forecast of each disk, in bytes of disk.
         total: Forecast of all disks together.
         too_few: Columns with too few sampled cells to evaluate codecs.
         columns: Forecasts by cluster and column, in body bytes; at most the 40 with the most growth.
-        trials: Codecs by column; empty if no cell could be read.
-        engines: Other storage engines by column, alone and with the codec of a scenario; empty if none was requested.
+        trials: Effects of codecs by column; empty if no cell could be read.
+        engines: Effects of other storage engines by column, alone and with the codec of a scenario; empty if none was
+            requested.
         weights: Bytes of a large file per body byte, by cluster and column.
         choice: The recommended codec and the reasons, or None if nothing was tried.
         codec: The codec to re-encode to: the requested or the recommended one, or None.
@@ -84,7 +85,7 @@ class CapacityReport:
         skew: Distribution of bytes over shards and clusters.
         warnings: Reasons not to rely on the headline figure.
         notes: Caveats to read before using a figure.
-        how: Method and assumptions for each kind of figure: pairs of term and text.
+        how: Method and assumptions for each kind of figure, as pairs of a term and a text.
     """
 
     made_at: datetime.datetime
@@ -115,7 +116,10 @@ class CapacityReport:
 
     @property
     def after(self) -> Scenario | None:
-        """The scenario re-encoded to ``codec`` and rebuilt; None without such a codec."""
+        """The scenario in which cells are re-encoded to ``codec`` and tables rebuilt.
+
+        None if there is no such scenario.
+        """
         return next(
             (scenario for scenario in self.scenarios if self.codec is not None and scenario.name == self.codec), None
         )
@@ -160,7 +164,7 @@ def stored(measurement: Measurement) -> list[CodecTotal]:
 
 
 class DatastoreTotal(NamedTuple):
-    """Sizes of one datastore, or of all together. They add up exactly.
+    """Sizes of one datastore, or of all together; the former add up exactly to the latter.
 
     Attributes:
         name: Name of the datastore, or None for all.
@@ -168,8 +172,8 @@ class DatastoreTotal(NamedTuple):
         body_bytes: Length of their bodies.
         file_bytes: Length of the files of one copy, or None if unknown.
         copies_bytes: Length of the files of all copies, or None if unknown.
-        bytes_per_day: Growth of the files of one copy a day, averaged over the last weeks.
-        first: The disk of the datastore that is full first, or None if unknown.
+        bytes_per_day: Daily growth of the files of one copy, averaged over the last four weeks.
+        first: The datastore's disk that fills up first, or None if unknown.
     """
 
     name: str | None

@@ -29,8 +29,8 @@ def warnings_of(report: CapacityReport) -> list[str]:
         test = disk_forecast.forecast.back_test if isinstance(disk_forecast.forecast, Forecast) else None
         if test is not None and test.failure is not None:
             warnings.append(
-                f"the forecast{name} failed its back-test: {test.failure}. Do not plan with it alone; compare it with "
-                "the constant rate of the last weeks"
+                f"the forecast{name} failed its back-test: {test.failure}. Do not rely on it alone; compare it with "
+                "the constant rate of recent weeks"
             )
         warnings += [
             f"{_step_text(disk_forecast, step)}. The forecast mistakes such a step for a trend or for chance; the "
@@ -39,7 +39,7 @@ def warnings_of(report: CapacityReport) -> list[str]:
             if _is_recent(disk_forecast, step)
         ]
     if first is not None and warnings and first.at_rate is None:
-        warnings.append("there are too few days since then for a constant rate")
+        warnings.append("there are too few days since the step for a constant rate")
     return warnings
 
 
@@ -79,7 +79,8 @@ def _measurement_notes(report: CapacityReport) -> list[str]:
     future = sum(day_intake.cells.mid for day_intake in newest.growth if day_intake.day > today)
     if future:
         notes.append(
-            f"about {future:,.0f} cells have dates after {today}; they count for the sizes but not for the growth"
+            f"about {future:,.0f} cells have dates after {today}; they count towards the sizes but not "
+            f"towards the growth"
         )
     notes += [f"{space.cluster} is missing from all figures: {space.problem}" for space in newest.problems]
     return notes
@@ -114,13 +115,13 @@ def _column_notes(report: CapacityReport) -> list[str]:
     if report.too_few:
         notes.append(
             f"{', '.join(report.too_few)}: too few cells were sampled to evaluate codecs; the report assumes that "
-            "re-encoding does not change their size" + (", nor another storage engine" if report.engines else "")
+            "re-encoding does not change their size" + (", nor does another storage engine" if report.engines else "")
         )
     mixed = [name for name in newest.column_names if _mixed(newest, name)]
     if mixed and report.trials:
         notes.append(
             f"{', '.join(mixed)}: cells are stored in several codecs; the report assumes the same mix for new cells, "
-            "although they may all be in the latest one"
+            "although these may all be in the latest one"
         )
     kept = sorted({trial.column_name for trial in report.trials if trial.left_cells and trial.codec != LEGACY.name})
     if kept:
@@ -128,7 +129,8 @@ def _column_notes(report: CapacityReport) -> list[str]:
     fewer = len(report.series) - len(report.columns)
     if fewer > 0:
         notes.append(
-            f"{fewer} columns of a cluster with little growth have no forecast of their own; they are part of the "
+            f"{fewer} columns (counted per cluster) with little growth have no forecast of their own; they "
+            f"are part of the "
             "forecast of their disk"
         )
     return notes
@@ -174,7 +176,7 @@ def _mixed(measurement: Measurement, column: str) -> bool:
 
 
 def how_obtained(measurement: Measurement, codec: str | None, *, engines: bool = False) -> tuple[tuple[str, str], ...]:
-    """Return the method and assumptions for each kind of figure: pairs of term and text.
+    """Return the method and assumptions for each kind of figure, as pairs of a term and a text.
 
     Args:
         measurement: The newest measurement.
@@ -195,7 +197,7 @@ def how_obtained(measurement: Measurement, codec: str | None, *, engines: bool =
     return (
         ("Sizes", f"{source}: {rows}, at {measurement.taken_at:%Y-%m-%d %H:%M} UTC.{level}"),
         ("Allocated", _ALLOCATED),
-        ("Growth", f"Cells and body bytes by day (UTC), {days}, in the size that they have now. {_GROWTH}"),
+        ("Growth", f"Cells and body bytes by day (UTC), {days}, at their present size. {_GROWTH}"),
         ("A day now", f"Average of the last {RECENT_DAYS} whole days, or of all days if there are fewer."),
         ("Forecast", _FORECAST),
         ("Back-test", _BACK_TEST),
@@ -230,19 +232,22 @@ _BACK_TEST: Final = (
     "quarter."
 )
 _RATE: Final = (
-    "Every day like the average of the last four whole weeks, or of the whole weeks since the last step, with a 95 % "
+    "Assumes that every day is like the average of the last four whole weeks, or of the whole weeks since "
+    "the last step, with a 95 % "
     "interval from the differences between weeks. It has no trend and no model behind it. A step is an abrupt change "
-    "of the level by 20 % or more and by six standard errors, found by least squares over the four weeks before and "
+    "of the level by at least 20 % and at least six standard errors, found by least squares over the four "
+    "weeks before and "
     "after a day, with a slope and weekdays."
 )
 _DAYS: Final = (
     "Counted from the start of the day after the last whole day, until the growth of this datastore's tables has used "
-    "up the free space. The disk that is full first decides. Free space inside files, binary logs, undo logs and other "
+    "up the free space. The disk that fills up first decides. Free space inside files, binary logs, undo "
+    "logs and other "
     "users of the disk are not counted."
 )
 _TRIED: Final = (
     "Each codec was tried on sampled cells of each column: encode, decode, compare. CPU times are for one core of this "
-    "machine; times a day are for writing today's number of cells a day once and reading them once. The recommended "
+    "machine; those per day are for writing as many cells a day as now and reading each once. The recommended "
     "codec follows the rule of 'schemaless codec advise': the fewest pages among the codecs that take no more than "
     "--cpu times the default's CPU time. The default wins unless another codec saves --least-gain more, and "
     "nothing is recommended if the saving is below --least-gain."
@@ -250,7 +255,8 @@ _TRIED: Final = (
 _ENGINES: Final = (
     "Sampled cells were compressed on this machine in blocks like those of MyRocks, or packed into pages like those of "
     "InnoDB; no server with that engine was used. Intervals include the measured error of this model. The free space "
-    "of each disk is that of now, less the growth of the files by the conversion. 'schemaless shards move' converts "
+    "of each disk is what is free now, less the growth of the files due to the conversion. 'schemaless "
+    "shards move' converts "
     "shards between clusters of MariaDB; from MySQL, copy the datastore with 'schemaless dump' and 'load'."
 )
 _AFTER: Final = (

@@ -60,10 +60,10 @@ from schemaless.survey.recommendation import LEAST_GAIN, MOST_CPU, Choice
 from schemaless.survey.sampling import Bounds
 
 TRIAL_BOUNDS: Final = Bounds(windows=48, window_rows=6, sample_bytes=4 << 20, whole_rows=300)
-"""Size of the sample that every codec is tried on; a trial of all codecs takes some seconds of CPU."""
+"""Size of the sample that every codec is tried on; trying all codecs takes several seconds of CPU time."""
 
 BLOCK_TRIAL_BOUNDS: Final = Bounds(windows=48, window_rows=24, sample_bytes=8 << 20, whole_rows=1_200)
-"""The same with MyRocks, whose blocks hold several rows: a window should fill one."""
+"""The same for MyRocks, whose blocks hold several rows; a window should fill a block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,8 @@ class Asked:
 
     Attributes:
         codec: The codec to re-encode to; by default the recommended one, if any.
-        engine: Storage engine to compare with: cells as they are stored now, and in the codec for this engine.
+        engine: Storage engine to compare with, both with the bodies as they are now and re-encoded to the codec for
+            that engine.
         disks: Disks by cluster that override the measured ones. In a report of several datastores, clusters are called
             ``datastore/cluster``.
         disk_names: Name of the disk by cluster; clusters with the same name share a disk.
@@ -121,13 +122,13 @@ def make(
     Args:
         store: The datastore.
         options: Options of the report.
-        fresh: Take a new measurement; without a saved one this happens anyway.
+        fresh: Take a new measurement even if one is saved.
         listener: Receives each step.
 
     Raises:
         UnknownCodec: There is no codec of the given name.
         InvalidInput: ``disks`` names an unknown cluster, or [report] is not installed.
-        ServerError: The catalog's server cannot be reached. Problems of other servers are part of the report.
+        ServerError: The catalog's server cannot be reached. Problems with other servers are noted in the report.
     """
     collected = collect(store, options, fresh=fresh, listener=listener)
     listener(Step("forecasting"))
@@ -146,13 +147,13 @@ def make_of_several(
     Args:
         stores: The datastores. Their clusters and columns are called ``name/cluster`` and ``name/column``.
         options: Options of the report.
-        fresh: Take new measurements; without a saved one this happens anyway.
+        fresh: Take new measurements even if some are saved.
         listener: Receives each step.
 
     Raises:
         UnknownCodec: There is no codec of the given name.
         InvalidInput: ``disks`` names an unknown cluster, a datastore is given twice, or [report] is not installed.
-        ServerError: A catalog's server cannot be reached. Problems of other servers are part of the report.
+        ServerError: A catalog's server cannot be reached. Problems with other servers are noted in the report.
     """
     parts = {}
     for name, store in stores.items():
@@ -200,7 +201,7 @@ def collect(
         if not fresh:
             notes.append(
                 "the catalog has no saved measurement, so one was taken for this report only; run 'schemaless capacity "
-                "measure' daily to save them"
+                "measure' daily to save measurements"
             )
     trials = NO_CODEC_TRIALS
     retention = NO_RETENTION
@@ -230,7 +231,7 @@ def collect(
 def _try_engines(
     store: Datastore, cells: CellSample, engines: Collection[str], listener: Listener
 ) -> dict[str, CodecTrials]:
-    """Try every codec in storage engines that not all clusters have."""
+    """Try every codec in each given storage engine, except one that all clusters already use."""
     present = {cluster.engine for cluster in internals_of(store).topology.clusters}
     found = {}
     for engine in sorted(engines):
@@ -241,7 +242,7 @@ def _try_engines(
 
 
 def _retention(store: Datastore, cells: CellSample | None, what_ifs: Sequence[WhatIf]) -> Retention:
-    """Read the policies in force, and how much of the sampled cells newer versions have superseded."""
+    """Read the policies in force, and the share of sampled body bytes superseded by newer versions."""
     internals = internals_of(store)
     policies = {policy.column_name: policy for policy in internals.policies.all()}
     asked = {
@@ -288,7 +289,7 @@ def assemble_report(
         options: Options of the report.
         notes: Notes to include, from the caller.
         retention: The policies in force, and what is known about expired cells.
-        engines: Name of the storage engine by cluster; by default, all clusters are in InnoDB.
+        engines: Name of the storage engine by cluster; by default, all clusters use InnoDB.
 
     Raises:
         InvalidInput: The extra [report] is not installed.
@@ -296,7 +297,10 @@ def assemble_report(
     known = {space.cluster for space in measurements[-1].clusters}
     for cluster in (*options.disks, *options.disk_names):
         if cluster not in known:
-            raise InvalidInput(f"no cluster {cluster!r} for its disk; the report has {', '.join(sorted(known))}")
+            raise InvalidInput(
+                f"a disk was given for cluster {cluster!r}, which does not exist; the report has "
+                f"{', '.join(sorted(known))}"
+            )
     spaces, differences = with_disks(measurements[-1].clusters, options.disks)
     newest = replace(measurements[-1], clusters=spaces)
     series = daily([*measurements[:-1], newest])
@@ -374,7 +378,7 @@ def _others(
 
 
 def _in_engine(options: Asked, trials: CodecTrials, newest: Measurement, codec: str | None) -> list[WhatIf]:
-    """Return the scenarios of the storage engine to compare with; ``codec`` is that of the present engine."""
+    """Return the scenarios for the storage engine to compare with; ``codec`` is the one for the present engine."""
     if options.engine is None:
         return []
     title = ENGINES[options.engine].title
@@ -395,7 +399,7 @@ def _asked_for(effects: Sequence[EngineEffect], what_ifs: Sequence[WhatIf]) -> t
 
 
 def _compared(scenarios: Sequence[Scenario], codec: str | None, options: Asked) -> list[tuple[WhatIf, Scenario]]:
-    """Return the scenarios to compare: ``now`` and those of the user, or else ``now`` and re-encoding."""
+    """Return the scenarios to compare: ``now`` and the user's, or ``now`` and re-encoding if the user gave none."""
     changes = list(options.what_ifs)
     if codec is not None and all(change.engine is not None and change.engine == options.engine for change in changes):
         changes.insert(0, WhatIf(name=codec, codec=codec))
@@ -452,22 +456,22 @@ def _unit(
     share: Interval | None,
     per_body: Interval | None,
 ) -> Unit | None:
-    """Return the average cell with a body of one of these lengths, in pages or compressed blocks."""
+    """Return the space of an average cell whose body has one of these lengths, in pages or compressed blocks."""
     if not cells.in_blocks:
         return unit_of(column, lengths, cells.layouts[0], share, before)
     return None if per_body is None else unit_in_blocks(lengths, before, per_body)
 
 
 def sizes_as_stored(store: Datastore, newest: Measurement) -> CodecTrials:
-    """Sample cells for the disk space that bodies need as they are stored, without trying any codec.
+    """Sample cells to estimate the disk space of bodies as they are stored, without trying any codec.
 
-    With the result, ``assemble_report`` forecasts the disks as ``make`` does. If no cell can be read, it uses the ratio
-    in the current files, which is too high in small ones.
+    With the result, ``assemble_report`` forecasts the disks as ``make`` does. If no cell can be read, the forecast uses
+    the ratio in the current files, which is too high if they are small.
     """
     try:
         cells = _cells(store, newest, DEFAULT_OPTIONS.seed)
     except (ServerError, InvalidInput) as error:
-        _log.warning("cells could not be sampled, so the forecast may expect files that are too large: %s", error)
+        _log.warning("cells could not be sampled, so the forecast may overestimate file sizes: %s", error)
         cells = None
     return NO_CODEC_TRIALS if cells is None else _as_stored(cells)
 
@@ -492,7 +496,7 @@ def _lengths(cells: CellSample) -> dict[str, list[int]]:
 def _cells(
     store: Datastore, newest: Measurement, seed: int, engines: Collection[str] = frozenset()
 ) -> CellSample | None:
-    """Sample cells for trials in the present storage engines and some others; None if there are no cells."""
+    """Sample cells for trials in the present and the given storage engines; None if there are no cells."""
     reachable = {space.cluster for space in newest.clusters if space.problem is None}
     shards = [shard for name in sorted(reachable) for shard in internals_of(store).topology.shards_of(name)]
     if not shards or not newest.groups:

@@ -1,7 +1,8 @@
 """Build daily series for the forecast from measurements. Pure.
 
-The newest measurement takes precedence; older ones only add days before its first one. Only whole days count, and days
-after the measurement are dropped: cells get there by wrong clocks and imports, and say nothing about growth.
+The newest measurement takes precedence; older ones only add days before its first day. Only whole days count, and days
+after the measurement are dropped: cells with such dates come from wrong clocks and imports, and say nothing about
+growth.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ _BOUNDARY_DAYS: Final = 7
 """Number of days after an erased one that may look partly erased."""
 
 RECENT_DAYS: Final = 28
-"""Number of days whose average is the growth "a day now"."""
+"""Number of recent days whose average counts as the current daily growth."""
 
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """Growth of a column of a cluster on one day.
+    """Growth of a column in a cluster on one day.
 
     Attributes:
         day: The day, UTC.
         cells: Number of cells.
         body_bytes: Length of their bodies as stored now.
         error_bytes: Half the width of the interval of ``body_bytes``.
-        erased: True if these cells were erased since; the figures are from an earlier measurement.
+        erased: True if these cells have been erased since; the figures are from an earlier measurement.
     """
 
     day: datetime.date
@@ -46,7 +47,7 @@ class Day:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Daily growth of a column of a cluster, without gaps, until the last whole day before the measurement."""
+    """Daily growth of a column in a cluster, without gaps, up to the last whole day before the measurement."""
 
     cluster: str
     column_name: str
@@ -107,7 +108,7 @@ def weighted(series: Iterable[Series], weights: Mapping[tuple[str, str], float])
 
 
 def errors(series: Iterable[Series], weights: Mapping[tuple[str, str], float]) -> list[float]:
-    """Return half the interval width of each day of ``weighted``, in the same order."""
+    """Return half the interval width for each day of ``weighted``, in the same order."""
     squares: dict[datetime.date, float] = {}
     for one in series:
         weight = weights.get((one.cluster, one.column_name), 0.0)

@@ -1,6 +1,6 @@
 """Skew of shards and clusters, and the shard moves that would even it out. Pure: nothing is moved.
 
-The fair share of a cluster is proportional to its disk if all disks are known, else equal for all.
+A cluster's fair share is proportional to its disk size if all disk sizes are known; otherwise, all shares are equal.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from schemaless.capacity.measurement import Measurement
 from schemaless.errors import InvalidInput
 
 TOLERANCE: Final = 0.02
-"""Largest deviation from the fair share, relative to it, that needs no move."""
+"""Largest relative deviation from the fair share that needs no move."""
 
 _MOST_FULLEST: Final = 10
 
@@ -172,7 +172,7 @@ def skew_of(measurement: Measurement) -> Skew:
 
 
 def _by_datastore(measurement: Measurement) -> list[Measurement]:
-    """Split a measurement, because shards cannot move between datastores."""
+    """Split a measurement by datastore, because shards cannot move between datastores."""
     return [
         replace(
             measurement,

@@ -1,4 +1,4 @@
-"""SQL of saved measurements and of the measurement itself."""
+"""SQL for taking measurements, and for saving, reading and deleting them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from schemaless.wire.sql.parts import CREATED_AT, by_id, cell_table, id_range, i
 
 
 def select_same_sample(catalog: str, taken_at: str, figures: str) -> bytes:
-    """Select the number of a measurement with the same time and length of figures, which is enough to identify it."""
+    """Select the sample_id of the measurement with this time and length of figures, which together identify it."""
     same = (table(catalog, b"capacity_sample"), text(taken_at), len(figures))
     return b"SELECT sample_id FROM %b WHERE taken_at=%b AND LENGTH(figures)=%d" % same
 
@@ -20,13 +20,13 @@ def insert_sample(catalog: str, taken_at: str, figures: str) -> bytes:
 
 
 def select_sample_times(catalog: str) -> bytes:
-    """Select the number and time of every measurement, oldest first."""
+    """Select the sample_id and time of every measurement, oldest first."""
     samples = table(catalog, b"capacity_sample")
     return b"SELECT sample_id, CONCAT(taken_at,'+00:00') FROM %b ORDER BY taken_at, sample_id" % samples
 
 
 def select_samples(catalog: str, sample_ids: Iterable[int]) -> bytes:
-    """Select the number and figures of measurements, oldest first."""
+    """Select the sample_id and figures of measurements, oldest first."""
     some = (table(catalog, b"capacity_sample"), numbers(sample_ids))
     return b"SELECT sample_id, figures FROM %b WHERE sample_id IN (%b) ORDER BY taken_at, sample_id" % some
 
@@ -49,7 +49,7 @@ def select_figures(database: str, after: int, up_to: int) -> bytes:
 
 
 def select_superseded(database: str, after: int, up_to: int, column_name: str, kept: int) -> bytes:
-    """Select the body bytes of a column in a range of added_ids, and those with at least ``kept`` newer versions."""
+    """Select the total body bytes of a column in a range, and those of cells with at least ``kept`` newer versions."""
     newer = (
         b"SELECT newer.ref_key FROM %b newer FORCE INDEX (cell_key) WHERE newer.row_key=cell.row_key "
         b"AND newer.column_name=cell.column_name AND newer.ref_key>cell.ref_key "
@@ -72,8 +72,8 @@ def select_moments(database: str, places: Iterable[int]) -> bytes:
     The subquery with MIN avoids a range estimate, which would read 40 pages of a large table for one row.
 
     Returns:
-        A statement whose rows are the requested added_id, the added_id found, and its created_at; no row if there is
-        none at or after it.
+        A statement whose rows are the requested added_id, the added_id found, and its created_at; an added_id without a
+        row at or after it is left out.
     """
     table = by_id(database)
     return b" UNION ALL ".join(
@@ -84,7 +84,7 @@ def select_moments(database: str, places: Iterable[int]) -> bytes:
 
 
 def count_columns(parts: Sequence[tuple[str, int, int]]) -> bytes:
-    """Count cells by column_name in ranges of added_ids of shards on one server, without reading bodies.
+    """Count cells by column_name in added_id ranges of shards on one server, without reading bodies.
 
     Args:
         parts: ``(database, after, up_to)`` for the rows with ``after < added_id <= up_to``.
@@ -100,4 +100,4 @@ def count_columns(parts: Sequence[tuple[str, int, int]]) -> bytes:
 
 
 SELECT_NOW: Final = b"SELECT CONCAT(UTC_TIMESTAMP(6),'+00:00')"
-"""Selects the server's clock as text with the offset of UTC."""
+"""Statement that selects the server's time as text, in UTC with its offset."""

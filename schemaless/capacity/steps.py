@@ -1,13 +1,13 @@
 """Detect steps in the daily growth, and calculate the constant rate since the last one. Pure.
 
-A launch, a new client, a purge or an import changes the daily growth from one day to the next, permanently. The models
-of ``forecast`` mistake such a step for a wandering level or a trend, and are wrong for weeks. Steps are therefore
-detected separately, by a rule that can be checked by hand: least squares on the logarithms of the four weeks before
-and after a day, with a level, a slope, weekdays and a step, for every day with at least two weeks before it and one
-week after. A step counts if it is at least six standard errors (corrected for autocorrelation) and changes the level
-by 20 % or more. Noise, trends and single outliers do not trigger it; a level that wanders by 5 % a day may.
+A launch, a new client, a purge or an import can change the daily growth permanently from one day to the next. The
+models of ``forecast`` mistake such a step for a wandering level or a trend, and are wrong for weeks. Steps are
+therefore detected separately, by a rule that can be checked by hand: least squares on the logarithms of the four weeks
+before and after a day, with a level, a slope, weekdays and a step, for every day with at least two weeks before it and
+one week after. A step counts if it is at least six standard errors (corrected for autocorrelation) and changes the
+level by 20 % or more. Noise, trends and single outliers do not trigger it; a level that wanders by 5 % a day may.
 
-The rate is the simplest forecast: every day like the last four weeks, without a trend or a model.
+The rate is the simplest forecast: every day adds the average of the last four weeks, without a trend or a model.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST_AUTOCORRELATION: Final = 0.9
 """Upper limit of the estimated autocorrelation; above it the corrected standard error would be a guess."""
 
 _OUTLIER: Final = 4.0
-"""Errors are clipped to this number of standard deviations, so that an import on one day is not a step."""
+"""Number of standard deviations to which residuals are clipped, so that a one-day import does not count as a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Constant daily rate of the last weeks.
+    """Constant daily rate over recent weeks.
 
     Attributes:
-        days: Number of days that it is averaged over, in whole weeks.
-        per_day: Average a day in the unit of the history, with a 95 % interval from the differences between weeks.
+        days: Number of days averaged over; a multiple of 7.
+        per_day: Daily average, in the unit of the history, with a 95 % interval derived from the differences between
+            weeks.
     """
 
     days: int
@@ -58,7 +59,7 @@ class Rate:
 
 
 def rate(history: Sequence[tuple[datetime.date, float]], since: Sequence[Step] = ()) -> Rate | None:
-    """Return the rate of the last four weeks, or of the weeks since the last step; None if less than two weeks."""
+    """Return the rate over the last four weeks, or over those since the last step; None if fewer than two."""
     days = [(day, value) for day, value in history if not since or day >= since[-1].day]
     weeks = min(RECENT_DAYS, len(days)) // 7
     if weeks < 2:
@@ -71,11 +72,11 @@ def rate(history: Sequence[tuple[datetime.date, float]], since: Sequence[Step] =
 
 
 def steps(history: Sequence[tuple[datetime.date, float]]) -> tuple[Step, ...]:
-    """Return up to three of the clearest steps of a history, oldest first.
+    """Return the clearest steps of a history, at most three, oldest first.
 
     Args:
         history: Whole days in order, with the growth of each. Days without growth are left out, as they have no
-            logarithm; if they are more than a tenth, no steps are detected.
+            logarithm; if they make up more than a tenth, no steps are detected.
     """
     import numpy
 
@@ -96,7 +97,7 @@ def steps(history: Sequence[tuple[datetime.date, float]]) -> tuple[Step, ...]:
 
 
 def _fit_step(numbers: Any, logarithms: Any, place: int) -> tuple[float, float]:
-    """Fit a step before a day to the weeks around it, and return its size and standard error."""
+    """Fit a step that begins on a day to the weeks around it, and return its size and standard error."""
     import numpy
 
     around = slice(max(0, place - _DAYS_AROUND), place + _DAYS_AROUND)

@@ -2,11 +2,12 @@
 
 ``scenarios`` evaluates one list of ``WhatIf`` values, the built-in ones and those of a scenario file. Each changes two
 figures of a disk: its free space, and the growth as a multiple of the forecast. The days until full then follow from
-the disk's forecast. If these figures are intervals, the bad end of the days combines their bad
-ends, and the good end the good ones, which is slightly wider than necessary.
+the disk's forecast. If these figures are intervals, the lower end of the days combines their unfavourable ends, and the
+upper end their favourable ones; the result is slightly wider than necessary.
 
-Growth of a disk is the body bytes of a day times each column's bytes of a large file per body byte, by the page model.
-Space inside files that a migration frees does not count before a rebuild, because not all of it is reusable.
+The growth of a disk is the sum, over its columns, of the body bytes added per day times the bytes that a large file
+needs per body byte according to the page model. Space inside files that a migration frees does not count before a
+rebuild, because not all of it is reusable.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class CodecEffect:
         column_name: Name of the column.
         codec: Name of the codec.
         sampled: Number of cells tried.
-        left_cells: Number of them that cannot be stored in the codec.
+        left_cells: Number of tried cells that cannot be stored in the codec.
         body_share: Body bytes in the codec relative to now.
         allocated_share: Allocated bytes of cells written in the codec, relative to now.
         migrated_share: Allocated bytes after a migration, which skips bodies that count as being in the codec,
@@ -90,7 +91,7 @@ class WhatIf:
         engine: Storage engine to move all cells to, ``innodb`` or ``rocksdb``, on disks like the present ones.
         rebuilt: True if tables are rebuilt where that shortens their files; by default, if cells are re-encoded, moved
             to another engine, or expire.
-        growth: Multiple of the forecast growth, for all datastores, or by name of the datastore.
+        growth: Multiple of the forecast growth, for all datastores, or by datastore name.
         retention: Retention periods of columns, such as ``{"LOG": "400 days"}``; older cells expire.
         copies: Number of servers that hold each cell. Each has a disk of its own, so this changes costs, not days.
         price_per_tb: Price of a TB (1,000 GB) of disk, instead of the report's.
@@ -143,11 +144,11 @@ class WhatIf:
 
     @property
     def growth_by_datastore(self) -> Mapping[str, float]:
-        """Multiples of the growth by datastore; one with an empty name applies to all."""
+        """Growth as a multiple of the forecast, by datastore; the one with an empty name applies to all."""
         return self.growth if isinstance(self.growth, Mapping) else {"": self.growth}
 
     def growth_of(self, datastore: str) -> float:
-        """Return the multiple of the growth of a datastore."""
+        """Return the growth of a datastore as a multiple of its forecast."""
         return self.growth_by_datastore.get("", self.growth_by_datastore.get(datastore, 1.0))
 
     @property
@@ -163,7 +164,7 @@ class WhatIf:
         return self.codec is not None or self.engine is not None or bool(self.retention)
 
     def total(self, sizes: Iterable[Interval]) -> Interval:
-        """Return the sum of the sizes of files; the error of a trial in another engine is the same in all of them."""
+        """Return the total size of files; the errors of sizes from a trial in another engine are fully correlated."""
         return added(sizes) if self.engine is None else summed(sizes)
 
     @property
@@ -199,12 +200,12 @@ class DiskOutlook:
     Attributes:
         disk: Name of the disk.
         free_bytes: Free space at the start, or None if unknown.
-        bytes_per_day: Average growth a day over the last four weeks, or None if it was not measured.
+        bytes_per_day: Average daily growth over the last four weeks, or None if it was not measured.
         days: Days until the disk is full, or None if unknown.
         why: Why the days are unknown.
         first_day: The date that days count from.
         horizon_days: Number of forecast days; infinite days mean more than this.
-        at_rate: Days until full at the constant rate of the last weeks, or None if unknown.
+        at_rate: Days until full at the constant rate of recent weeks, or None if unknown.
         rate_days: Number of days that the constant rate is averaged over.
         times: Growth in the scenario as a multiple of the forecast, or None.
         history_days: Number of measured days, which determines ``horizon_days``.
@@ -226,7 +227,7 @@ class DiskOutlook:
 
     @property
     def urgency(self) -> tuple[float, ...]:
-        """Sort key: the disk that is full first, then disks beyond the horizon, then unknown ones."""
+        """Sort key: disks by when they fill up, then disks beyond the horizon, then unknown ones."""
         if self.days is None:
             return (math.inf,) * 5
         early = (self.days.low_80, self.days.low_95, math.inf if self.at_rate is None else self.at_rate.mid)
@@ -242,8 +243,8 @@ class Scenario:
         text: Description for people.
         codec: The codec in question, or None.
         disks: One outlook per disk.
-        file_bytes: Length of all files at the start, one copy, or None if unknown.
-        disk_file_bytes: Likewise by name of the disk.
+        file_bytes: Total length of the files at the start, counting one copy, or None if unknown.
+        disk_file_bytes: The same by disk name.
     """
 
     name: str
@@ -255,7 +256,7 @@ class Scenario:
 
     @property
     def first(self) -> DiskOutlook | None:
-        """The disk that is full first; None if unknown for all disks."""
+        """The disk that fills up first; None if that is unknown for all disks."""
         return next((outlook for outlook in self.worst_first if outlook.days is not None), None)
 
     @property
@@ -312,7 +313,7 @@ def best_codec(
 ) -> Choice | None:
     """Choose the codec to re-encode all columns to, other than ``legacy``; None if nothing was tried.
 
-    With ``disk_per_body``, the cells are in the storage engine in which their bodies take this space.
+    With ``disk_per_body``, the space of the cells is calculated from its ratios, not measured.
     """
     cells = {name: sum(group.cells.mid for group in _groups(measurement, name)) for name in measurement.column_names}
     bodies = {name: sum(group.body_bytes.mid for group in _groups(measurement, name)) for name in cells}
@@ -338,7 +339,7 @@ def growth_weights(measurement: Measurement, disk_per_body: Mapping[str, Interva
 
     Args:
         measurement: The newest measurement.
-        disk_per_body: Bytes of a large file per body byte, by column. For columns without it, the ratio in the current
+        disk_per_body: Bytes of a large file per body byte, by column. For columns without one, the ratio in the current
             files is used, which is too high in small files because of their fixed costs.
     """
     weights = {}
@@ -379,7 +380,7 @@ def scenarios(
         engines: The storage engines of the clusters, and trials of others.
 
     Raises:
-        InvalidInput: Two scenarios have the same name, or one names an unknown datastore.
+        InvalidInput: Two scenarios have the same name, or one names an unknown datastore or column.
     """
     stored = {group.codec for group in measurement.groups}
     # A codec that everything is in already re-encodes nothing, so its scenario would be the same as 'rebuilt'.
@@ -400,7 +401,8 @@ def scenarios(
         missing = change.retention.keys() - set(measurement.column_names)
         if missing:
             raise InvalidInput(
-                f"scenario {change.name!r}: retention names the column {min(missing)!r}, which has no cells; there are "
+                f"scenario {change.name!r}: retention names the column {min(missing)!r}, which has no "
+                f"cells; the columns are "
                 f"{', '.join(measurement.column_names)}"
             )
     evaluator = _Evaluator(measurement, disks, series, trials, files, weights, retention, engines)
@@ -409,7 +411,7 @@ def scenarios(
 
 
 def _built_in(codecs: Iterable[str], codec: str | None, retention: Retention) -> list[WhatIf]:
-    """Return the scenarios of every report, except the lost host, whose free space depends on the other disks."""
+    """Return the built-in scenarios, except the loss of a host, which changes the free space of all other disks."""
     changes = [
         NOTHING,
         WhatIf(name="rebuilt", text="Tables rebuilt if that shortens their files; nothing re-encoded.", rebuilt=True),
@@ -483,7 +485,8 @@ class _Evaluator:
         """Return the length of the disk's files at the start; None if unknown.
 
         Small files grow in steps, so a rebuild can even make them longer. The scenario assumes that such a rebuild is
-        not done unless bodies get longer too. That requires a measured length: InnoDB's statistics may be outdated.
+        not done unless bodies get longer too. This assumption requires a measured length, since InnoDB's statistics may
+        be outdated.
         """
         if disk.file_bytes is None:
             return None
@@ -516,7 +519,7 @@ class _Evaluator:
         return mean(shares, now)
 
     def expiring(self, disk: Disk, change: WhatIf, factor: Interval) -> list[Expiring]:
-        """Return the expiring data of each column of a disk, relative to its forecast times ``factor``."""
+        """Return the data that expires in each column of a disk, whose growth is ``factor`` times its forecast."""
         now = self._bytes_per_day(disk)
         total = sum(now.values()) * factor.mid
         found = []
@@ -559,7 +562,7 @@ class _Evaluator:
     def outlook(
         self, disk_forecast: DiskForecast, free: Interval | None, factor: Interval, expiries: Sequence[Expiry] = ()
     ) -> DiskOutlook:
-        """Calculate the days until a disk is full from its free space, a growth factor, and what expires."""
+        """Calculate the days until a disk is full, given its free space, a growth factor, and what expires."""
         disk, forecast, rate = disk_forecast.disk, disk_forecast.forecast, disk_forecast.rate
         per_day = sum(self._bytes_per_day(disk).values()) * factor.mid
 
@@ -589,11 +592,11 @@ class _Evaluator:
         )
 
     def lost_host(self) -> Scenario:
-        """Calculate the loss of the host that affects the other disks most."""
+        """Evaluate the host loss that affects the other disks most."""
         name = LOST_HOST
         single = [entry.disk for entry in self.disks if entry.disk.copies == 1 and entry.disk.problem is None]
         if not single:
-            text = "A host is lost. The other copies of its cluster hold every cell, so no other disk fills up faster."
+            text = "A host is lost. The other hosts of its cluster hold every cell, so no other disk fills up faster."
             return replace(self.scenario(WhatIf(name=name, text=text)), file_bytes=None)
         candidates = []
         for lost in single:
@@ -601,7 +604,7 @@ class _Evaluator:
             if others:
                 candidates.append(self._without(lost, others))
         if not candidates:
-            text = "A host is lost, and there is no other known disk for its shards."
+            text = "A host is lost, and there is no other disk of known size for its shards."
             outlooks = [
                 DiskOutlook(disk.name, None, None, None, "there is no other disk for its shards", None, None)
                 for disk in single

@@ -2,7 +2,8 @@
 
 A process reads the settings when it opens the datastore and, while it writes, once a minute. An outdated setting does
 no harm, because a body names its own codec. A dictionary, however, is only used while the setting is less than a minute
-old, and dropped when the catalog does not answer, so an hour after a dictionary is retired nothing is written with it.
+old, and is dropped if the catalog does not answer, so nothing is written with a dictionary an hour after it was
+retired.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class ColumnSetting:
         codec: name of the codec.
         level: level of the compressor; None for its default.
         dictionary_id: the zstd dictionary; None for no dictionary.
-        set_at: time of the setting, UTC; None if it has not been stored yet.
+        set_at: time at which the codec was set, UTC; None if the setting has not been stored yet.
     """
 
     column_name: str
@@ -53,7 +54,7 @@ class ColumnSetting:
         """Return the codec.
 
         Raises:
-            UnknownCodec, InvalidInput: this version does not have the codec, or the level.
+            UnknownCodec, InvalidInput: this version does not support the codec or the level.
             CorruptBody: the dictionary is missing or damaged.
         """
         return codec_with(self.codec, self.level, self.dictionary_id, dictionaries)
@@ -63,7 +64,7 @@ def codec_with(name: str, level: int | None, dictionary_id: int | None, dictiona
     """Return a codec by name, with a level (None for the default) and a dictionary (None for no dictionary).
 
     Raises:
-        UnknownCodec, InvalidInput: there is no such codec or level, or the codec takes no dictionary.
+        UnknownCodec, InvalidInput: there is no such codec or level, or the codec does not support dictionaries.
         CorruptBody: the dictionary is missing or damaged.
     """
     codec = codec_named(name)
@@ -89,7 +90,7 @@ def settings(pool: NodePool, name: str) -> list[ColumnSetting]:
 
 
 def set_column(dictionary_replicas: DictionaryReplicas, setting: ColumnSetting) -> None:
-    """Set the codec of a column's new bodies; running processes follow within ``REFRESH_S``.
+    """Set the codec of a column's new bodies; running processes apply it within ``REFRESH_S``.
 
     The dictionary, if any, is copied to clusters that lack it; a retired dictionary is put back into use.
 
@@ -158,7 +159,7 @@ def _take_back(connection: Connection, name: str, dictionary_id: int) -> None:
 
 
 class ColumnCodecs:
-    """Cache of the codec of each column, for a process that writes. Thread-safe and fork-safe."""
+    """Cache of the columns' codecs, for a process that writes. Thread-safe and fork-safe."""
 
     def __init__(
         self,

@@ -53,7 +53,7 @@ class DictionaryEntry:
         size_bytes: size of the content.
         source: description of the training data; JSON values.
         created_at: UTC.
-        retired_at: time since which no column is written with it, UTC; None while it is in use.
+        retired_at: time at which it was retired from use in new bodies, UTC; None while it is in use.
         removed_at: time at which the content was removed, UTC; None if it was not removed.
         fault: description of the damage; None if the content is intact or was removed.
     """
@@ -85,8 +85,7 @@ class StoredDictionaries:
         """Return a dictionary from the cache, the catalog or, if the catalog has no intact copy, from any cluster.
 
         Raises:
-            UnknownDictionary: the catalog does not have the dictionary, or it was removed, and no reachable cluster has
-                a copy.
+            UnknownDictionary: the dictionary was removed, or neither the catalog nor any reachable cluster has it.
             DictionaryDamaged: the catalog's copy is damaged, and no reachable cluster has an intact one.
             ServerError: the catalog's server is unreachable, and no reachable cluster has an intact copy.
         """
@@ -215,8 +214,8 @@ def _utc(at: datetime) -> datetime:
 def keep(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, source: dict[str, Any]) -> Dictionary:
     """Store a new dictionary in the catalog and on every cluster, and return it with its final id.
 
-    The same content is stored once, whatever its id. A new id is higher than every id on any cluster, so that a catalog
-    that has lost its last dictionary in a failover does not reuse the number.
+    Equal content is stored only once, regardless of its id. A new id is higher than every id on any cluster, so that a
+    catalog that has lost its last dictionary in a failover does not reuse the number.
 
     Raises:
         AccessDenied: the account lacks the privileges of the role ``admin``.
@@ -234,7 +233,7 @@ def keep(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, source
 def bring(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, source: dict[str, Any]) -> Dictionary:
     """Import a dictionary into the catalog and every cluster, and return it with its final id.
 
-    It keeps its id unless another dictionary has it; then it gets the id of an equal dictionary, or a new one. A
+    The id is kept unless another dictionary has it; then the id of an equal dictionary is used, or a new one. A
     dictionary that was lost, damaged or removed here is restored.
 
     Raises:
@@ -302,7 +301,7 @@ def _filled(connection: Connection, name: str, dictionary: Dictionary) -> Dictio
 
 
 def dictionary_line(dictionary: Dictionary, source: dict[str, Any]) -> bytes:
-    """Return a dictionary as a line of JSON, without line end, as in exports, dumps and archives."""
+    """Return a dictionary as a line of JSON, without a line ending, as in exports, dumps and archives."""
     fields = {
         "dictionary": dictionary.id,
         "sha256": dictionary.digest.hex(),

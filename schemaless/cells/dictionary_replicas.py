@@ -87,12 +87,12 @@ class DictionaryReplica:
         return self.datastore if self.cluster is None else heartbeat_database(self.datastore)
 
     def row(self, dictionary_id: int) -> Stored | None:
-        """Read a dictionary's row; None if there is none. Raises as ``NodePool.run``."""
+        """Read a dictionary's row; None if there is none. Raises as ``NodePool.run`` does."""
         rows = self._rows(sql.select_dictionaries(self.database, dictionary_id))
         return rows[0] if rows else None
 
     def rows(self) -> dict[int, Stored]:
-        """Read all rows, by id. Raises as ``NodePool.run``."""
+        """Read all rows, by id. Raises as ``NodePool.run`` does."""
         return {row.id: row for row in self._rows(sql.select_dictionaries(self.database))}
 
     def _rows(self, statement: bytes) -> list[Stored]:
@@ -146,12 +146,12 @@ class DictionaryReplica:
         return True
 
     def write(self, dictionary: Dictionary, source: str) -> None:
-        """Write a dictionary, replacing any other with the same id. Raises as ``NodePool.run``."""
+        """Write a dictionary, replacing any other with the same id. Raises as ``NodePool.run`` does."""
         statement = sql.upsert_dictionary(self.database, dictionary.id, dictionary.content, dictionary.digest, source)
         self.pool.run(lambda connection: connection.execute(statement), writes=True)
 
     def remove(self, dictionary_id: int) -> None:
-        """Remove a copy's content, if there is any; the id stays reserved. Raises as ``NodePool.run``."""
+        """Remove a copy's content, if there is any; the id stays reserved. Raises as ``NodePool.run`` does."""
         row = self.row(dictionary_id)
         if row is not None and not row.removed:
             statement = sql.remove_dictionary(self.database, dictionary_id)
@@ -198,7 +198,7 @@ def fault_of(dictionary_id: int, content: bytes, digest: bytes) -> str | None:
 def copy_to_clusters(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, source: str) -> None:
     """Write a dictionary to every cluster that has no intact copy, and read it back.
 
-    A failure of a cluster without shards is ignored, because a move copies the dictionaries before the first shard.
+    A failure on a cluster without shards is ignored, because a move to it copies the dictionaries before any shard.
 
     Raises:
         DictionaryDamaged, ServerError: a cluster has no copy; no body may be compressed with the dictionary yet.
@@ -226,12 +226,12 @@ def check_copies(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary
         if row is None or row.dictionary != dictionary:
             raise InvalidInput(
                 f"dictionary {dictionary.id} has no intact copy on {replica} ({replica.pool.node}) and cannot be used: "
-                "cells would be lost with the catalog. Run 'schemaless schema upgrade' to copy it"
+                "losing the catalog would make cells unreadable. Run 'schemaless schema upgrade' to copy it"
             )
 
 
 def highest_id(dictionary_replicas: DictionaryReplicas) -> int:
-    """Return the highest id of a dictionary on any cluster, including removed ones; 0 if there are none.
+    """Return the highest dictionary id on any cluster, including removed dictionaries; 0 if there are none.
 
     Raises:
         ServerError: a cluster that has shards is unreachable or rejects a statement.
@@ -247,7 +247,7 @@ def highest_id(dictionary_replicas: DictionaryReplicas) -> int:
 
 
 def is_id_taken(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary) -> bool:
-    """Return True if another dictionary has the same id on some cluster; raises as ``highest_id``."""
+    """Return True if another dictionary has the same id on some cluster; raises as ``highest_id`` does."""
     for replica in dictionary_replicas.copies:
         try:
             row = replica.row(dictionary.id)
@@ -263,8 +263,8 @@ def is_id_taken(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary)
 def copy_dictionaries(dictionary_replicas: DictionaryReplicas, to: DictionaryReplica) -> int:
     """Copy all dictionaries of a datastore to one cluster, and read each of them back. Safe to repeat.
 
-    A move of shards to a cluster calls this before the first cell is copied, and again after the shards were switched
-    over: a dictionary created in between is only written to clusters that have shards in the catalog.
+    A move of shards to a cluster calls this before the first cell is copied, and again after the shards have been
+    switched over: a dictionary created in the meantime is only written to clusters that have shards in the catalog.
 
     Args:
         dictionary_replicas: the datastore's tables, as in ``internals_of(store).dictionary_replicas``.

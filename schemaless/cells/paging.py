@@ -1,9 +1,9 @@
-"""Pages of cells, from a shard or from a row's versions, whose size in bytes is bounded whatever the bodies.
+"""Pages of cells, from a shard or from one row's versions, whose size in bytes is bounded however large the bodies are.
 
-Bodies can reach 16 MiB, and adjacent ones may differ by a factor of a thousand. A page therefore requests the number of
-rows that should fit, judging by the previous page, and the server leaves out any body that could make it much longer.
-That usually takes one statement. If a body was left out, a second one adds up the sizes on the server, and a third one
-reads the rows that fit.
+Bodies can reach 16 MiB, and adjacent ones may differ by a factor of a thousand. Each request therefore asks for the
+number of rows that should fit, judging by the previous page, and the server leaves out any body that could make the
+page much longer. That usually takes one statement. If a body was left out, a second one adds up the sizes on the
+server, and a third one reads the rows that fit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FIRST_VERSIONS: Final = 8
 _MAX_VERSIONS: Final = 100
 _VERSIONS_BYTES: Final = 4 << 20
 MAX_PAGE_BYTES: Final = 16 << 20
-"""Maximum size of all bodies of a page, in bytes: the maximum size of one body."""
+"""Maximum total size of the bodies in a page, in bytes: enough for one body of maximum size."""
 
 Row = tuple[int, bytes, str, int, bytes, str]
 """A complete row of the ``cell`` table: added_id, row_key, column_name, ref_key, body, created_at."""
@@ -33,7 +33,7 @@ Read = Callable[[bytes, Check | None], Any]
 
 @dataclass(slots=True)
 class PageSize:
-    """Number of cells to request for the next page of a shard. Threads may share it; the last one wins."""
+    """Number of cells to request for the next page of a shard. Threads may share it; the last update wins."""
 
     cells: int = 64
 
@@ -58,7 +58,7 @@ def read_page(
 
     Args:
         read: sends a query to the shard and returns its validated rows.
-        size: the shard's page size, which is adapted.
+        size: the shard's page size; updated from the sizes of the bodies read.
         database: the shard's database.
         after: return only cells with a higher added_id.
         up_to: return only cells up to this added_id.
@@ -99,7 +99,7 @@ def read_page(
 
 
 def _check_page(rows: Rows, after: int, up_to: int | None, column_name: str | None) -> str | None:
-    """Return how the rows of a page differ from the requested ones; None if they match."""
+    """Describe how the rows of a page differ from the requested ones; return None if they match."""
     first, last = rows[0], rows[-1]
     if not after < first[0] <= last[0] or (up_to is not None and last[0] > up_to):
         return f"requested added_ids after {after} up to {up_to}, got {first[0]} to {last[0]}"

@@ -86,7 +86,7 @@ class Reader:
         )
 
     def cell(self, row: Row, shard: int, row_key: uuid.UUID | None = None) -> Cell:
-        """Return the cell of a row, with its document; ``row_key`` saves parsing it if the caller has it."""
+        """Return the cell of a row, with its document; pass a known ``row_key`` to avoid parsing it again."""
         added_id, row_bytes, column_name, ref_key, body, created_at = row
         key = uuid.UUID(bytes=row_bytes) if row_key is None else row_key
         try:
@@ -147,7 +147,7 @@ class Reader:
     def latest_of_many(
         self, keys: Iterable[tuple[RowKey, str]], read_from: ReadFrom
     ) -> dict[tuple[uuid.UUID, str], Cell]:
-        """Read the latest version for many ``(row_key, column_name)``."""
+        """Read the latest version of each ``(row_key, column_name)``."""
         if read_from == "available":
             return self._available().latest_of_many(keys, "primary")
         cells = (stored.decode() for stored in self.latest_stored(keys, read_from) if not stored.erased)
@@ -221,7 +221,7 @@ class Reader:
         return [str(name) for (name,) in self._shards.rows(shard, sql, read_from=read_from)]
 
     def _live(self, rows: Sequence[Row], shard: int) -> Cell | None:
-        """Return the cell of the only row, if there is one and it was not erased."""
+        """Return the cell of the row, or None if there is no row or the cell was erased."""
         cell = self.cell(rows[0], shard) if rows else None
         return None if cell is None or cell.erased else cell
 
@@ -235,8 +235,9 @@ class Reader:
 class Available(Reader):
     """Reader for a single call with ``read_from="available"``: falls back to a replica if a primary does not answer.
 
-    Cells are immutable, so a cell found on a replica by its full key is correct. Cells found by part of the key may not
-    be all or the latest ones, and are marked as stale. A cell missing from the replica may still exist on the primary.
+    Cells are immutable, so a cell found on a replica by its full key is correct. A read by part of the key may miss
+    cells or return older versions, so its cells are marked as stale. A cell missing from the replica may still exist on
+    the primary.
     """
 
     def __init__(self, shards: Shards, limits: Limits, dictionaries: Dictionaries) -> None:
@@ -244,7 +245,7 @@ class Available(Reader):
         self._lost: dict[int, ServerError] = {}
 
     def select(self, shard: int, sql: bytes, read_from: ReadFrom, wanted: Container[Any], key: slice) -> Sequence[Row]:
-        """Send a query as ``Reader.select`` does; once a shard's primary did not answer, its replicas are used."""
+        """Send a query as ``Reader.select`` does, but to the shard's replicas once its primary has failed to answer."""
         if shard not in self._lost:
             try:
                 return super().select(shard, sql, "primary", wanted, key)
@@ -264,7 +265,7 @@ class Available(Reader):
         raise self._lost[shard]
 
     def _is_down(self, shard: int, error: ServerError) -> bool:
-        """Return True if a shard's primary is down: not if it is merely slow, or if the shard is being moved."""
+        """Return True if a shard's primary is down; False if it is merely slow or the shard is being moved."""
         if isinstance(error, ServerTimeout):
             return self._shards.pool_for(self._shards.node_of(shard)).breaker.is_open
         return not isinstance(error, ShardMoving)
@@ -281,7 +282,7 @@ class Available(Reader):
         return self.stored(row, shard).decode()
 
     def version(self, key: CellKey, read_from: ReadFrom) -> Cell | None:
-        """Read one version. Found by its full key, it is never stale."""
+        """Read one version, which is never stale because it is found by its full key."""
         cell = super().version(key, read_from)
         if cell is None:
             self._check_absent(self._shard_of(key.row_key.bytes), f"cell {key}")
@@ -299,7 +300,7 @@ class Available(Reader):
     def latest_of_many(
         self, keys: Iterable[tuple[RowKey, str]], read_from: ReadFrom
     ) -> dict[tuple[uuid.UUID, str], Cell]:
-        """Read the latest version for many ``(row_key, column_name)`` from their primaries, or from replicas."""
+        """Read the latest version of each ``(row_key, column_name)`` from its primary or a replica."""
         wanted = list(keys)
         cells = super().latest_of_many(wanted, read_from)
         for row_key, column_name in wanted:
@@ -328,7 +329,7 @@ class Available(Reader):
         read_from: ReadFrom,
         include_erased: bool = False,
     ) -> Iterator[StoredCell]:
-        """Iterate over versions; if more may exist, at least one of them is stale, or ``StaleAbsence`` is raised."""
+        """Iterate over versions; if some may be missing, at least one is stale, or ``StaleAbsence`` is raised."""
         options = (after, before, descending, limit, read_from, include_erased)
         versions = super().versions(row_key, column_name, *options)
         return self._check_complete(versions, row_key_bytes(row_key), column_name, limit)
@@ -370,7 +371,7 @@ def _pair(row_key: RowKey, column_name: str) -> tuple[bytes, str]:
 
 
 def only_requested(wanted: Container[Any], key: slice) -> Check:
-    """Return a check that every row was requested: its columns ``key`` must be one of ``wanted``."""
+    """Return a check that every row was requested: the values in its ``key`` columns must be in ``wanted``."""
     key_of = itemgetter(key)
 
     def check(rows: Rows) -> str | None:

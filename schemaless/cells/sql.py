@@ -39,7 +39,7 @@ def insert_cells(
     Args:
         database: the shard's database.
         cells: the rows.
-        created_at: times of the rows in UTC; None in place of a row's time, or of all times, for the server's clock.
+        created_at: times of the rows in UTC; None for a row, or for all rows, means the server's clock.
     """
     names = b"row_key,column_name,ref_key,body" + (b"" if created_at is None else b",created_at")
     parts = [b"INSERT INTO %b (%b) VALUES " % (cell_table(database), names)]
@@ -52,11 +52,11 @@ def insert_cells(
 
 
 RETURNING: Final = b" RETURNING added_id,row_key,column_name,ref_key"
-"""Makes ``insert_cells`` return the id and key of each row, in order; on MariaDB only."""
+"""Suffix that makes ``insert_cells`` return the id and key of each row, in order; MariaDB only."""
 
 
 def insert_numbered_cells(database: str, cells: Iterable[tuple[int, bytes, str, int, bytes, datetime]]) -> bytes:
-    """Insert rows of ``(added_id, row_key, column_name, ref_key, body, created_at)``; existing rows stay."""
+    """Insert rows of ``(added_id, row_key, column_name, ref_key, body, created_at)``; existing rows are kept."""
     return b"INSERT IGNORE INTO %b (added_id,row_key,column_name,ref_key,body,created_at) VALUES %b" % (
         cell_table(database),
         b",".join(
@@ -138,9 +138,10 @@ def select_versions(
 
 
 def select_latest_ref_key(database: str, row_key: bytes, column_name: str) -> bytes:
-    """Select one text: row_key, column_name and a space, to prove what was read, then the highest ref_key, if any.
+    """Select one string: row_key, column_name and a space, to verify the reply, then the highest ref_key, if any.
 
-    The server finds the highest ref_key without reading a row. A second column would cost the client as much time.
+    The server finds the highest ref_key without reading a row. There is only one column because a second would cost the
+    client time.
     """
     row, column = row_key.hex().encode(), column_name.encode()
     return b"SELECT CONCAT(x'%b','%b ',IFNULL(MAX(ref_key),'')) FROM %b WHERE row_key=x'%b' AND column_name='%b'" % (
@@ -203,7 +204,7 @@ def select_page(
     legacy_only: bool = False,
     column_name: str | None = None,
 ) -> bytes:
-    """Select the next ``limit`` cells with ``after < added_id <= up_to``, in order; longer bodies are NULL."""
+    """Select the next ``limit`` cells with ``after < added_id <= up_to``; bodies over ``max_body_bytes`` are NULL."""
     return (
         b"SELECT added_id, row_key, column_name, ref_key, IF(LENGTH(body)<=%d,body,NULL), %b FROM %b WHERE %b "
         b"ORDER BY added_id LIMIT %d"
@@ -232,10 +233,10 @@ def select_id_span(database: str) -> bytes:
 
 
 def select_block_end(database: str, after: int, rows: int, up_to: int | None = None) -> bytes:
-    """Select the last added_id and the number of the next ``rows`` rows, reading only keys.
+    """Select the last added_id of the next ``rows`` rows, and how many there are, reading only keys.
 
-    ref_key is selected for the optimizer: with added_id alone, and statistics of a nearly empty table, MySQL would read
-    the index from its beginning.
+    ref_key is selected for the optimizer: with added_id alone, and outdated statistics from a nearly empty table, MySQL
+    would read the index from its beginning.
     """
     return (
         b"SELECT MAX(added_id), COUNT(*) FROM "
@@ -299,7 +300,7 @@ def select_dictionaries(catalog: str, dictionary_id: int | None = None) -> bytes
 
 
 def select_highest_dictionary(catalog: str) -> bytes:
-    """Select the highest id of a dictionary, including removed ones; 0 if there are none."""
+    """Select the highest dictionary id, including those of removed dictionaries; 0 if there are none."""
     return b"SELECT COALESCE(MAX(dictionary_id),0) FROM %b" % table(catalog, b"dictionary")
 
 
@@ -330,7 +331,7 @@ def upsert_dictionary(catalog: str, dictionary_id: int, content: bytes, digest: 
 
 
 def delete_dictionary(catalog: str, dictionary_id: int) -> bytes:
-    """Delete the row of a dictionary, inserted in the same transaction."""
+    """Delete the row of a dictionary that was inserted in the same transaction."""
     return delete(table(catalog, b"dictionary"), dictionary_id=dictionary_id)
 
 
@@ -345,7 +346,7 @@ def restore_retired_dictionary(catalog: str, dictionary_id: int) -> bytes:
 
 
 def retire_dictionary(catalog: str, dictionary_id: int) -> bytes:
-    """Retire a dictionary: no column can be set to it."""
+    """Retire a dictionary: columns can no longer be set to use it."""
     return update(table(catalog, b"dictionary"), {"retired_at": NOW}, dictionary_id=dictionary_id)
 
 
@@ -365,9 +366,9 @@ _DESCRIPTOR: Final = b"ORD(SUBSTRING(body,7,1))"
 
 
 def _names(dictionary_id: int) -> bytes:
-    """Return a test for zstd bodies that refer to a dictionary: the id follows the frame header's descriptor.
+    """Return a condition for zstd bodies that refer to a dictionary, whose id follows the frame header descriptor.
 
-    The descriptor tells whether there is another byte between the two.
+    The descriptor tells whether another byte, the window descriptor, comes in between.
     """
     number = dictionary_id.to_bytes(2, "little").hex().encode()
     return b"%b&3=2 AND SUBSTRING(body,8+(%b&32=0),2)=x'%b'" % (_DESCRIPTOR, _DESCRIPTOR, number)

@@ -40,10 +40,10 @@ from schemaless.wire.driver import Reply
 from schemaless.wire.errors import ConnectionLost, DuplicateKey
 
 _MAX_INSERTS: Final = 20
-"""Attempts at an INSERT that meets existing keys, before the table is taken to be at fault."""
+"""Maximum number of attempts at an INSERT that hits existing keys; after these, the table is assumed to be at fault."""
 
 _MAX_APPENDS: Final = 10_000
-"""Attempts at ``append_cell`` when other writers take the next ref_key first."""
+"""Maximum number of attempts at ``append_cell`` while other writers keep taking the next ref_key first."""
 
 _PLACE: Final = operator.attrgetter("place")
 
@@ -54,10 +54,10 @@ class EncodedCell:
 
     Attributes:
         key: the cell's key.
-        place: the key as the table stores it. Every writer inserts in this order, so that two batches rarely deadlock;
-            it is also cheaper to hash than ``key``.
+        place: the key as the table stores it. Cells are inserted in order of ``place``, so that two batches rarely
+            deadlock; ``place`` is also cheaper to hash than ``key``.
         body: the encoded body.
-        document: returns the document of ``body``; called only if the cell exists with other bytes.
+        document: returns the document of ``body``; called only to compare it with another body of the same key.
         created_at: UTC; None for the server's clock.
     """
 
@@ -99,8 +99,8 @@ class Cells:
 
         Args:
             cells: the cells. A key may occur twice if both bodies are equal; the first occurrence is written.
-            look_first: read existing cells before inserting, for repeated imports: an INSERT of an existing row uses up
-                an added_id.
+            look_first: read existing cells before inserting, for repeated imports, because an INSERT of an existing row
+                uses up an added_id.
 
         Returns:
             One ``Put`` per cell, in the same order.
@@ -189,8 +189,8 @@ class Cells:
 
         Raises:
             InvalidCell: the latest ref_key is the highest possible one.
-            OutcomeUnknown: the reply to a COMMIT was lost and retries did not settle the outcome; ``key`` is the cell
-                that may have been written.
+            OutcomeUnknown: the reply to a COMMIT was lost and retries did not settle the outcome; ``key`` identifies
+                the cell that may have been written.
         """
         database = self._shards.database(shard)
         inserted: list[tuple[CellKey, int]] = []
@@ -359,7 +359,7 @@ def _inserted(connection: Connection, sql: bytes, count: int) -> Reply:
     """Send an INSERT of ``count`` cells and return its reply.
 
     Raises:
-        ConnectionLost: the reply reports another number of new rows, so it belongs to another statement.
+        ConnectionLost: the reply reports a different number of new rows, so it belongs to another statement.
     """
     reply = connection.execute(sql)
     if reply.affected != count or not reply.last_id:
@@ -384,7 +384,7 @@ def _statements(
     def refuse(cell: EncodedCell, sql_bytes: int) -> None:
         raise BodyTooLarge(
             f"cell {cell.key}: the body has {len(cell.body):,} bytes and its INSERT {sql_bytes:,} (some bytes are "
-            f"escaped), but the server accepts {connection.max_allowed_packet:,}. Raise max_allowed_packet there"
+            f"escaped), but the server accepts at most {connection.max_allowed_packet:,}. Raise its max_allowed_packet"
         )
 
     return split_statements(cells, functools.partial(_insert_sql, database), connection.max_statement_bytes, refuse)

@@ -42,8 +42,8 @@ from schemaless.terminal.shown import CSVText
 def bench() -> None:
     """Compare codecs on your own documents.
 
-    'codecs' repeats the experiment of Uber's article on your documents: with all serializers and compressors of the
-    article, newer ones, and the codecs that schemaless can store.
+    'codecs' repeats the experiment of Uber's article on your documents, with all of the article's serializers and
+    compressors, newer ones, and the codecs that schemaless can store.
     """
 
 
@@ -119,8 +119,8 @@ def codecs(
 
     Encoding, compressing, decompressing and decoding are timed separately, in interleaved rounds. Every decoded
     document is compared with the original, and formats that lose data are marked. Sizes and times are relative to JSON
-    + zlib, next to the figures of Uber's article. Rows marked * are on the Pareto front: no lossless combination is
-    both smaller and faster.
+    + zlib, and shown next to the figures from Uber's article. Rows marked * are on the Pareto front: no lossless
+    combination is both smaller and faster.
 
     \b
     Examples:
@@ -132,7 +132,7 @@ def codecs(
           --compressor zlib
       schemaless bench codecs --corpus extremes --compressor none --json
 
-    Ctrl-C stops the measurement; after the first round, the complete rounds are still shown and written.
+    Ctrl-C stops the measurement; if at least one round is complete, the result so far is still shown and written.
     docs/codecs.md explains how to read the result.
     """
     readers = _readers(files, sets, limit, row_key)
@@ -171,7 +171,7 @@ def codecs(
 
 
 def csv_text(results: Sequence[Result]) -> str:
-    """Return results as CSV, one line per combination, in milliseconds and bytes; empty values are unknown."""
+    """Return results as CSV, one line per combination, in milliseconds and bytes; unknown values are empty."""
     writer = CSVText()
     spreads = [*STAGES, "write", "read", "total"]
     writer.writerow(
@@ -247,7 +247,7 @@ def _file_reader(path: Path, limit: int | None, row_key: str | None) -> Callable
 def _results(
     readers: Sequence[Callable[[], Corpus]], rounds: int, serializers: Sequence[str], compressors: Sequence[str]
 ) -> Iterator[Result]:
-    """Yield the result of each set; one with fewer rounds, which was stopped, is the last."""
+    """Yield the result of each set; stop after an interrupted one, which has fewer rounds."""
     for read in readers:
         result = _measured(read(), rounds, serializers, compressors)
         yield result

@@ -1,4 +1,4 @@
-"""``schemaless capacity``: measures sizes and growth, and forecasts when disks are full."""
+"""``schemaless capacity``: measures sizes and growth, and forecasts when disks will be full."""
 
 from __future__ import annotations
 
@@ -59,18 +59,19 @@ _ALWAYS: Final = (DATASTORES, SIDE_BY_SIDE, BY_DISK, BUDGET, LEVELS, WHAT_IF)
 
 _DISK_HELP: Final = (
     "Disk that holds a cluster's data: its total size and, after a colon, the space that is free now, such as "
-    "cluster-1=4TB:1.5TB (KB to TB are powers of 1,000, KiB to TiB of 1,024). Without FREE, only this datastore is "
+    "cluster-1=4TB:1.5TB (KB to TB are powers of 1,000, KiB to TiB of 1,024). Without FREE, nothing but "
+    "this datastore is "
     "assumed to use the disk. May be repeated."
 )
 
 
 @click.group()
 def capacity() -> None:
-    """Measure a datastore and forecast when its disks are full.
+    """Measure a datastore and forecast when its disks will be full.
 
     'measure' records sizes and growth in the catalog, 'history' lists the recorded measurements, and 'report' uses them
-    to forecast when the disks are full, now and after re-encoding. 'model' needs no datastore: it calculates from
-    figures that you supply.
+    to forecast when the disks will be full, as things are and after re-encoding. 'model' needs no datastore: it
+    calculates from figures that you supply.
 
     \b
     Typical use:
@@ -134,7 +135,7 @@ def measure(url: str, disks: tuple[str, ...], no_keep: bool, seed: int | None, a
 
     The command samples cells of all shards, on replicas if there are any, and shows each estimate with its 95 %
     confidence interval. The size of the sample does not depend on the number of cells. A small datastore is read
-    completely, and its figures are exact. Nothing but the catalog is written to.
+    completely, and its figures are exact. The command writes only to the catalog.
 
     Run the command once a day: 'schemaless capacity report' forecasts from the saved measurements, and 'schemaless
     capacity history' lists them.
@@ -252,8 +253,8 @@ def _show_growth(measurement: Measurement) -> None:
 def history(url: str, last: int, as_json: bool) -> None:
     """List the measurements saved in the catalog, oldest first.
 
-    'capacity measure' thins out old measurements: it keeps all of the last 14 days, then one a day for 100 days, one a
-    week for two years, and one a month before that. The column 'a day' is the average growth of body bytes over the
+    'capacity measure' thins out old measurements: it keeps all from the last 14 days, then one a day for 100 days, one
+    a week for two years, and one a month before that. The column 'a day' is the average growth of body bytes over the
     last 7 complete days.
 
     \b
@@ -335,7 +336,7 @@ def _history_row(number: int, measurement: Measurement) -> list[str]:
     "lead_days",
     type=float,
     metavar="DAYS",
-    help="Days from ordering a disk until it is in use; adds the latest date to order.",
+    help="Days from ordering a disk until it is in use; adds the latest date for ordering one.",
 )
 @click.option(
     "--price-per-tb",
@@ -381,22 +382,22 @@ def report(
     seed: int,
     as_json: bool,
 ) -> int:
-    """Forecast when the disks are full, now and after re-encoding.
+    """Forecast when disks will be full, now and after re-encoding.
 
     The report combines the measurements saved by 'capacity measure', a forecast of the growth, and a trial of every
-    codec on sampled cells. It starts with the answer, followed by notes, the dates at which disks fill up, and what-if
-    scenarios: other codecs, rebuilt tables, more growth, a lost host. --all adds their tables. The command
-    does not change the datastore. It needs the extra [report].
+    codec on sampled cells. It starts with the answer, followed by notes, the dates on which disks fill up, and what-if
+    scenarios: other codecs, rebuilt tables, more growth, a lost host. --all adds the remaining tables. The command does
+    not change the datastore. It needs the extra [report].
 
-    --engine rocksdb adds the same cells in MyRocks, as they are stored and in the codec that suits it best there. No
-    server with MyRocks is needed, as for 'codec advise'.
+    --engine rocksdb adds a forecast for the same cells in MyRocks, in their current codecs and in the codec that suits
+    MyRocks best. No server with MyRocks is needed, as for 'codec advise'.
 
-    Every date comes with an 80 % interval: in 8 of 10 cases the disk is full within it, in 1 of 10 earlier. A forecast
-    needs a history of at least 14 days, which a single measurement reads from the created_at of the cells. It covers
-    five times the length of the history, at most five years.
+    Every date comes with an 80 % interval: in 8 of 10 cases the disk fills up within it, and in 1 of 10 before it. A
+    forecast needs a history of at least 14 days, which even a single measurement provides, from the created_at of the
+    cells. It covers five times the length of the history, at most five years.
 
-    --scenarios FILE adds named scenarios and compares them with a monthly budget. If the file lists several datastores,
-    one report covers all of them, including disks that they share; --url is then not needed.
+    --scenarios FILE adds named scenarios, compares them side by side, and shows a monthly budget for each. If the file
+    lists several datastores, one report covers all of them, including disks that they share; --url is then not needed.
 
     \b
       price_per_tb = 90            # of 1,000 GB of disk, in any currency
@@ -408,8 +409,8 @@ def report(
       engine = "rocksdb"                     # or innodb
       copies = 3
 
-    With --fail-below DAYS, the exit status is 0 if all disks last at least that long by the early end of the 80 %
-    interval. It is 1 if a disk does not, if that is unknown, or if the report fails.
+    With --fail-below DAYS, the exit status is 0 if all disks last at least that long, judged by the early end of the 80
+    % interval. It is 1 if a disk does not, if that is unknown, or if the report fails.
 
     \b
     Examples:
@@ -464,7 +465,7 @@ def report(
 
 
 def _datastores(ctx: click.Context, file: ScenarioFile, url: str | None) -> Mapping[str, str]:
-    """Return the datastores to report on by name: those of the file, else that of ``--url``."""
+    """Return the datastores to report on, keyed by name: those in the file, else that of ``--url``."""
     if not file.datastores:
         if url is None:
             raise click.MissingParameter(
@@ -472,7 +473,7 @@ def _datastores(ctx: click.Context, file: ScenarioFile, url: str | None) -> Mapp
             )
         return {"": url}
     if ctx.get_parameter_source("url") is ParameterSource.COMMANDLINE:
-        raise click.UsageError("the scenario file lists datastores, so the command takes no --url")
+        raise click.UsageError("the scenario file lists datastores, so --url cannot be used")
     return file.datastores
 
 

@@ -26,7 +26,10 @@ _LAYOUTS: Final = {"mysql": MYSQL, "mariadb": MARIADB}
 
 @dataclass(frozen=True, slots=True)
 class _Variant:
-    """A plan in one codec, its outlook, and the origin of its document size; ``parts`` belong to the middle size."""
+    """A plan in one codec, its outlook, and the origin of its document size.
+
+    ``parts`` breaks down the mid value of that size.
+    """
 
     ranges: Ranges
     outlook: Outlook
@@ -71,7 +74,7 @@ _DAY = click.DateTime(["%Y-%m-%d"])
     "--bytes-per-document-after",
     size_of,
     "SIZE",
-    "Disk space of one document after re-encoding, for a comparison side by side.",
+    "Disk space of one document after re-encoding, for a side-by-side comparison.",
 )
 @click.option(
     "--codec",
@@ -93,12 +96,12 @@ _DAY = click.DateTime(["%Y-%m-%d"])
     default="mysql",
     help="Server whose page layout is used for --body.",
 )
-@click.option("--column", default="BASE", help="Column name, which every row stores too; for --body.")
+@click.option("--column", default="BASE", help="Column name, which is also stored in every row; for --body.")
 @_range_option(
     "--disk",
     size_of,
     "SIZE",
-    "Disk of each host, such as 1TB, 512GiB or 3.5TB..4TB.",
+    "Disk size of each host, such as 1TB, 512GiB or 3.5TB..4TB.",
     name="disk_bytes_per_host",
     required=True,
 )
@@ -114,7 +117,7 @@ _DAY = click.DateTime(["%Y-%m-%d"])
     "--stored",
     size_of,
     "SIZE",
-    "Disk space of the cells on all hosts at the start, all copies.  [default: 0]",
+    "Disk space of the cells on all hosts at the start, including all copies.  [default: 0]",
     name="stored_bytes",
 )
 @click.option("--copies", default=1, help="Copies of each cell, including replicas.")
@@ -123,7 +126,7 @@ _DAY = click.DateTime(["%Y-%m-%d"])
     "--growth",
     growth_of,
     "SHARE",
-    "Growth of the documents a day over 365 days, such as 50%, 20%..50%..80% or -10%.",
+    "Growth in the number of documents a day over 365 days, such as 50%, 20%..50%..80% or -10%.",
     name="growth_share_per_year",
     default="0%",
 )
@@ -184,21 +187,21 @@ def model_command(
              / (documents a day x bytes a document x copies)
 
     This formula applies if the same amount is written every day and the disks are empty at the start; --growth,
-    --weekdays, --stored and --retention change that. KB, MB, GB and TB are powers of 1,000; KiB, MiB, GiB and TiB are
-    powers of 1,024. The command connects to no server.
+    --weekdays, --stored and --retention change these assumptions. KB, MB, GB and TB are powers of 1,000; KiB, MiB, GiB
+    and TiB are powers of 1,024. The command connects to no server.
 
     Give an uncertain value as LOW..HIGH or LOW..MID..HIGH, and the answer becomes a range too. Its worst end combines
     the worst ends of all values, its best end the best ones.
 
-    Example: Uber's article of 2016 stores a million trips of 20 KB a day on a disk of 1 TB, by which it means 1,024 GB.
-    The disk is full after 51 days, or after 30 days if other parts of the system use 40 % of it:
+    Example: In Uber's article of 2016, a million trips of 20 KB are stored each day on a disk of 1 TB, meaning 1,024
+    GB. The disk is full after 51 days, or after 30 days if other parts of the system use 40 % of it:
 
     \b
       schemaless capacity model --documents-per-day 1M --bytes-per-document 20KB \\
           --disk 1024GB --overhead 40%
 
     With --bytes-per-document-after 2822, the size of a trip after re-encoding, the disk lasts 217 days. The article's
-    figure of 347 days does not deduct the 40 %, so it compares with the 51 days.
+    figure of 347 days does not deduct the 40 %, so compare it with the 51 days.
     """
     if (bytes_per_document is None) == (body is None):
         raise click.UsageError(
@@ -287,7 +290,7 @@ def _print(variants: dict[str, _Variant]) -> None:
     print_table(None, ["", *variants], _rows(list(variants.values())))
     for name, variant in variants.items():
         if variant.ratio is not None and variant.source != "given":
-            text = f"\n{name}: bodies have {variant.ratio.mid:.1%} of their size now, from {variant.source}."
+            text = f"\n{name}: bodies are {variant.ratio.mid:.1%} of their present size, according to {variant.source}."
             console.print(text, markup=False)
     if variants["now"].body_bytes is not None:
         console.print()
@@ -296,13 +299,13 @@ def _print(variants: dict[str, _Variant]) -> None:
                 console.print(_parts_text(name, variant.parts), markup=False)
     if any(variant.ratio is not None and variant.body_bytes is None for variant in variants.values()):
         console.print(
-            "\nRatios of bodies are only approximate for disk space, which InnoDB allocates in steps; --body takes "
+            "\nBody size ratios are only approximate for disk space, which InnoDB allocates in steps; --body takes "
             "that into account."
         )
 
 
 def _parts_text(name: str, parts: DiskParts) -> str:
-    """Return a sentence on what the disk space of a document consists of."""
+    """Return a sentence that breaks down the disk space of a document."""
     total = sum(parts)
     times = "" if not parts.body else f", {total / parts.body:.2f} times as much"
     return (
@@ -373,7 +376,7 @@ def _sentence(variant: _Variant) -> str:
     least, most = (_days_text(end) if math.isfinite(end) else "never" for end in (days.low, days.high))
     dates = " to ".join("never" if day is None else str(day) for day in (full_on[0], full_on[2]))
     if math.isinf(days.mid):
-        return f"Never full; in the worst case in {least}, on {full_on[0]}."
+        return f"Never full; in the worst case, full in {least}, on {full_on[0]}."
     return f"Full in {_days_text(days.mid)}, on {full_on[1]}; between {least} and {most}, {dates}."
 
 
@@ -386,7 +389,7 @@ def _why_never(plan: Plan) -> str:
 
 
 def _days_text(days: float) -> str:
-    """Format days, rounded down, with years from two years on."""
+    """Format days, rounded down; from two years on, add the number of years."""
     whole = math.floor(days)
     text = "less than a day" if whole == 0 else "1 day" if whole == 1 else f"{whole:,} days"
     return text if days < 730 else f"{text} ({days / 365.25:,.1f} years)"

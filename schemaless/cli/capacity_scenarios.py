@@ -23,7 +23,7 @@ _SCENARIO_KEYS: Final = tuple(part.name for part in fields(WhatIf) if part.name 
 
 @dataclass(frozen=True, slots=True)
 class ScenarioFile:
-    """Contents of a scenario file; empty without one.
+    """Contents of a scenario file; empty if none is given.
 
     Attributes:
         what_ifs: The scenarios in the order of the file.
@@ -32,7 +32,7 @@ class ScenarioFile:
         disk_names: Name of the disk by cluster.
         price_per_tb: Price of a TB of disk for scenarios without their own.
         lead_days: Lead time in days for scenarios without their own.
-        thresholds: Fill levels as shares, or None.
+        thresholds: Fill levels for which the report gives a date, as shares of a disk; None for the default.
     """
 
     what_ifs: tuple[WhatIf, ...] = ()
@@ -57,7 +57,7 @@ def read_scenarios(path: Path) -> ScenarioFile:
     except UnicodeDecodeError:
         raise InvalidInput(f"the scenario file {path} is not UTF-8 text") from None
     except tomllib.TOMLDecodeError as error:
-        raise InvalidInput(f"the scenario file {path} is not TOML: {error}") from None
+        raise InvalidInput(f"the scenario file {path} is not valid TOML: {error}") from None
     try:
         return _contents(data)
     except click.BadParameter as error:
@@ -141,7 +141,7 @@ def _table(data: Mapping[str, Any], name: str) -> dict[str, Any]:
 def _check_keys(where: str, table: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for key in table:
         if key not in known:
-            raise InvalidInput(f"unknown key {where}{key}; known are {', '.join(known)}")
+            raise InvalidInput(f"unknown key {where}{key}; the known keys are {', '.join(known)}")
 
 
 def _typed(where: str, value: Any, kind: type, what: str) -> Any:

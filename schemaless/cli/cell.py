@@ -66,7 +66,7 @@ def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str
     text = given.strip()
     try:
         if len(given) > MAX_LINE_BYTES:
-            raise InvalidInput(f"BODY: longer than {MAX_LINE_BYTES:,} bytes, which no document may be")
+            raise InvalidInput(f"BODY: longer than {MAX_LINE_BYTES:,} bytes, the limit for a document")
         read_json(text)
     except CorruptBody as refusal:
         raise InvalidInput(f"BODY: {refusal.message}") from None
@@ -93,7 +93,7 @@ def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str
 @url_option
 @json_option
 def get(row_key: str, column: str, ref_key: int | None, url: str, as_json: bool) -> int:
-    """Print a cell's document: the version REF_KEY, or the latest.
+    """Print a cell's document: version REF_KEY, or the latest.
 
     With --json, the command also prints the cell's keys, added_id and created_at.
 

@@ -31,14 +31,14 @@ _HELD_POLL_S = 0.02
 @url_option
 @shards_option
 @click.option("--location", type=click.IntRange(min=0), help="Begin after this added_id; for one shard only.")
-@click.option("--from-end", is_flag=True, help="Begin after the cells that are stored now.")
+@click.option("--from-end", is_flag=True, help="Begin after all cells stored so far.")
 @click.option(
     "--offsets",
     type=OutputFile(Path),
-    help="Continue at the locations in this file, and keep it up to date; a missing file is created.",
+    help="Continue from the locations in this file and keep it up to date; it is created if missing.",
 )
 @click.option("--column", metavar="NAME", help="Only cells of this column.")
-@click.option("--limit", type=click.IntRange(min=1), help="End after this many cells.")
+@click.option("--limit", type=click.IntRange(min=1), help="Stop after this many cells.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for new cells until Ctrl-C.")
 @click.option(
     "--poll",
@@ -85,7 +85,7 @@ def tail(
     with open_store(url) as store:
         shards = shards_of(shards_text, store.shard_count)
         if sum((location is not None, from_end)) > 1:
-            raise InvalidInput("--location and --from-end exclude each other")
+            raise InvalidInput("--location and --from-end are mutually exclusive")
         if location is not None and len(shards) != 1:
             raise InvalidInput("--location is for one shard: name it with --shards, or use --offsets for several")
         locations = {} if offsets is None else _read_offsets(offsets, store)
@@ -104,7 +104,7 @@ def tail(
 
 @dataclass(slots=True)
 class _Feed:
-    """The feeds of several shards, page by page in turn."""
+    """Feeds of several shards, read in turn, one page at a time."""
 
     store: Datastore
     locations: dict[int, int]
@@ -224,6 +224,6 @@ def _read_offsets(path: Path, store: Datastore) -> dict[int, int]:
         ) from None
     if of != (store.name, store.shard_count):
         raise InvalidInput(
-            f"{path} belongs to datastore {of[0]!r} of {of[1]} shards, not to {store.name!r}; name another file"
+            f"{path} belongs to datastore {of[0]!r} with {of[1]} shards, not to {store.name!r}; name another file"
         )
     return locations

@@ -39,8 +39,8 @@ def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_
     - Bodies: each body decodes and is in canonical form.
     - Placement: each row is in the shard of its row_key.
     - Identity: each shard is the one that the catalog lists.
-    - Triggers and indexes: each shard has their locations, the index tables
-      of their definitions, and the cells that are parked.
+    - Triggers and indexes: each shard has their locations, index tables that
+      match the definitions, and every cell that is parked there.
     - Storage engines: cells and index entries are in the engine that the
       catalog records.
 

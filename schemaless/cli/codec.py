@@ -54,7 +54,7 @@ def codec() -> None:
       schemaless codec export --output dictionaries.ndjson
                                             backs the dictionaries up
 
-    Readers need no setting: each body contains the codec and the dictionary that it was written with.
+    Readers need no setting: each body names the codec and the dictionary that it was written with.
     """
 
 
@@ -122,9 +122,7 @@ _ZSTD_CODECS = [name for name in codec_names() if name.endswith("+zstd")]
 
 @codec.command()
 @url_option
-@click.option(
-    "--column", "column_name", required=True, metavar="NAME", help="The column whose cells the dictionary is for."
-)
+@click.option("--column", "column_name", required=True, metavar="NAME", help="The column that the dictionary is for.")
 @click.option(
     "--to",
     "codec_name",
@@ -133,14 +131,14 @@ _ZSTD_CODECS = [name for name in codec_names() if name.endswith("+zstd")]
     help="The codec that will use the dictionary.",
 )
 @click.option(
-    "--level", type=int, metavar="N", help="The level of zstd at which the dictionary is judged.  [default: zstd's own]"
+    "--level", type=int, metavar="N", help="The zstd level at which the dictionary is evaluated.  [default: zstd's own]"
 )
 @click.option("--seed", type=int, metavar="N", help="The seed of the sample; the same seed draws the same sample.")
 @click.option(
     "--values",
     type=click.Choice(get_args(Values)),
     default="masked",
-    help=f"Values the dictionary may hold: none; those found in {MIN_SHARE:.0%} of the sampled rows; or any.",
+    help=f"Values the dictionary may hold: none, those found in at least {MIN_SHARE:.0%} of the sampled rows, or any.",
 )
 @json_option
 def train(
@@ -149,7 +147,7 @@ def train(
     """Train a dictionary on sampled cells of a column.
 
     A dictionary cannot be changed while cells need it, so nothing can be erased from it. By default it therefore holds
-    keys, but no values: letters and digits are replaced by random ones before training. With '--values common' or
+    keys, but no values: their letters and digits are replaced by random ones before training. With '--values common' or
     'real' it saves more space; use them only for columns without personal data.
 
     The command tries several sizes and evaluates them on rows that were not used for training. It saves the best one in
@@ -162,7 +160,7 @@ def train(
       schemaless codec train --column LOG --level 9 --seed 7
       schemaless codec train --column FLIGHT --values common
 
-    Exit status: 0 kept; 1 not kept, since it does not help.
+    Exit status: 0 saved; 1 not saved, since it saves too little space.
     """
     with open_store(url) as store:
         with progress("sampling", None, "windows") as listener:
@@ -183,7 +181,7 @@ def train(
         print_json({"dictionary": None if kept is None else kept.id, **_training_json(training), "source": source})
         return 0 if training.helps else EXIT_FAILED
     print_table(
-        f"{training.cells:,} cells of {training.rows:,} rows trained on; sizes tried on other rows",
+        f"trained on {training.cells:,} cells of {training.rows:,} rows; sizes tried on other rows",
         ["dictionary", "bodies", "of those without"],
         [
             [
@@ -196,12 +194,13 @@ def train(
     )
     out().print(
         f"a dictionary of {len(training.dictionary.content):,} bytes was chosen: {training.judged.encoded:,} cells of "
-        f"{training.judged_rows:,} rows that it was not trained on take {training.share:.1%} of their space without it"
+        f"{training.judged_rows:,} rows that it was not trained on take {training.share:.1%} of the space "
+        f"they take without it"
     )
     if kept is None:
         note("the dictionary saves too little and was not saved; keep compressing this column without one")
         return EXIT_FAILED
-    out().print(f"kept as dictionary {kept.id}; next:")
+    out().print(f"saved as dictionary {kept.id}; next:")
     detail = "" if level is None else f" --level {level}"
     out().print(
         f"  schemaless codec set --column {column_name} {codec_name}{detail} --dictionary {kept.id}", markup=False
@@ -246,7 +245,7 @@ def set_(url: str, column_name: str, codec_name: str, level: int | None, diction
     with open_store(url) as store:
         if codec_name == _DEFAULT:
             if level is not None or dictionary_id is not None:
-                raise InvalidInput("default has its own level, and no dictionary; name a codec to set these")
+                raise InvalidInput("'default' has its own level and no dictionary; to set these, name a codec")
             unset_column(internals_of(store).catalog, store.name, column_name)
             words = "msgpack+zlib, the default"
         else:
@@ -255,7 +254,7 @@ def set_(url: str, column_name: str, codec_name: str, level: int | None, diction
             setting = ColumnSetting(column_name, codec_name, level, dictionary_id)
             set_column(internals_of(store).dictionary_replicas, setting)
             words = setting_words(setting)
-    out().print(f"new cells of {column_name} are written in {words}, by each process within {REFRESH_S:.0f} s")
+    out().print(f"new cells of {column_name} are written in {words}; every process uses it within {REFRESH_S:.0f} s")
 
 
 @codec.command()
@@ -267,7 +266,7 @@ def set_(url: str, column_name: str, codec_name: str, level: int | None, diction
 def remove(url: str, dictionary_id: int, execute: bool) -> int:
     """Remove a dictionary that no cell needs, in two steps.
 
-    The first run retires the dictionary: from then on, no writer begins to use it. An hour later, run the same command
+    The first run retires the dictionary: from then on, no writer starts using it. An hour later, run the same command
     again: it looks through all cells, and removes the dictionary if no cell needs it, no column is set to it and no job
     writes with it. Its number is never given to another dictionary. If an archive or a dump may still need it, back it
     up first: 'schemaless codec export'. The account needs the role admin.
@@ -281,7 +280,7 @@ def remove(url: str, dictionary_id: int, execute: bool) -> int:
     with open_store(url) as store:
         if not execute:
             entry = entry_of(store, dictionary_id)
-            step = "retire" if entry.retired_at is None else "look through all cells for, and remove,"
+            step = "retire" if entry.retired_at is None else "remove (if no cell needs it)"
             out().print(f"would {step} dictionary {dictionary_id} of {store.name}")
             note_dry()
             return 0
@@ -304,8 +303,8 @@ def remove(url: str, dictionary_id: int, execute: bool) -> int:
 def export_(url: str, dictionary_ids: tuple[int, ...], output: Path | None) -> None:
     """Write dictionaries to a file, as a backup.
 
-    The command writes all of them, or those whose numbers N are given. The file has one JSON object a line. 'schemaless
-    codec import' reads it, and so does 'load --from-dump', which needs the dictionaries before the cells.
+    The command writes all dictionaries, or those with the given numbers N. The file has one JSON object per line.
+    'schemaless codec import' reads it, and so does 'load --from-dump', which needs the dictionaries before the cells.
 
     \b
     Examples:
@@ -336,8 +335,9 @@ def import_(url: str, file: str, as_json: bool) -> None:
     ignored.
 
     If a dictionary is lost or damaged in this datastore, the import restores it, and the cells that need it can be read
-    again at once. If another dictionary has the same number here, the imported one gets a new number; only 'load
-    --from-dump' can use it then, since it changes the number in the bodies too. The account needs the role admin.
+    again at once. If another dictionary has the same number here, the imported one gets a new number; its cells can
+    then be loaded only by 'load --from-dump', which also changes the number in their bodies. The account needs the role
+    admin.
 
     \b
     Examples:
@@ -363,8 +363,10 @@ def import_(url: str, file: str, as_json: bool) -> None:
         print_json(taken)
         return
     for copy in taken:
-        renamed = "" if copy["dictionary"] == copy["kept_as"] else f" as {copy['kept_as']}: its number is taken here"
-        out().print(f"dictionary {copy['dictionary']} is there{renamed}")
+        renamed = (
+            "" if copy["dictionary"] == copy["kept_as"] else f" as {copy['kept_as']}, because its own number is taken"
+        )
+        out().print(f"dictionary {copy['dictionary']} is in the catalog{renamed}")
 
 
 def _opened(file: str) -> Any:
@@ -379,7 +381,9 @@ def entry_of(store: Datastore, dictionary_id: int) -> DictionaryEntry:
     for entry in keeping.entries(internals_of(store).catalog, store.name):
         if entry.id == dictionary_id and entry.removed_at is None:
             return entry
-    raise InvalidInput(f"the catalog has no dictionary {dictionary_id}; 'schemaless codec list' shows them")
+    raise InvalidInput(
+        f"the catalog has no dictionary {dictionary_id}; 'schemaless codec list' shows the existing ones"
+    )
 
 
 def entry_state(entry: DictionaryEntry) -> str:

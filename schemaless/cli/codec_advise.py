@@ -96,13 +96,14 @@ def advise(
     """Recommend a codec for each column, with reasons. Read-only.
 
     The command samples each column and tries every codec at several levels, including zstd with a freshly trained
-    dictionary, on rows that the dictionary was not trained on. It advises the codec that needs the fewest table pages
-    within the CPU budget of --cpu, and advises no change if that saves less than --least-gain. It shows both pages and
-    bodies, since InnoDB allocates space in steps. The days until disks are full are calculated from the last 'capacity
-    measure', or from --per-day and --disk. 'codec set' and 'migrate run' apply the advice.
+    dictionary, on rows that the dictionary was not trained on. It recommends the codec that needs the fewest table
+    pages within the CPU budget of --cpu, and recommends no change if that saves less than --least-gain. It shows both
+    pages and bodies, since InnoDB allocates space in steps. The days until disks are full are calculated from the last
+    'capacity measure', or from --per-day and --disk. 'codec set' and 'migrate run' apply the advice.
 
-    With --engine rocksdb, sizes are those after a move of all shards to clusters with MyRocks, which compresses blocks
-    of neighbouring cells. The command compresses such blocks of the sample itself, so no server with MyRocks is needed.
+    With --engine rocksdb, the sizes are those after all shards have moved to clusters with MyRocks, which compresses
+    blocks of neighbouring cells. The command compresses such blocks of the sample itself, so no server with MyRocks is
+    needed.
 
     \b
     Examples:
@@ -200,7 +201,7 @@ def _show(advice: ColumnAdvice, show_all: bool) -> None:
 
 
 def _best(advice: ColumnAdvice) -> list[Candidate]:
-    """Candidates shown without ``--all``: the smallest, and the advised, default, knee and json+zlib ones."""
+    """Return the candidates shown without ``--all``: smallest, advised, default, knee and json+zlib."""
     knee = None if advice.choice is None else advice.choice.knee.name
     wanted = [tried for tried in advice.candidates if tried in (advice.chosen, advice.default) or tried.name == knee]
     text = [tried for tried in advice.candidates if tried.codec.name == "json+zlib" and tried.codec.level == 6]
@@ -254,7 +255,7 @@ def _days(
         )
 
     def both(end: str) -> tuple[float, float]:
-        """Return days now and as advised, where pages are at the ``end`` of their interval."""
+        """Return the days with the current and the advised codecs, for page sizes at the ``end`` of their intervals."""
         pages = [getattr(of_column.allocated_bytes, end) for of_column in advice]
         then = [getattr((of_column.chosen or of_column).allocated_bytes, end) for of_column in advice]
         filled = sum(pages) if growth.stored_bytes is None else growth.stored_bytes
@@ -276,7 +277,7 @@ def _given_growth(advice: list[ColumnAdvice], per_day: float | None, disk_bytes:
 def _measured_growth(
     store: Datastore, advice: list[ColumnAdvice], per_day: float | None, disk_bytes: float | None
 ) -> _Growth | None:
-    """Return the growth by the last measurement, except for what an option gives."""
+    """Return the growth from the last measurement, except where an option gives a figure."""
     last = kept_measurements.latest(store)
     if last is None:
         return None

@@ -61,7 +61,7 @@ class _Setting:
 def show(ctx: click.Context, url: str | None, as_json: bool) -> None:
     """Show each setting and its source.
 
-    The command shows the datastore that a command would use now: its URL, whether there is a password, and the
+    It shows the datastore that other commands would use now: its URL, whether there is a password, and the
     connection settings. An option on the command line overrides SCHEMALESS_URL, which overrides the file's default. The
     command connects to no server.
 
@@ -87,7 +87,7 @@ def _file_source(file: Configuration) -> str:
 
 def _settings(ctx: click.Context, file: Configuration, url: str | None) -> Iterator[_Setting]:
     if url is None:
-        yield _Setting("datastore", None, "none of -d, --url, SCHEMALESS_URL and the file's default")
+        yield _Setting("datastore", None, "not given by -d, --url, SCHEMALESS_URL or the file's default")
         return
     where = {
         ParameterSource.COMMANDLINE: "the command line",
@@ -120,7 +120,7 @@ def _line(file: Configuration, line: int) -> str:
 def path() -> None:
     """Print the path of the configuration file, which need not exist.
 
-    The path is that in SCHEMALESS_CONFIG, or else config.toml in the user's configuration folder.
+    The path is the value of SCHEMALESS_CONFIG, or else config.toml in the user's configuration folder.
 
     \b
     Example:
@@ -135,7 +135,7 @@ def path() -> None:
 @click.option("--default", is_flag=True, help="Use this datastore when a command names none.")
 @json_option
 def add(name: str, url: str, default: bool, as_json: bool) -> None:
-    """Name a datastore's URL in the configuration file.
+    """Give a datastore's URL a name in the configuration file.
 
     If the file does not exist, the command creates it, readable only by its owner. It connects to no server. Keep the
     password in SCHEMALESS_PASSWORD, or in an option file given by ?read_default_file= in the URL, rather than in the
@@ -169,4 +169,4 @@ def add(name: str, url: str, default: bool, as_json: bool) -> None:
     if as_json:
         print_json({"name": name, "path": str(path), "default": default})
         return
-    note(f"{name} is in {path}; to use it: schemaless -d {name} info")
+    note(f"added {name} to {path}; to use it: schemaless -d {name} info")

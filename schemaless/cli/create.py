@@ -16,7 +16,7 @@ from schemaless.terminal.output import counted, json_option, note, out, print_js
     "--shards",
     type=int,
     required=True,
-    help="Number of shards, 1 to 65,536. It can never be changed, so choose many more than servers.",
+    help="Number of shards, 1 to 65,536. It can never be changed, so choose many more shards than servers.",
 )
 @click.option(
     "--cluster",
@@ -31,9 +31,9 @@ from schemaless.terminal.output import counted, json_option, note, out, print_js
 def create(name: str, shards: int, clusters: tuple[str, ...], engine: str, as_json: bool) -> None:
     """Create a datastore.
 
-    The command creates the catalog on the first cluster and the empty shards evenly on all clusters, and prints the
-    datastore's URL. After an interruption, run the same command again. 'schemaless config add' gives the URL a name,
-    and 'schemaless grants' prints the SQL for the accounts of applications.
+    The command creates the catalog on the first cluster, spreads the empty shards evenly over all clusters, and prints
+    the datastore's URL. After an interruption, run the same command again. 'schemaless config add' gives the URL a
+    name, and 'schemaless grants' prints the SQL for the accounts of applications.
 
     With --engine rocksdb, cells and index entries are kept in MyRocks, on MariaDB servers with that plugin.
 

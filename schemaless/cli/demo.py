@@ -34,8 +34,8 @@ from schemaless.demo.story import run
 def demo(data: Path | None, row_key: str, ref_key: str, flavour: str, folder: Path, codec: str) -> int:
     """Take a tour of the store on 7,134 real documents.
 
-    The demo starts two private servers, creates a datastore of two shards on them, and loads the logbooks of aircraft
-    that left New York in 2013 as legacy JSON text. It then reads some back, forecasts when disks would be full,
+    The demo starts two private servers, creates a datastore of two shards on them, and loads, as legacy JSON text, the
+    logbooks of aircraft that left New York in 2013. It then reads some back, forecasts when disks would be full,
     re-encodes all documents, checks every cell, queries an index, counts flights with a trigger, and shows the space
     saved. The servers keep running afterwards, so that you can explore.
 

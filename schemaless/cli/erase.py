@@ -53,7 +53,7 @@ def erase() -> None:
     """Erase documents, prove it, and repeat it after a restore.
 
     An erased cell keeps its key, added_id and created_at; its body becomes a tombstone with the number of the erasure.
-    Every erasure is in the ledger before anything is changed, and the ledger holds no documents.
+    Every erasure is recorded in the ledger before anything is changed, and the ledger holds no documents.
 
     \b
     Examples:
@@ -109,7 +109,7 @@ def status(number: int | None, url: str, as_json: bool) -> int:
     if as_json:
         print_json([entry_json(entry) for entry in entries])
     elif not entries:
-        note("nothing was ever erased")
+        note("nothing has been erased yet")
     else:
         print_table(
             None,
@@ -139,7 +139,7 @@ add_controls(
     pause="Pause an erase job; its runners wait.",
     resume="Let a paused erase job continue.",
     abort="Abort an erase job. What was erased stays erased, and the ledger shows what was not.",
-    throttle="Show or change what an erase job waits for, while it runs.",
+    throttle="Show or change the thresholds at which an erase job waits.",
 )
 
 
@@ -151,7 +151,7 @@ add_controls(
     "folders",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="Also search this folder of originals; may be repeated.  [default: those of migrations, if they are here]",
+    help="A folder of originals to search besides the migrations' own folders on this machine; may be repeated.",
 )
 @click.option(
     "--search",
@@ -164,8 +164,8 @@ def verify(number: int, url: str, folders: tuple[Path, ...], search: tuple[str, 
     """Search for what an erasure should have removed.
 
     The command looks at the cells on primaries and replicas, at index entries, parked cells, tables of moves, archives
-    on this machine, and dictionaries. It records in the ledger who has acknowledged the erasure, and that it was
-    verified if nothing was found. What only a person can settle is listed as outstanding.
+    on this machine, and dictionaries. It records in the ledger who has acknowledged the erasure and, if nothing was
+    found, that it was verified. Anything that only a person can settle is listed as outstanding.
 
     \b
     Examples:
@@ -208,8 +208,8 @@ def purge(url: str, execute: bool) -> None:
 
     Free pages, undo and redo logs, doublewrite buffers and binary logs hold them until the servers reuse the space. The
     command rebuilds all tables, overwrites or truncates the logs, and deletes all binary logs but the current one, on
-    primaries and replicas. It needs root of servers on this machine, such as those of 'schemaless local', and takes
-    half a minute and the time to rebuild the tables. 'erase verify --search' searches the files afterwards.
+    primaries and replicas. It needs the root account of servers on this machine, such as those of 'schemaless local',
+    and takes half a minute plus the time to rebuild the tables. 'erase verify --search' searches the files afterwards.
 
     The command changes settings of the servers, such as the size of the redo log and super_read_only of replicas, and
     restores them. If it is killed, run it again: it restores them first.
@@ -241,14 +241,14 @@ def archive(folders: tuple[Path, ...], url: str, execute: bool, as_json: bool) -
     """Erase the originals of erased cells from archives.
 
     A migration with --archive keeps the bodies that it replaces. Run this on each machine that has a part of an
-    archive, after each erasure. A file is rewritten with tombstones and then takes the place of the old one.
+    archive, after each erasure. Each file is rewritten with tombstones, and the new file then replaces the old one.
 
     \b
     Examples:
       schemaless erase archive /backup/originals
       schemaless erase archive /backup/originals --execute
 
-    Exit status: 0 done, 1 a file was left because its migration has not ended.
+    Exit status: 0 done, 1 a file was left unchanged because its migration has not ended.
     """
     with open_store(url) as store, progress("reading", None, "files") as listener:
         files = erase_from_archives(store, folders, execute=execute, listener=listener)
@@ -272,7 +272,7 @@ def archive(folders: tuple[Path, ...], url: str, execute: bool, as_json: bool) -
     "ledger_file",
     type=click.Path(allow_dash=True),
     metavar="FILE",
-    help="First add the erasures of this file, which 'erase ledger' wrote, to the ledger.",
+    help="First add the erasures in this file, written by 'erase ledger', to the ledger.",
 )
 @execute_option
 @workers_options
@@ -287,14 +287,14 @@ def replay(
     thresholds: Thresholds,
     as_json: bool,
 ) -> int:
-    """Repeat erasures after a backup was restored.
+    """Repeat erasures after restoring a backup.
 
-    The command finds erasures and retention runs whose cells are back, and erases these again; cells that were written
-    afterwards stay, and so do rows that were held during a retention run or are held now. Run it before applications
-    use the restored datastore, and once more after a failover that lost transactions.
+    The command finds erasures and retention runs whose cells are back, and erases these again; cells written after the
+    erasure stay, and so do rows that were held during a retention run or are held now. Run it before applications use
+    the restored datastore, and once more after a failover that lost transactions.
 
-    If the catalog was restored, too, it lacks the latest erasures and legal holds: name a file of 'erase ledger' that
-    is newer than the backup.
+    If the catalog was restored, too, it lacks the latest erasures and legal holds: name a file written by 'erase
+    ledger' after the backup.
 
     \b
     Examples:
@@ -324,11 +324,11 @@ def replay(
         out().print(f"{added:,} erasures added to the ledger; {len(found):,} undone by a restore")
         for each in found:
             what = "retention run" if isinstance(each, UndoneRun) else "erasure"
-            back = "were back, and are erased again" if execute else "are back"
+            back = "were back and have been erased again" if execute else "are back"
             out().print(f"{what} {each.entry.number}: {each.cells:,} cells {back}")
         unfinished = [entry.number for entry in entries if entry.kind == "range" and entry.executed_at is None]
         if unfinished:
-            note(f"retention run {unfinished[-1]} did not end; 'schemaless retention run --execute' continues it")
+            note(f"retention run {unfinished[-1]} has not finished; 'schemaless retention run --execute' continues it")
     if not execute:
         note_dry()
     return 0
@@ -337,10 +337,10 @@ def replay(
 @erase.command(cls=ReadOnlyCommand)
 @url_option
 def ledger(url: str) -> None:
-    """Write the ledger as NDJSON, to keep apart from backups.
+    """Write the ledger as NDJSON, to be kept apart from the backups.
 
-    After a restore, 'erase replay --from FILE' erases everything in it again. It has the keys of erased rows and the
-    legal holds, and no documents.
+    After a restore, 'erase replay --from FILE' erases everything in it again. The file has the keys of erased rows and
+    the legal holds, and no documents.
 
     \b
     Example:
@@ -361,7 +361,7 @@ def ledger(url: str) -> None:
     metavar="KEY",
     help="Sign with this Ed25519 key, a PEM file that 'openssl genpkey -algorithm ed25519' writes.",
 )
-@click.option("--html", "page", type=OutputFile(Path), metavar="FILE", help="Also write the receipt as a page.")
+@click.option("--html", "page", type=OutputFile(Path), metavar="FILE", help="Also write the receipt as an HTML page.")
 def receipt(number: int, url: str, key_file: Path | None, page: Path | None) -> None:
     """Print what an erasure has removed, and what remains.
 

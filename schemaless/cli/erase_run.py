@@ -36,16 +36,16 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Path(allow_dash=True),
             metavar="FILE",
             help="Erase what each line of this file names: ROW_KEY [COLUMN [REF_KEY]], or a JSON object with row_key, "
-            "and perhaps column_name and ref_key; - is standard input.",
+            "and optionally column_name and ref_key; - is standard input.",
         ),
     )
 
 
 def targets_of(row_key: str | None, column: str | None, ref_key: int | None, keys: str | None) -> list[Target]:
-    """Return what the arguments and the file name.
+    """Return the targets that the arguments and the file list.
 
     Raises:
-        InvalidInput: nothing is named, or a line cannot be used.
+        InvalidInput: no target is given, or a line is invalid.
     """
     targets = [] if row_key is None else [target(row_key_of(row_key), column, ref_key)]
     if keys is not None:
@@ -72,7 +72,7 @@ def _target(text: str) -> Target:
     if not text.startswith("{"):
         row_key, *rest = text.split()
         if len(rest) > 2:
-            raise InvalidInput(f"a line has ROW_KEY, COLUMN and REF_KEY, got {text!r}")
+            raise InvalidInput(f"expected ROW_KEY [COLUMN [REF_KEY]], got {text!r}")
         return target(row_key_of(row_key), rest[0] if rest else None, int(rest[1]) if len(rest) > 1 else None)
     fields = json.loads(text)
     if "row_key" not in fields:
@@ -83,7 +83,7 @@ def _target(text: str) -> Target:
 @click.command()
 @target_options
 @url_option
-@click.option("--reason", metavar="CODE", help="Why, as a code such as gdpr-art-17; kept in the ledger forever.")
+@click.option("--reason", metavar="CODE", help="The reason, as a code such as gdpr-art-17; kept in the ledger forever.")
 @click.option("--requested-by", metavar="WHO", help="Who asked for it.  [default: this user and machine]")
 @click.option("--erasure", "number", type=click.IntRange(1), metavar="N", help="Continue or complete this erasure.")
 @click.option("--execute", is_flag=True, help="Erase. Without this option, the command shows what it would erase.")
@@ -107,15 +107,15 @@ def run(
     thresholds: Thresholds,
     as_json: bool,
 ) -> int:
-    """Erase a row, a column of it, one version, or the keys in a file.
+    """Erase a row, a column of it, a version, or the cells in a file.
 
-    The erasure is recorded in the ledger first. Then every body is replaced by a tombstone, also in tables that moves
-    have left behind, and the command waits for replicas. Keys, added_id and created_at stay, and a key cannot be
+    The erasure is recorded in the ledger first. Then every body is replaced by a tombstone, including in tables that
+    moves have left behind, and the command waits for replicas. Keys, added_id and created_at stay, and a key cannot be
     written again. Followers notice the erasure by themselves: 'erase status' shows those that have not. 'erase verify'
     looks for remains. The account needs the role erase.
 
-    The command starts a job, which may run beside other jobs. After Ctrl-C or a kill, continue it with --erasure N; run
-    that on several machines to share the work.
+    The command starts a job, which may run beside other jobs. If it is stopped or killed, continue it with --erasure N;
+    run the same command on several machines to share the work.
 
     \b
     Examples:
@@ -138,7 +138,7 @@ def run(
         if number is None:
             targets = targets_of(row_key, column, ref_key, keys)
             if reason is None:
-                raise InvalidInput("give the reason of the erasure with --reason, as a code such as gdpr-art-17")
+                raise InvalidInput("give the reason for the erasure with --reason, as a code such as gdpr-art-17")
             check_reason(reason)
         else:
             targets = list(ledger.targets(ledger.entry(number).number))

@@ -24,7 +24,7 @@ def show_plan(plan: Plan, *, as_json: bool) -> None:
     shards = {each.shard for each in plan.targets}
     out().print(
         f"{counted(plan.cells, 'cell')} of {counted(len(plan.targets), 'target')} in {counted(len(shards), 'shard')}: "
-        f"{bytes_text(plan.body_bytes)} of bodies; erased before: {plan.erased:,}"
+        f"{bytes_text(plan.body_bytes)} of bodies; already erased: {plan.erased:,}"
     )
     if len(plan.targets) <= _ROWS_SHOWN:
         print_table(
@@ -49,7 +49,7 @@ def show_plan(plan: Plan, *, as_json: bool) -> None:
 def _show_places(places: Places) -> None:
     """Print where else documents may be."""
     for what, names in (
-        ("followers that have to acknowledge it", places.followers),
+        ("followers that have to acknowledge the erasure", places.followers),
         ("indexes whose entries are removed", places.indexes),
         ("tables of moves", places.tables),
         ("replicas to wait for", places.replicas),
@@ -80,7 +80,7 @@ def show_status(status: ErasureStatus, *, as_json: bool) -> None:
         print_json(status_json(status))
         return
     entry = status.entry
-    out().print(f"erasure {entry.number}: {status.state}; reason {entry.reason}, asked for by {entry.requested_by}")
+    out().print(f"erasure {entry.number}: {status.state}; reason {entry.reason}, requested by {entry.requested_by}")
     where = counted(len(entry.shards), "shard")
     out().print(f"{counted(entry.cells, 'cell')}, {bytes_text(entry.body_bytes)} of bodies, in {where}")
     for what, at in times_of(entry).items():
@@ -89,7 +89,7 @@ def show_status(status: ErasureStatus, *, as_json: bool) -> None:
     if left:
         out().print(
             f"not executed in shards {shards_text(left)}; 'schemaless erase run --execute --erasure {entry.number}' "
-            "continues"
+            "continues it"
         )
     for name, at in status.acknowledged.items():
         out().print(f"{name}: acknowledged {at:%Y-%m-%d %H:%M:%S}", markup=False)

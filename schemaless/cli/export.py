@@ -52,9 +52,9 @@ name_option: Final = click.option("--name", default=DEFAULT_NAME, metavar="NAME"
 def export() -> None:
     """Write the history as Parquet files, for analytics.
 
-    An export follows the change feed. Each file has the cells of one shard and a range of added_ids, appears whole, and
-    is listed in a manifest; no cell is missing or there twice, whatever is killed. Rows have the key, added_id, shard,
-    created_at, the body as exact JSON text, and typed columns that you choose.
+    An export follows the change feed. Each file has the cells of one shard in a range of added_ids, appears only when
+    complete, and is listed in a manifest; no cell is missing or duplicated, even if a process is killed. Rows have the
+    key, added_id, shard, created_at, the body as exact JSON text, and typed columns that you choose.
 
     \b
     Workflow:
@@ -77,13 +77,17 @@ def export() -> None:
 )
 @name_option
 @click.option(
-    "--column", "columns", metavar="NAME", multiple=True, help="Only cells of this column; repeat it.  [default: all]"
+    "--column",
+    "columns",
+    metavar="NAME",
+    multiple=True,
+    help="Only cells of this column; may be repeated.  [default: all]",
 )
-@click.option("--field", "fields", metavar="FIELD", multiple=True, help="A typed column; repeat it for more.")
-@click.option("--infer", "proposes", is_flag=True, help="Propose fields from the newest cells, and end.")
+@click.option("--field", "fields", metavar="FIELD", multiple=True, help="A typed column; may be repeated.")
+@click.option("--infer", "proposes", is_flag=True, help="Propose fields from the newest cells, and exit.")
 @click.option("--latest", is_flag=True, help="Also keep files of the latest version of each row and column.")
 @click.option(
-    "--once/--follow", default=True, help="Exit once all cells that are stored now are exported, or continue."
+    "--once/--follow", default=True, help="Exit once all cells stored so far are exported, or keep exporting new ones."
 )
 @workers_option
 @click.option(
@@ -91,14 +95,14 @@ def export() -> None:
     type=FiniteRange(min=0, min_open=True),
     default=256,
     metavar="N",
-    help="A file has about N MiB of JSON text at most.",
+    help="Maximum size of a file: about N MiB of JSON text.",
 )
 @click.option(
     "--min-mib",
     type=FiniteRange(min=0),
     default=32,
     metavar="N",
-    help="With --follow: collect N MiB of JSON text before a file is written,",
+    help="With --follow: collect N MiB of JSON text before writing a file.",
 )
 @click.option(
     "--max-age",
@@ -106,7 +110,7 @@ def export() -> None:
     type=FiniteRange(min=0),
     default=900,
     metavar="SECONDS",
-    help="but let no cell wait longer than this.",
+    help="With --follow: write a file anyway once a cell has waited this long.",
 )
 @click.option("--skip-corrupt", is_flag=True, help="Export cells whose body does not decode, with a null body.")
 @url_option
@@ -129,13 +133,13 @@ def parquet(
 ) -> int:
     """Export new cells to Parquet files.
 
-    The first run exports all cells, later runs the new ones. --once is for cron; --follow runs as a service until
-    Ctrl-C. Workers on several machines share the shards if they all reach the target. Kill the command at any moment;
-    the next run rewrites the unfinished file.
+    The first run exports all cells; later runs export the new ones. --once is for cron; --follow runs as a service
+    until Ctrl-C. Workers on several machines share the shards if they can all access the target. You can kill the
+    command at any moment: the next run rewrites the unfinished file.
 
     A FIELD is [NAME=][COLUMN.]PATH:TYPE, as for 'schemaless index create'. COLUMN may be left out if --column names
-    exactly one. TYPE is uuid, int, float, bool, time, text, or text(N). A value that the type does not hold exactly is
-    null; the status counts such values by reason. You can add fields later: new files have them.
+    exactly one. TYPE is uuid, int, float, bool, time, text, or text(N). A value that the type cannot hold exactly is
+    null; the status counts such values by reason. You can add fields later; only new files will have them.
 
     A body that does not decode stops its shard, unless you give --skip-corrupt. The account needs the role follow.
 
@@ -177,7 +181,7 @@ def parquet(
 def status(name: str | None, url: str, as_json: bool) -> int:
     """Show the progress and content of exports.
 
-    The status counts files, rows and bytes by the manifest, shows the lag of each shard, and
+    The status counts files, rows and bytes from the manifest, shows the lag of each shard, and
     counts the nulls of each typed column by reason: missing, null, wrong type, out of range, inexact, invalid, too
     long, not unicode, erased.
 
@@ -206,7 +210,7 @@ def status(name: str | None, url: str, as_json: bool) -> int:
 @click.option("--latest", is_flag=True, help="List the files of the latest versions instead.")
 @json_option
 def files(uri: str, latest: bool, as_json: bool) -> None:
-    """List the Parquet files of an export, by its manifest.
+    """List the Parquet files of an export, as recorded in its manifest.
 
     Use it for object stores, where a reader that lists the folder may see a file that is not part of the export.
 
@@ -237,15 +241,14 @@ def compact(uri: str, file_mib: float, as_json: bool) -> int:
     """Merge the small files of an export.
 
     Consecutive files are merged into one, and files that the manifest does not list are deleted. In a local folder, all
-    files of a shard are exchanged in one step; repeat a query that was reading the old ones. Exporters can keep
-    running: a shard that one keeps writing is skipped. The command can be killed at any moment; run it again to
-    continue.
+    files of a shard are replaced in one step; repeat a query that was reading the old ones. Exporters can keep running:
+    a shard that one keeps writing to is skipped. The command can be killed at any moment; run it again to continue.
 
     \b
     Examples:
       schemaless export compact --to /data/mezzanine
 
-    Exit status: 0, or 1 if a shard was left because an exporter kept writing it.
+    Exit status: 0, or 1 if a shard was skipped because an exporter kept writing to it.
     """
     target, definition = _existing(uri)
     with progress("merging files", definition.shard_count, "shards") as listener:
@@ -286,11 +289,11 @@ def _propose(proposals: list[Proposal], *, as_json: bool) -> None:
         print_json([{"field": each.column.declared, "present": each.present} for each in proposals])
         return
     if not proposals:
-        note("the newest cells have no value that a type holds exactly")
+        note("no field of the newest cells fits a type exactly")
         return
     for each in proposals:
         out().print(f"--field '{each.column.declared}'", markup=False, soft_wrap=True)
-    note("these hold every sampled value; give those that you want to 'schemaless export parquet'")
+    note("these hold every sampled value; pass the ones you need to 'schemaless export parquet'")
 
 
 def _existing(uri: str) -> tuple[Target, Definition]:
@@ -332,7 +335,7 @@ def _show(status: ExportStatus, *, as_json: bool) -> None:
         text_columns=2,
     )
     if len(shards) > _SHARDS_SHOWN:
-        note(f"{len(shards) - _SHARDS_SHOWN:,} more shards are not shown; --json has each")
+        note(f"{len(shards) - _SHARDS_SHOWN:,} more shards are not shown; --json lists them all")
     for shard in shards[:_SHARDS_SHOWN]:
         if shard.follower.cause is not None:
             note(f"shard {shard.follower.shard} {shard.follower.state}: {shard.follower.cause}")

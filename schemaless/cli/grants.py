@@ -27,7 +27,7 @@ _DESCRIPTIONS: dict[Role, str] = {
     "tail": "reads cells and metadata locks, for the change feed",
     "follow": "reads the change feed, and runs triggers and indexes",
     "migrate": "reads cells, replaces only their bodies, and stores jobs",
-    "erase": "replaces bodies by tombstones, deletes what was derived from them, and writes the ledger",
+    "erase": "replaces bodies with tombstones, deletes what was derived from them, and writes the ledger",
     "move": "moves shards between servers; the only role that can drop tables",
     "measure": "reads cells and file sizes, and stores measurements",
     "admin": "creates the datastore, upgrades its tables, and writes its catalog",
@@ -84,14 +84,14 @@ def grants(
       tail     reads cells and metadata locks, for the change feed
       follow   reads the change feed, and runs triggers and indexes
       migrate  reads cells, replaces only their bodies, and stores jobs
-      erase    replaces bodies by tombstones, and writes the ledger of erasures
+      erase    replaces bodies with tombstones, and writes the ledger of erasures
       move     moves shards between servers; the only role that can drop tables
       measure  reads cells and file sizes, and stores measurements
       admin    creates the datastore, upgrades its tables, and writes its catalog
 
     The command does not run the SQL. Run it with mysql on each server that it names, as an account with GRANT OPTION.
-    You can run all of it again, and must do so after shards or indexes were added. Except for admin, the tables must
-    exist.
+    You can run it all again at any time, and must do so when a server gets shards or indexes. For every role but admin,
+    the tables must already exist.
 
     \b
     Examples:
@@ -130,7 +130,7 @@ def grants(
         return
     click.echo(f"-- Role {role} of datastore {topology.name} for {who}: {_DESCRIPTIONS[role]}.")
     if any("\\_" in statement for part in parts for statement in part.statements):
-        click.echo("-- If SELECT @@partial_revokes is 1, use the SQL that --partial-revokes prints instead.")
+        click.echo("-- If SELECT @@partial_revokes returns 1, use the SQL that --partial-revokes prints instead.")
     if any(" ON *.* " in statement for part in parts for statement in part.statements):
         click.echo("-- Grants on *.* are optional: --no-server-wide omits them.")
     for part in parts:

@@ -74,7 +74,7 @@ def index() -> None:
     "fields",
     metavar="FIELD",
     multiple=True,
-    help="A field to query and order by; repeat the option for more fields, in their order.",
+    help="A field to query and order by; repeat the option for more fields; their order matters.",
 )
 @url_option
 @json_option
@@ -119,7 +119,7 @@ def create(name: str, shard_field: str, fields: tuple[str, ...], url: str, as_js
         )
         return
     out().print(
-        f"index {name} {'created' if created else 'exists already'}, number {entry.number}: {entry.state}",
+        f"index {name} {'created' if created else 'already exists'}, number {entry.number}: {entry.state}",
         markup=False,
     )
     if created:
@@ -140,9 +140,9 @@ def rebuild(name: str, execute: bool, url: str, as_json: bool) -> None:
     """Build an index again, beside the present one.
 
     The new index has the same fields, and its tables are in the storage engine of each shard's cluster: use this to
-    convert an index whose tables 'schemaless topology show' reports in another engine, or to replace damaged tables.
-    The present index answers queries until the new one is ready, which then takes over the name. The account needs the
-    role admin. If the command is interrupted, the same command resumes it.
+    convert an index whose tables are in another engine according to 'schemaless topology show', or to replace damaged
+    tables. The present index answers queries until the new one is ready and takes over the name. The account
+    needs the role admin. If the command is interrupted, the same command resumes it.
 
     \b
     Workflow:
@@ -168,10 +168,12 @@ def rebuild(name: str, execute: bool, url: str, as_json: bool) -> None:
     if as_json:
         print_json({"name": name, "number": entry.number, "state": entry.state, "created": created})
     elif created:
-        out().print(f"index {name} created beside the present one, number {entry.number}: {entry.state}", markup=False)
+        out().print(
+            f"index {name} created as number {entry.number}, beside the present one: {entry.state}", markup=False
+        )
         _note_next(name)
     elif execute:
-        out().print(f"index {name} is being rebuilt already, number {entry.number}: {entry.state}", markup=False)
+        out().print(f"index {name} is already being rebuilt, as number {entry.number}: {entry.state}", markup=False)
     else:
         out().print(f"index {name}, number {entry.number}, would be built again", markup=False)
     if not execute:
@@ -181,7 +183,7 @@ def rebuild(name: str, execute: bool, url: str, as_json: bool) -> None:
 @index.command()
 @click.argument("names", nargs=-1)
 @workers_option
-@click.option("--once", is_flag=True, help="End once all cells that are stored now have been processed.")
+@click.option("--once", is_flag=True, help="Exit once all cells stored so far have been processed.")
 @url_option
 @json_option
 def run(names: tuple[str, ...], workers: int, once: bool, url: str, as_json: bool) -> int:
@@ -236,10 +238,10 @@ _FAULTS_SHOWN: Final = 16
 def status(name: str | None, url: str, as_json: bool) -> int:
     """Show the state of an index, or of all indexes.
 
-    An index is declared while its tables are created, backfilling while it is filled, ready, or dropping while its
-    tables are removed; only a ready one accepts queries. Its lag is shown as the number of added_ids that are still to
-    be processed, including those of columns that it does not index, and as the age of the oldest such cell. The status
-    also lists the workers, and the reason why a shard waits.
+    An index is declared while its tables are being created, backfilling while it is being filled, then ready, and
+    dropping while its tables are being removed; only a ready one accepts queries. Its lag is shown as the number of
+    added_ids that are still to be processed, including those of columns that it does not index, and as the age of the
+    oldest such cell. The status also lists the workers, and the reason why a shard waits.
 
     \b
     Examples:
@@ -285,7 +287,7 @@ def show_statuses(statuses: Sequence[IndexStatus]) -> None:
         for shard, fault in faults[:_FAULTS_SHOWN]:
             note(f"{name}, shard {shard}: {fault}")
         if len(faults) > _FAULTS_SHOWN:
-            note(f"{name}: {len(faults) - _FAULTS_SHOWN:,} more shards have faults; --json names each")
+            note(f"{name}: {len(faults) - _FAULTS_SHOWN:,} more shards have faults; --json lists them all")
         for worker in index.workers:
             for _, shard, reason in worker.reported.get("waits", []):
                 note(f"worker {worker.worker} waits in shard {shard}: {reason}")
@@ -440,10 +442,10 @@ def _print(entry: IndexEntry, results: list[Found], left: str | None, *, as_json
 def drop(name: str, number: int | None, replaced: bool, execute: bool, url: str, as_json: bool) -> None:
     """Drop an index.
 
-    Queries of the index fail from the start. The command waits until all workers have released the index, and then
-    drops its table in each shard. It drops every index of that name, unless --number or --replaced selects one. Cells
-    are not changed. If the command is interrupted, the same command resumes it. The account needs the role admin, with
-    grants for the index's tables.
+    Queries on the index fail as soon as the command starts. The command waits until all workers have released the
+    index, and then drops its table in each shard. It drops every index of that name, unless --number or --replaced
+    selects one. Cells are not changed. If the command is interrupted, the same command resumes it. The account needs
+    the role admin, with grants for the index's tables.
 
     \b
     Examples:
@@ -459,7 +461,7 @@ def drop(name: str, number: int | None, replaced: bool, execute: bool, url: str,
         ]
         if not chosen:
             there = ", ".join(f"{entry.number} ({entry.state})" for entry in indexes.named(name))
-            raise InvalidInput(f"no index {name} matches these options; its numbers are {there}")
+            raise InvalidInput(f"no index {name} matches these options; the indexes with this name are {there}")
         for entry in chosen if execute else ():
             with progress(f"dropping {name} ({entry.number})", None, "shards") as listener:
                 indexes.drop(entry, listener)

@@ -81,7 +81,7 @@ def info(url: str, count: bool, internals: bool, as_json: bool) -> None:
         if cluster["obsolete_bytes"]:
             out().print(
                 f"{cluster['name']}: {bytes_text(cluster['obsolete_bytes'])} of the files are obsolete versions, which "
-                "MyRocks removes in time, and 'schemaless rebuild' at once",
+                "MyRocks removes eventually, and 'schemaless rebuild' at once",
                 soft_wrap=True,
                 highlight=False,
             )

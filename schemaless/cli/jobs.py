@@ -1,4 +1,4 @@
-"""Shared by commands about jobs: options, progress and status output."""
+"""Options, progress and status output shared by the commands for jobs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from schemaless.terminal.progress import ProgressLine, amount_text, duration, wa
 
 _LINE_S: Final = 5.0
 _MOST_LINE_S: Final = 300.0
-"""Minimum interval between progress lines of a job that has run for hours."""
+"""Longest interval between progress lines in seconds, reached after a run of 100 minutes."""
 _SHARDS_SHOWN: Final = 16
 _COLUMNS: Final = {
     column: column for column in ("shard", "state", "pass", "through", "cells", "before", "after", "left", "runner")
@@ -66,7 +66,7 @@ workers_option: Final = click.option(
     type=click.IntRange(1, MOST_WORKERS),
     default=1,
     show_default=True,
-    help="How many processes work on this machine.",
+    help="Number of worker processes on this machine.",
 )
 
 
@@ -116,7 +116,7 @@ _LIMITS: Final[tuple[tuple[str, str, type[int | float], str], ...]] = (
         int,
         "Wait while a primary's history list (undo to purge) is longer than N.",
     ),
-    ("--max-mb-per-s", "max_mb_per_s", float, "Process at most N MB of old bodies a second, in the whole job."),
+    ("--max-mb-per-s", "max_mb_per_s", float, "Process at most N MB of old bodies a second, across the whole job."),
     (
         "--yield-above",
         "yield_above_per_s",
@@ -136,7 +136,7 @@ def throttle_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def throttle_changes(command: Callable[..., Any], usual: Thresholds | None = None) -> Callable[..., Any]:
-    """Add the throttling options, passed as ``changes``: a dict of the given ones, by default of ``usual``."""
+    """Add the throttling options, passed as ``changes``: a dict of those given, with defaults from ``usual``."""
 
     @wraps(command)
     def with_changes(*arguments: Any, **options: Any) -> Any:
@@ -227,11 +227,11 @@ def add_controls(
     Args:
         group: the group that gets the commands.
         kind: kind of the jobs.
-        which: the option that names the job.
-        pause: help text of the command.
-        resume: likewise.
-        throttle: likewise.
-        abort: likewise; None if the kind has a command of its own.
+        which: the option that selects the job.
+        pause: help text of the command that pauses a job.
+        resume: help text of the command that resumes one.
+        throttle: help text of the command that changes thresholds.
+        abort: help text of the command that aborts a job; None if the kind has its own command.
     """
 
     def add(name: str, help_text: str, before: Sequence[JobState], after: JobState) -> None:
@@ -258,7 +258,7 @@ class JobProgress:
     """Shows job progress on standard error: a live display on a terminal, else occasional lines."""
 
     def __init__(self, job_store: JobStore, look_s: float = 1.0) -> None:
-        """Show progress from a job store, polled at most every ``look_s`` seconds."""
+        """Show progress from a job store, polled at most once every ``look_s`` seconds."""
         self._look_s = look_s
         self._job_store = job_store
         self._job_id = 0
@@ -278,7 +278,7 @@ class JobProgress:
             self._live.stop()
 
     def __call__(self, event: Event) -> None:
-        """Handle an event of a run: its job, and when to poll again."""
+        """Handle an event of a run: show its job at the start, and poll as it progresses."""
         match event:
             case RunStarted(job, new):
                 self._begin(job, new)
@@ -292,7 +292,7 @@ class JobProgress:
             # All runs of a job share its thresholds, whatever options this run was given.
             waits_by = thresholds_text(job.thresholds.asdict())
             changes = control_command("throttle", job.kind, job.job_id)
-            note(f"thresholds of job {job.job_id}: {waits_by}; '{changes}' changes that")
+            note(f"thresholds of job {job.job_id}: {waits_by}; '{changes}' changes them")
         if job.state == "paused":
             resumes = control_command("resume", job.kind, job.job_id)
             note(f"job {job.job_id} is paused ({job.message}); '{resumes}' lets it continue")
@@ -361,7 +361,7 @@ def _eta(eta: Eta) -> str:
 
 
 def show_status(status: JobStatus, events: list[tuple[datetime, str, str]], each_shard: bool, as_json: bool) -> None:
-    """Print a status."""
+    """Print the status of a job."""
     if as_json:
         print_json(_status_json(status, events))
         return
@@ -385,7 +385,7 @@ def show_status(status: JobStatus, events: list[tuple[datetime, str, str]], each
         rows = map(_shard_row, status.shards)
         print_table(None, [*columns.values()], [[row[column] for column in columns] for row in rows], text_columns=2)
     elif job.kind != "move":
-        note(f"{len(status.shards):,} shards: --shards shows each")
+        note(f"{len(status.shards):,} shards: --shards lists them")
 
 
 def thresholds_text(thresholds: Mapping[str, Any]) -> str:

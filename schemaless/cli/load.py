@@ -37,7 +37,7 @@ from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, not
 @click.option(
     "--created-at",
     metavar="PATH",
-    help="Where a document has its creation time: ISO 8601 (UTC without an offset) or seconds since 1970.  "
+    help="Where a document has its creation time: ISO 8601 (UTC if it has no offset) or seconds since 1970.  "
     "[default: the server's clock]",
 )
 @codec_option(
@@ -140,7 +140,7 @@ def load(
     else:
         out().print(
             f"{total.created:,} cells created, {total.there:,} existed already, "
-            f"{f'{total.erased:,} were erased and stay so, ' if total.erased else ''}"
+            f"{f'{total.erased:,} were erased and stay erased, ' if total.erased else ''}"
             f"{len(skipped):,} lines skipped; {bytes_text(total.body_bytes)} of new bodies"
         )
     return EXIT_FAILED if skipped else 0
@@ -149,8 +149,8 @@ def load(
 def _listener(name: str, shown: Listener, position: Callable[[], int] | None) -> Listener:
     """Return a listener that shows the progress of a file and reports each skipped line.
 
-    ``position`` returns the file position, which is the measure for compressed files; without it, the bytes of lines
-    are counted.
+    ``position`` returns the file position, which also measures progress through compressed files; without it, the bytes
+    of lines are counted.
     """
     done = 0
 

@@ -99,7 +99,7 @@ _NAME: Final = "demo"
     "--group-replication",
     "group",
     is_flag=True,
-    help="Make each server a group of three, which elects its primary; for new folders, MySQL only.",
+    help="Make each server a group of three that elects its primary; only for new folders, and only MySQL.",
 )
 @click.option(
     "--flavour", type=click.Choice(FLAVOURS), help="The kind of server.  [default: mysql, or mariadb for MyRocks]"
@@ -111,9 +111,7 @@ _NAME: Final = "demo"
     show_default=True,
     help="The storage engine for cells; rocksdb is MyRocks, on MariaDB only.",
 )
-@click.option(
-    "--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the servers; may be repeated."
-)
+@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="A server option; may be repeated.")
 @folder_option
 @json_option
 def up(
@@ -132,13 +130,13 @@ def up(
     Running servers are left alone, stopped or crashed ones are started with their own data, and missing ones are
     created. The server program is the one in SCHEMALESS_MYSQLD, or else the system's. If there is neither, the command
     unpacks one from the system's package archive into SCHEMALESS_CACHE (~/.cache/schemaless) without installing it;
-    MySQL's takes 60 MB, once. If the command is interrupted, the same command resumes it. Then pass the printed URLs to
-    'schemaless create'.
+    MySQL's is a download of 60 MB, once. If the command is interrupted, the same command resumes it. When it has ended,
+    pass the printed URLs to 'schemaless create'.
 
     With --replicas, each server becomes the primary of that many more servers, which replicate by GTID and have caught
     up when the command ends. Such a primary also listens on a port of 127.0.0.1 for its replicas' account; root can
-    connect only over the socket. With --semi-sync, a commit on a primary waits up to a day until a replica has received
-    it, so that a failover loses no acknowledged write.
+    connect only over the socket. With --semi-sync, a commit on a primary waits up to a day for a replica to receive it,
+    so that a failover loses no acknowledged write.
 
     With --engine rocksdb, the servers are MariaDB with the MyRocks plugin, configured so that the store's guarantees
     hold; 'schemaless create --engine rocksdb' then stores cells in it.
@@ -250,7 +248,10 @@ def status(folder: Path, number: int | None, as_json: bool) -> int:
         for state in broken:
             note(f"{state.name} is not {_what(state)}: {state.fault}")
         if stopped:
-            note(f"{len(stopped)} of {len(states)} are not running; 'schemaless local up' starts them on their data")
+            note(
+                f"{len(stopped)} of {len(states)} servers are not running; 'schemaless local up' starts them "
+                f"with their data"
+            )
         elif broken:
             note("'schemaless local up' reconnects replicas to their primaries and members to their group")
     return EXIT_FAILED if stopped or broken or not states else 0

@@ -43,7 +43,7 @@ _SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "retention": ("schemaless.cli.retention", "Erase old cells by policy, and hold rows."),
     },
     "Space": {
-        "capacity": ("schemaless.cli.capacity", "Measure a datastore and forecast when its disks are full."),
+        "capacity": ("schemaless.cli.capacity", "Measure a datastore and forecast when its disks will be full."),
         "codec": ("schemaless.cli.codec", "Choose the codec of each column, and manage zstd dictionaries."),
         "migrate": ("schemaless.cli.migrate", "Re-encode bodies in place."),
         "rebuild": ("schemaless.cli.rebuild", "Rebuild tables to give free space back to the disk."),
@@ -158,7 +158,7 @@ class _ShownRecords(logging.Formatter):
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command and return the exit status; every error ends as one line on standard error."""
+    """Run one command and return the exit status; report every error as one line on standard error."""
     show_traceback = "--traceback" in arguments
     arguments = [argument for argument in arguments if argument != "--traceback"]
     signal.signal(signal.SIGTERM, _on_sigterm)

@@ -13,7 +13,8 @@ from schemaless.terminal.output import ReadOnlyCommand, out
 _VARIABLES = {
     "SCHEMALESS_URL": "The datastore, where the command line names none: a URL, or a name in the configuration.",
     "SCHEMALESS_PASSWORD": "The password, where the URL has none.",
-    "SCHEMALESS_CONFIG": "The configuration file; else config.toml in schemaless/ below XDG_CONFIG_HOME or ~/.config.",
+    "SCHEMALESS_CONFIG": "The configuration file; by default config.toml in schemaless/ below XDG_CONFIG_HOME or "
+    "~/.config.",
 }
 
 
@@ -51,7 +52,7 @@ def _page(root: click.Context) -> Iterator[str]:
 
 
 def _commands(context: click.Context) -> Iterator[click.Context]:
-    """Yield a context for each command below one, those below groups after their group."""
+    """Yield a context for each command below ``context``, and each group before the commands in it."""
     group = context.command
     if not isinstance(group, click.Group):
         return

@@ -26,7 +26,7 @@ def migrate() -> None:
     codec, while applications read and write. Keys, added_id and created_at stay the same. Before a new body is written,
     it is decoded and compared with the old one, and it replaces only the exact bytes that were read.
 
-    A migration is a job in the catalog. Any number of runs, on any machine, share its work. After a run was killed, the
+    A migration is a job in the catalog. Any number of runs, on any machine, share its work. If a run is killed, the
     same command continues where it stopped.
 
     \b
@@ -51,7 +51,7 @@ def migrate() -> None:
 def status(url: str, job_id: int | None, show_all: bool, each_shard: bool, as_json: bool) -> None:
     """Show the progress of a migration.
 
-    The status includes the speed of the job, the reason if it waits, and the estimated time to completion. That time
+    The status includes the speed of the job, why it waits, if it does, and the estimated time to completion. That time
     is a range, because shards differ in speed. The command works on any machine, whether or not the job is running.
 
     \b
@@ -99,7 +99,7 @@ add_controls(
     job_option("The number of the job.  [default: the unfinished migration]"),
     pause="""Pause a job.
 
-    Within two seconds its runners stop working on every machine, and keep their shards. To continue, use 'schemaless
+    Its runners stop within two seconds, on every machine, and keep their shards. To continue, use 'schemaless
     migrate resume'.
 
     \b
@@ -125,7 +125,7 @@ add_controls(
     """,
     throttle="""Change the thresholds of a running job.
 
-    The command changes the thresholds that you name and keeps the others. Without any, it prints them all. Within two
+    The command changes the given thresholds and keeps the others; without options, it prints them all. Within two
     seconds the runners on every machine use the new values.
 
     \b

@@ -81,7 +81,7 @@ def _show_plan(result: MigrationPlan, as_json: bool) -> None:
         _show_space(result.space, bool(result.columns))
     prefix = "" if taken.exact else "about "
     for reason, cells in result.kept_as_text.items():
-        out().print(f"{prefix}{estimate_text(cells)} kept as JSON text, compressed: {reason}")
+        out().print(f"{prefix}{estimate_text(cells)} kept as compressed JSON text: {reason}")
     for reason, left in result.left.items():
         out().print(f"{prefix}{estimate_text(left.cells)} left as they are: {reason}")
     for example in result.examples:
@@ -97,7 +97,7 @@ def _show_plan(result: MigrationPlan, as_json: bool) -> None:
 def _show_change(result: MigrationPlan, total: Change) -> None:
     about = "" if result.sample.exact else "about "
     out().print(
-        f"a run to {result.codec} would re-encode {about}{estimate_text(total.cells)} bodies: "
+        f"a run with --to {result.codec} would re-encode {about}{estimate_text(total.cells)} bodies: "
         f"{estimate_text(total.bytes_before, bytes_text)} to {estimate_text(total.bytes_after, bytes_text)}, "
         f"{_less(total)} less"
     )

@@ -45,9 +45,9 @@ def report(
 ) -> None:
     """Show the effect of a migration on space.
 
-    The report compares sizes before the migration, after it, and after a rebuild, in four quantities: bytes of bodies,
-    length of the table files, disk space allocated for the files, and bytes written to binary logs. It also compares
-    predicted with actual figures. With --all, the report adds tables by cluster, shard and column.
+    The report compares four quantities before the migration, after it, and after a rebuild: body bytes, length of the
+    table files, disk space allocated for the files, and bytes written to binary logs. It also compares predicted with
+    actual figures. With --all, the report adds tables by cluster, shard and column.
 
     \b
     Examples:
@@ -71,7 +71,7 @@ def report(
 
 
 def csv_text(space: ReclaimedReport) -> str:
-    """Return a report as CSV: a line for the total, each cluster, shard and column; sizes in bytes, or empty."""
+    """Return a report as CSV: lines for the total and each cluster, shard and column; bytes, or empty if unknown."""
     writer = CSVText()
     writer.writerow(
         ["level", "name", "cluster", "shards", "rebuilt_shards", "cells", "left_cells", "body_before", "body_after"]

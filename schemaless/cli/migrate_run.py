@@ -146,7 +146,7 @@ def run(
 
 
 def _note_settings(store: Datastore, spec: MigrateSpec) -> None:
-    """Note columns whose new cells are written in another codec than the target of the migration."""
+    """Note columns whose new cells are written in a codec other than the migration's target."""
     for setting in settings(internals_of(store).catalog, store.name):
         same = (setting.codec, setting.dictionary_id) == (spec.to, spec.dictionary)
         if not same and (not spec.columns or setting.column_name in spec.columns):
@@ -197,7 +197,8 @@ def _show_outcome(outcome: MigrateOutcome, as_json: bool) -> None:
     )
     if outcome.interruptions:
         note(
-            f"killed runners: {outcome.interruptions}; the work of each since its last checkpoint (about a second) is "
+            f"killed runners: {outcome.interruptions}; the work of each after its last checkpoint (about a "
+            f"second's worth) is "
             "done but not included in these counts"
         )
     _show_exceptions(outcome, total)
@@ -210,7 +211,7 @@ def _figures(tally: Tally) -> list[str]:
 
 def _show_exceptions(outcome: MigrateOutcome, total: Tally) -> None:
     for reason, cells in total.kept_as_text.most_common():
-        out().print(f"{cells:,} kept as JSON text, compressed: {reason}")
+        out().print(f"{cells:,} kept as compressed JSON text: {reason}")
     for reason, cells in total.left.most_common():
         out().print(f"{cells:,} left as they are: {reason}")
     if total.erased:

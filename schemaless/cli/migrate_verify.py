@@ -72,7 +72,7 @@ def proof_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=FiniteRange(0, MOST_LAG_TIMEOUT_S),
             default=LAG_TIMEOUT_S,
             metavar="SECONDS",
-            help="Time for a replica that differs to catch up.",
+            help="How long to wait for a differing replica to catch up.",
         ),
         workers_options,
     )
@@ -82,8 +82,9 @@ def note_torn(torn: dict[Path, int]) -> None:
     """Note archive files with an incomplete last frame."""
     for path, size in sorted(torn.items()):
         note(
-            f"{path} ends with an incomplete frame of {size:,} bytes; if a runner was killed there, it had "
-            "replaced none of the frame's cells, but if the file is a copy, the copy is incomplete"
+            f"{path} ends with an incomplete frame of {size:,} bytes; if a runner was killed while writing "
+            f"it, the runner had "
+            "replaced none of the frame's cells; if the file is a copy, the copy is incomplete"
         )
 
 
@@ -153,7 +154,7 @@ def verify(
 
     \b
     - Cells: each cell decodes, is in canonical form, and is in the target
-      codec of the job. Cells that the job left as they are and recorded are
+      codec of the job. Cells that the job recorded as left unchanged are
       counted separately.
     - Replicas: each replica in the topology holds the same bytes, keys and
       times. A replica that lags is given time to catch up.
@@ -256,7 +257,7 @@ def _verdict(report: VerifyReport, archive: Originals | None) -> str:
 @url_option
 @archive_option("Folder given to 'migrate run --archive', or a part of it; may be repeated.")
 @job_option(
-    "Restore only what this migration replaced; without --archive, the restore to continue.  "
+    "With --archive, restore only what this migration replaced; without it, continue this restore.  "
     "[default: all migrations in the archive, newest first]"
 )
 @shards_option
@@ -302,7 +303,7 @@ def restore(
     continues.
     """
     if not folders and job_id is None:
-        raise click.UsageError("give the archive with --archive, or a restore to continue with --job")
+        raise click.UsageError("name the archive with --archive, or use --job to name the restore to continue")
     with open_store(url) as store:
         job_store = JobStore(store)
         job = None
@@ -336,7 +337,7 @@ def _show_restore(report: RestoreOutcome, execute: bool) -> None:
         f"{'became' if execute else 'would become'} {total.bytes_after:,}"
     )
     if total.already:
-        out().print(f"{total.already:,} cells have their original already")
+        out().print(f"{total.already:,} cells already have their original")
     for reason, cells in total.left.most_common():
         out().print(f"{cells:,} left as they are: {reason}")
     for failure in report.failures[:SHOWN]:
@@ -379,7 +380,7 @@ def _restore_json(report: RestoreOutcome) -> dict[str, Any]:
 @click.option(
     "--accept-left",
     is_flag=True,
-    help="Accept cells that the job left as they are and recorded, and archived cells that were erased since.",
+    help="Accept cells that the job recorded as left unchanged, and archived cells that have been erased since.",
 )
 @proof_options
 @json_option
@@ -398,11 +399,11 @@ def finalise(
 
     The command performs the checks of 'migrate verify' on all cells, and counts the originals in the archive. It
     refuses if the job is not done, if there is a fault, or if a body is left that the job should have replaced, such as
-    one that an application has written in the old form since. In that case, run the migration again.
+    one that an application has since written in the old form. In that case, run the migration again.
 
     On success it marks the job as finalised and lists the files of the archive. It deletes nothing. Delete the files
-    when the exact original bytes are no longer needed: 'migrate run --to legacy' can still turn the bodies back into
-    JSON text.
+    when the exact original bytes are no longer needed. Even without them, 'migrate run --to legacy' can turn the bodies
+    back into JSON text.
 
     \b
     Examples:

@@ -23,7 +23,7 @@ from schemaless.topology.configuration import read_configuration
 
 
 class DatastoreOption(click.Option):
-    """``--url`` of a command; without it, ``-d`` before the command, ``SCHEMALESS_URL``, and the configured default."""
+    """``--url`` of a command, else ``-d`` before the command, else ``SCHEMALESS_URL``, else the configured default."""
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
         """Return the URL or name in effect, and its source."""
@@ -38,7 +38,7 @@ class DatastoreOption(click.Option):
 
 
 def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the configured names that complete the word; none if the configuration cannot be read."""
+    """Return the configured names that start with the incomplete word; none if the configuration cannot be read."""
     try:
         return [name for name in read_configuration().datastores if name.startswith(incomplete)]
     except InvalidInput:  # the command itself reports the error
@@ -55,7 +55,7 @@ engine_option: Final = click.option(
 
 
 def datastore_option(*, required: bool = True) -> Callable[[Any], Any]:
-    """Option that names the datastore, by its URL or by its name in the configuration."""
+    """Return an option that names the datastore, by its URL or by its name in the configuration."""
     return click.option(
         "--url",
         "-d",
@@ -101,7 +101,7 @@ def note_dry() -> None:
 def note_estimated_sizes() -> None:
     """Say that the sizes of files are estimates."""
     note(
-        "file sizes are from InnoDB's statistics, which are some MB too low; exact sizes require the PROCESS privilege"
+        "file sizes are from InnoDB's statistics, which are a few MB too low; exact sizes require the PROCESS privilege"
     )
 
 
@@ -148,14 +148,14 @@ def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=FiniteRange(min=0, min_open=True),
             default=MOST_CPU,
             metavar="FACTOR",
-            help="Most time for encoding and decoding, as a multiple of the default codec's.",
+            help="Maximum time for encoding and decoding, as a multiple of the default codec's.",
         ),
         click.option(
             "--least-gain",
             type=share_of,
             metavar="SHARE",
             default=f"{LEAST_GAIN:.0%}",
-            help="Smallest share of pages that a rewrite must save to be advised.",
+            help="Minimum share of pages that a rewrite must save to be recommended.",
         ),
     )
 
@@ -214,7 +214,7 @@ def shards_of(text: str | None, shard_count: int) -> list[int]:
             raise InvalidInput(f"--shards takes numbers and ranges such as 0-3,8, got {text!r}")
         numbers = range(int(first), int(last if dash else first) + 1)
         if not numbers or numbers[-1] >= shard_count:
-            raise InvalidInput(f"--shards {text!r}: {part.strip()!r} is not in 0 to {shard_count - 1}")
+            raise InvalidInput(f"--shards {text!r}: {part.strip()!r} is not within 0 to {shard_count - 1}")
         chosen.update(numbers)
     return sorted(chosen)
 

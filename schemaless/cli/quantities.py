@@ -23,12 +23,12 @@ class CatalogId(click.types.IntParamType):
         """Return the number."""
         number = int(super().convert(value, param, ctx))
         if not 1 <= number <= _MOST_ID:
-            self.fail(f"{value!r} is not a number from 1 up", param, ctx)
+            self.fail(f"{value!r} is not a number of at least 1", param, ctx)
         return number
 
 
 class FiniteRange(click.FloatRange):
-    """``click.FloatRange`` that refuses infinity and NaN, which is in every range."""
+    """``click.FloatRange`` that refuses infinity, and NaN, which passes every range check."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number."""
@@ -56,15 +56,15 @@ _MULTIPLES: Final = {"": 1, "k": 10**3, "m": 10**6}
 
 
 def size_of(value: str) -> float:
-    """Return bytes: ``2822``, ``20KB`` (1,000s), ``512GiB`` (1,024s)."""
+    """Parse a size into bytes: ``2822``, ``20KB`` (1,000s), ``512GiB`` (1,024s)."""
     number, unit = _split(value)
     if number is None:
-        raise click.BadParameter(f"{value!r} is not a size; write for example 2822, 20KB, 1.5TB or 512GiB")
+        raise click.BadParameter(f"{value!r} is not a size; write, for example, 2822, 20KB, 1.5TB or 512GiB")
     if unit in ("k", "m", "g", "t", "p"):
         letter = unit.upper()
         raise click.BadParameter(f"{value!r} can be read two ways; write {letter}B for 1,000s or {letter}iB for 1,024s")
     if unit and unit not in _UNITS:
-        raise click.BadParameter(f"{value!r}: the unit is B, one of KB, MB, GB, TB, PB, or of KiB, MiB, GiB, TiB, PiB")
+        raise click.BadParameter(f"{value!r}: the unit must be B, KB, MB, GB, TB, PB, KiB, MiB, GiB, TiB or PiB")
     return _whole(value, number * _UNITS[unit or "b"])
 
 
@@ -73,7 +73,7 @@ def count_of(value: str) -> float:
     number, unit = _split(value)
     if number is None or unit not in _MULTIPLES:
         raise click.BadParameter(
-            f"{value!r} is not a number of 0 or more; write for example 2500000, 2,500,000 or 2.5M"
+            f"{value!r} is not a number of 0 or more; write, for example, 2500000, 2,500,000 or 2.5M"
         )
     return _whole(value, number * _MULTIPLES[unit])
 
@@ -84,7 +84,7 @@ def share_of(value: str) -> float:
     if math.isnan(share):
         raise click.BadParameter(f"{value!r} is not a share; write 40% or 0.4")
     if not 0 <= share < 1:
-        raise click.BadParameter(f"{value!r} is not from 0 to below 100 %; write 40% or 0.4")
+        raise click.BadParameter(f"{value!r} is not a share from 0 to below 100 %; write 40% or 0.4")
     return share
 
 
@@ -111,10 +111,10 @@ def _whole(text: str, number: float) -> float:
 
 
 def growth_of(value: str) -> float:
-    """Return a rate of growth: ``50%`` or ``0.5`` for half as many again, ``-10%`` for fewer."""
+    """Return a rate of growth: ``50%`` or ``0.5`` for half as many again, ``-10%`` for a tenth fewer."""
     share = fraction_of(value)
     if not math.isfinite(share) or share <= -1:
-        raise click.BadParameter(f"{value!r} is not a growth above -100 %; write 50%, 0.5 or -10%")
+        raise click.BadParameter(f"{value!r} is not a growth rate above -100 %; write 50%, 0.5 or -10%")
     return share
 
 
@@ -134,11 +134,11 @@ def range_of(read: Callable[[str], float]) -> Callable[[str], Interval]:
         if len(ends) == 2:
             ends.insert(1, (ends[0] + ends[1]) / 2)
         if len(ends) not in (1, 3):
-            raise click.BadParameter(f"{value!r} is not a value, LOW..HIGH or LOW..MID..HIGH")
+            raise click.BadParameter(f"expected VALUE, LOW..HIGH or LOW..MID..HIGH, got {value!r}")
         try:
             return Interval.of(ends[0]) if len(ends) == 1 else Interval.given(*ends)
         except InvalidInput:
-            raise click.BadParameter(f"{value!r} does not rise from low to high") from None
+            raise click.BadParameter(f"{value!r} is not in ascending order") from None
 
     return interval
 
@@ -148,4 +148,4 @@ def weekdays_of(value: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in value.split(","))
     except ValueError:
-        raise click.BadParameter(f"{value!r} is not seven numbers, Monday first, as 1,1,1,1,1.3,0.8,0.6") from None
+        raise click.BadParameter(f"{value!r} is not seven numbers, Monday first, such as 1,1,1,1,1.3,0.8,0.6") from None

@@ -56,7 +56,9 @@ _ROWS_SHOWN = 64
     type=FiniteRange(0, MOST_LAG_S, min_open=True),
     default=600.0,
     metavar="SECONDS",
-    help="On clusters with replicas, skip a shard whose rebuild may take longer, since the replicas lag by as much.",
+    help="On clusters with replicas, skip a shard whose rebuild may take longer than this, since the replicas "
+    "lag by as "
+    "long as it takes.",
 )
 @click.option(
     "--free-bytes",

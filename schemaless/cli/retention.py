@@ -46,9 +46,9 @@ _job = job_option("The job.  [default: the unfinished retention run]")
 def retention() -> None:
     """Erase old cells by policy, and hold rows.
 
-    A policy limits the cells kept of a column: the cells of the last days, the last versions of each row, or both; a
-    cell that either keeps is kept. A run erases the rest, except in rows under a legal hold. An erased cell keeps its
-    key, so that it cannot be written again.
+    A policy limits which cells of a column are kept: those from the last N days, the last N versions of each row, or
+    both; a cell is kept if either rule keeps it. A run erases the rest, except in rows under a legal hold. An erased
+    cell keeps its key, so that it cannot be written again.
 
     \b
     Typical order:
@@ -67,7 +67,7 @@ def retention() -> None:
     "--versions",
     type=click.IntRange(1, MOST_VERSIONS),
     metavar="N",
-    help="Keep the last N versions of each row, erased ones included.",
+    help="Keep the last N versions of each row; erased versions count.",
 )
 @click.option("--forever", is_flag=True, help="Keep everything: remove the policy.")
 def set_(column: str, url: str, days: int | None, versions: int | None, forever: bool) -> None:
@@ -135,7 +135,7 @@ def show(url: str, released: bool, as_json: bool) -> None:
 @click.argument("row_keys", metavar="ROW_KEY...", nargs=-1, required=True)
 @url_option
 @click.option("--by", "held_by", required=True, metavar="WHO", help="Who holds the rows, such as a department.")
-@click.option("--reason", required=True, metavar="CODE", help="Why, as a code such as case-4711.")
+@click.option("--reason", required=True, metavar="CODE", help="The reason, as a code such as case-4711.")
 def hold(row_keys: tuple[str, ...], url: str, held_by: str, reason: str) -> None:
     """Keep rows from being erased until they are released.
 
@@ -200,9 +200,10 @@ def run(
 ) -> int:
     """Erase expired cells.
 
-    The run is one entry of the ledger of erasures, made before anything is erased; ages count from that moment. It is a
-    job, which may run beside other jobs. After Ctrl-C or a kill, the same command continues; run it on several machines
-    to share the work. To give the space back to the disk, run 'schemaless rebuild'. The account needs the role erase.
+    The run adds one entry to the ledger of erasures before anything is erased; the ages of cells are calculated as of
+    that moment. It is a job that may run beside other jobs. After Ctrl-C or a kill, the same command continues; run it
+    on several machines to share the work. To give the space back to the disk, run 'schemaless rebuild'. The account
+    needs the role erase.
 
     \b
     Examples:
@@ -262,8 +263,8 @@ add_controls(
     _job,
     pause="Pause a run; its runners wait.",
     resume="Let a paused run continue.",
-    abort="Abort a run. What was erased stays erased; the next run starts over.",
-    throttle="Show or change what a run waits for.",
+    abort="Abort a run. Erased cells stay erased; the next run starts over.",
+    throttle="Show or change the thresholds at which a run waits.",
 )
 
 

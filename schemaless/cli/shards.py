@@ -63,8 +63,8 @@ def shards() -> None:
 def status(url: str, job_id: int | None, show_all: bool, as_json: bool) -> None:
     """Show the progress of a move and the phase of each shard.
 
-    The phases are copying, cutting over (a moment), moved, verified once the shard was compared with its old tables,
-    and dropped once those are removed. The column "paused for" shows how long readers and writers were held.
+    The phases are copying, cutting over (a moment), moved, verified once the shard has been compared with its old
+    tables, and dropped once those are removed. The column "paused for" shows how long readers and writers were held.
 
     \b
     Examples:
@@ -110,7 +110,7 @@ add_controls(
     Example:
       schemaless shards resume
     """,
-    throttle="""Change when a running move waits.
+    throttle="""Change the thresholds of a running move.
 
     The command changes the given thresholds and keeps the others; without options, it shows them. All runners of the
     move, on any machine, use the new thresholds within a second or two.
@@ -137,7 +137,7 @@ def abort(url: str, job_id: int | None, uncompared: bool, as_json: bool) -> int:
 
     Shards that were not cut over stay where they are, and their copies are dropped. A shard that was cut over stays on
     its new cluster, since it may have new cells there; another move can bring it back. It is still compared with its
-    old tables; if their server is gone for good, give --uncompared. If the command is killed, the same command
+    old tables; if their server is gone for good, use --uncompared. If the command is killed, the same command
     resumes it.
 
     \b
@@ -168,10 +168,10 @@ _NAMED = 5
 def verify(shards_text: str | None, url: str, as_json: bool) -> int:
     """Compare moved shards with their old tables, cell by cell. Read-only.
 
-    A move compares each shard before it ends. This command repeats the comparison until 'shards drop-moved' has dropped
-    the old tables. It compares ids, keys, times and bytes by digests that the two servers compute. A body that was
-    re-encoded after the move counts as equal if its document is equal; cells written after the move are ignored. The
-    output shows the SHA-256 of all cells in the old tables.
+    A move compares each shard before it ends. This command can repeat the comparison as long as 'shards drop-moved' has
+    not dropped the old tables. It compares ids, keys, times and bytes by digests that the two servers compute. A body
+    that was re-encoded after the move counts as equal if its document is equal; cells written after the move are
+    ignored. The output shows the SHA-256 of all cells in the old tables.
 
     \b
     Examples:
@@ -236,9 +236,9 @@ def _show_comparisons(comparisons: list[Compared]) -> None:
 def drop_moved(shards_text: str | None, execute: bool, url: str, as_json: bool) -> int:
     """Drop the old tables of moved shards.
 
-    The old tables are on the clusters that the shards came from. The command drops one only if it was compared with the
-    moved shard, still has as many cells as it had then, and is on a server where the catalog no longer has the shard.
-    Dropping cannot be undone, but the moved shard has all the cells.
+    The old tables are on the clusters that the shards came from. The command drops a shard's old tables only if they
+    have been compared with the moved shard, still have as many cells as they had then, and are on a server that the
+    catalog no longer lists for the shard. Dropping cannot be undone, but the moved shard has all the cells.
 
     \b
     Examples:

@@ -55,7 +55,8 @@ def _which_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--balance",
             "balanced",
             is_flag=True,
-            help="Even out the clusters by the figures of 'capacity report', instead of SHARDS and --to.",
+            help="Choose shards and targets that even out the clusters, based on the figures of 'capacity report'; "
+            "replaces SHARDS and --to.",
         ),
         click.option(
             "--unchecked-accounts",
@@ -104,7 +105,7 @@ def plan(
 @click.command()
 @_which_options
 @click.option("--execute", is_flag=True, help="Move the shards. Without this option, the command only prints the plan.")
-@job_option("Resume this job. Its shards, target and options stay those that it was started with.")
+@job_option("Resume this job, with the shards, target and options that it was started with.")
 @workers_options
 @throttle_options
 @click.option(
@@ -148,9 +149,9 @@ def move(
     compared with its old tables, cell by cell. Copying waits while replicas of either cluster lag, as a migration does;
     --max-mb-per-s limits its rate.
 
-    If a move is killed, or a server fails, the same command resumes it. With --drain, it then also moves the shards
-    that have been moved to the cluster in between; it succeeds at once on a cluster without shards. The old tables stay
-    until 'schemaless shards drop-moved'. The account needs the role move.
+    If a move is killed, or a server fails, the same command resumes it. With --drain, it then also moves any shards
+    that the drained cluster has received in the meantime; if the cluster has no shards, the command succeeds at once.
+    The old tables stay until 'schemaless shards drop-moved'. The account needs the role move.
 
     \b
     Examples:
@@ -200,7 +201,7 @@ def _check_which(shards_text: str | None, target: str | None, drain: str | None,
     if target is None:
         raise InvalidInput("name the target cluster: --to CLUSTER")
     if (shards_text is None) == (drain is None):
-        raise InvalidInput("name the shards, such as 0-3,8, or all of a cluster by --drain CLUSTER")
+        raise InvalidInput("name the shards, such as 0-3,8, or use --drain CLUSTER for all shards of a cluster")
 
 
 def _spec(store: Datastore, target: str | None, drain: str | None, **options: Any) -> MoveSpec:
@@ -366,13 +367,13 @@ def show_skew(uneven: Skew) -> None:
     """Print the skew between clusters, now and after the moves."""
     if not uneven.moves:
         out().print(
-            f"nothing to move: the fullest cluster has {uneven.cluster_ratio:.2f} times its share", markup=False
+            f"nothing to move: the fullest cluster has {uneven.cluster_ratio:.2f} times its fair share", markup=False
         )
         return
     out().print(
-        f"the fullest cluster has {uneven.cluster_ratio:.2f} times its share; "
+        f"the fullest cluster has {uneven.cluster_ratio:.2f} times its fair share; "
         f"moving {counted(len(uneven.moves), 'shard')} with {bytes_text(uneven.moved_bytes)} "
-        f"leaves {uneven.cluster_ratio_after:.2f}",
+        f"reduces that to {uneven.cluster_ratio_after:.2f}",
         markup=False,
     )
 

@@ -29,13 +29,14 @@ _READ_TIMEOUT_S: Final = 10.0
 @click.option(
     "--listen",
     metavar="HOST:PORT",
-    help="Serve a page that updates itself, until Ctrl-C, such as 127.0.0.1:9465; port 0 takes a free one.",
+    help="Serve a page that updates itself on this address, such as 127.0.0.1:9465, until Ctrl-C; port 0 picks a "
+    "free port.",
 )
 @click.option(
     "--remote",
     is_flag=True,
     help="Permit --listen on an address that other machines can reach. Clients need the token in "
-    "SCHEMALESS_STATUS_TOKEN, or else the one that is printed.",
+    "SCHEMALESS_STATUS_TOKEN, or, if that is not set, the printed one.",
 )
 @json_option
 def status(url: str, watch: bool, listen: str | None, remote: bool, as_json: bool) -> int:
@@ -45,7 +46,7 @@ def status(url: str, watch: bool, listen: str | None, remote: bool, as_json: boo
     the measurements that 'schemaless capacity measure' has saved. The account needs the role measure.
 
     With --listen, the command serves the status as a web page, and as /status.json for programs. It needs the extra
-    [status]. Nothing can be changed there, and it shows no document, key or password.
+    [status]. The page is read-only and shows no documents, keys or passwords.
 
     \b
     Examples:

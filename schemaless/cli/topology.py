@@ -37,7 +37,7 @@ def topology() -> None:
 
     The catalog says which server is the primary of each cluster and which servers are its replicas. A command changes
     the catalog only after it has checked the change on the servers themselves. Connected programs follow the change at
-    once if a call fails, and otherwise while they make calls, within 38 seconds.
+    once if a call fails; otherwise, as long as they make calls, they follow it within 38 seconds.
 
     \b
     Examples:
@@ -106,7 +106,7 @@ def show(url: str, as_json: bool) -> int:
 @topology.command("add-cluster")
 @click.argument("primary", metavar="PRIMARY_URL")
 @click.option("--name", metavar="NAME", help="The name of the cluster.  [default: the next cluster-N]")
-@click.option("--replica", "replicas", multiple=True, metavar="URL", help="A replica of that server; may be repeated.")
+@click.option("--replica", "replicas", multiple=True, metavar="URL", help="A replica of PRIMARY_URL; may be repeated.")
 @engine_option
 @timeout_option
 @url_option
@@ -117,12 +117,12 @@ def add_cluster(
     """Add a cluster without shards to a datastore.
 
     'schemaless shards move' then moves shards there. Before it writes anything, the command checks that the server
-    accepts writes, runs the same database as the others (MySQL or MariaDB), is not one of the datastore's servers
-    already, and has no database with a name that the datastore uses; and that the replicas replicate from it. Then it
-    creates the database NAME_heartbeat there, with a copy of every dictionary. After an interruption, run the same
-    command again. For a cluster that already exists, the command only repeats the checks.
+    accepts writes, runs the same database as the others (MySQL or MariaDB), is not already one of the datastore's
+    servers, and has no database with a name that the datastore uses. It also checks that the replicas replicate from
+    that server. Then it creates the database NAME_heartbeat there, with a copy of every dictionary. After an
+    interruption, run the same command again. For a cluster that already exists, the command only repeats the checks.
 
-    With --engine rocksdb, the cluster keeps cells in MyRocks; a move there or back converts a shard.
+    With --engine rocksdb, the cluster keeps cells in MyRocks; moving a shard there or back converts it.
 
     PRIMARY_URL is the URL of the server, without a database. The datastore's account and password are used: create
     that account there first, with the role admin.
@@ -162,9 +162,9 @@ def add_cluster(
 def add_replica(replica: str, cluster: str, timeout_s: float, url: str, as_json: bool) -> None:
     """Add a replica to the catalog.
 
-    The server must already replicate. Before it writes anything, the command checks that the replica is another server
-    than the primary, that a new transaction of the primary arrives there, and that it has every shard of the cluster.
-    That transaction writes to the database NAME_heartbeat on the primary, which is created if it is missing.
+    The server must already replicate. Before it writes anything, the command checks that the replica is not the primary
+    itself, that a new transaction on the primary arrives there, and that it has every shard of the cluster. That
+    transaction writes to the database NAME_heartbeat on the primary, which is created if it is missing.
 
     REPLICA_URL is the URL of the server, without a database; the datastore's account and password are used. Programs
     read there if they ask for it (read_from="replica").
@@ -218,7 +218,7 @@ def remove_replica(replica: str, cluster: str, url: str, as_json: bool) -> None:
     help="Keep the old primary in the catalog, as a replica of the new one.",
 )
 @click.option(
-    "--drop-replicas", is_flag=True, help="Remove replicas that do not follow the new primary from the catalog."
+    "--drop-replicas", is_flag=True, help="Remove from the catalog any replicas that do not follow the new primary."
 )
 @timeout_option
 @url_option
@@ -228,13 +228,13 @@ def set_primary(
 ) -> None:
     """Change a cluster's primary in the catalog.
 
-    Use it after a failover or a switchover by another tool, and for a new address of the same server. The servers
+    Use it after a failover or a switchover by another tool, or when the server's address has changed. The servers
     themselves are not changed. Before it writes anything, the command checks that the new primary accepts writes and
     has every shard of the cluster, that the old one, if it answers, is read-only and has nothing that the new one
     lacks, and that each replica follows the new one.
 
-    The catalog is on the first cluster. If that cluster's primary changes, use a URL with the new server (--url),
-    because the catalog is there too; every program needs a URL with the new server from then on.
+    The catalog is on the first cluster. If that cluster's primary changes, the catalog is on the new server too: give a
+    URL with that server (--url), and use such a URL in every program from then on.
 
     \b
     Examples:

@@ -46,7 +46,9 @@ timeout_option: Final = click.option(
 def say_reconnect() -> None:
     """Say how soon connected programs follow a change."""
     latest_s = math.ceil(MAX_REFRESH_INTERVAL_S)
-    note(f"connected programs follow this change within {latest_s} s of use; those of version 0.1 when they reconnect")
+    note(
+        f"connected programs follow this change within {latest_s} s of use; those with version 0.1, when they reconnect"
+    )
 
 
 def say_adoption(done: Adoption) -> None:
@@ -133,12 +135,12 @@ def adopt(primary: str, cluster: str, accept_loss: bool, timeout_s: float, url: 
 
     Call this command from the hook of your failover tool, such as Group Replication, orchestrator or keepalived, or run
     it by hand. The tool promotes a server; this command checks the result and redirects every program to it. From a
-    cluster's first adoption on, programs write only to an adopted server: neither to an old primary that returns, nor
-    to another server at the same address. Run it once for your present primary, before you need it.
+    cluster's first adoption on, programs write only to an adopted server, never to an old primary that returns or to
+    another server at the same address. Run it once for your present primary, before you need it.
 
-    Before it writes anything, the command checks that the new primary accepts writes, is no replica, has every shard,
-    and has every transaction that a replica has received, and that the old primary, if it answers, is read-only. New
-    added_ids start in a new block, so that no id is assigned twice. Replicas that do not follow the new primary are
+    Before it writes anything, the command checks that the new primary accepts writes, is not a replica, has every
+    shard, and has every transaction that a replica has received, and that the old primary, if it answers, is read-only.
+    New added_ids start in a new block, so that no id is assigned twice. Replicas that do not follow the new primary are
     removed from the catalog.
 
     If the command is killed, run it again. It supports MySQL only.
@@ -241,31 +243,37 @@ def _data(finding: Finding) -> dict[str, Any]:
 
 @click.command()
 @click.option(
-    "--from", "old", required=True, metavar="URL_OLD", help="The URL of the old primary, which answers again."
+    "--from",
+    "old",
+    required=True,
+    metavar="URL_OLD",
+    help="The URL of the old primary, which must answer again unless --settled is given.",
 )
 @click.option("--stored", is_flag=True, help="Write stored bytes (base64) instead of documents: an exact copy.")
-@click.option("--settled", is_flag=True, help="Instead, record that these cells have been loaded or given up.")
+@click.option(
+    "--settled", is_flag=True, help="Instead of writing cells, record that they have been loaded or given up."
+)
 @click.option("--output", type=OutputFile(Path), help="Write to this file instead of standard output.")
 @url_option
 def lost(old: str, stored: bool, settled: bool, output: Path | None, url: str) -> None:
-    """Write the cells that a failover lost as NDJSON.
+    """Write, as NDJSON, the cells that a failover lost.
 
-    Lost cells exist on the old primary, but are missing from the datastore or have another document there. The old
+    Lost cells exist on the old primary, but are missing from the datastore or have a different document there. The old
     primary may be read-only; the command writes to no server. The lines have the format of 'schemaless dump', and
-    'schemaless load --from-dump' puts the cells again, with new added_ids and their original times. A cell that exists
-    with another document is a conflict, which 'load' reports.
+    'schemaless load --from-dump' writes the cells again, with new added_ids and, given --created-at created_at, their
+    original times. A cell that exists with a different document is a conflict, which 'load' reports.
 
-    The command compares all shards that have cells on the old primary by digests of 10,000 rows, and transfers cells
-    only where two digests differ. Run it before you rebuild the old primary.
+    For each shard with cells on the old primary, the command compares digests of 10,000 rows each, and transfers cells
+    only where the digests differ. Run it before you rebuild the old primary.
 
     If the old primary did not answer during an adoption, or was ahead of the new one, the catalog records it as
-    unsettled, and no dictionary can be removed. Settle it with --settled and the URL that the catalog had, or by adding
-    the rebuilt server as a replica.
+    unsettled, and no dictionary can be removed. Settle it with --settled and --from, giving the old
+    primary's URL as it was in the catalog, or by adding the rebuilt server as a replica.
 
     \b
     Examples:
       schemaless topology lost --from mysql://db-2:3306/ --output lost.ndjson
-      schemaless load --from-dump --keep-going lost.ndjson
+      schemaless load --from-dump --created-at created_at --keep-going lost.ndjson
       schemaless topology lost --from mysql://db-2:3306/ --settled
     """
     if settled:

@@ -78,8 +78,9 @@ def run(target: str, workers: int, once: bool, url: str, as_json: bool) -> int:
     the start= of its decorator; later runs continue where it stopped. The command may run on several machines at once:
     the shards are divided again whenever a worker starts or exits.
 
-    On Ctrl-C, running calls may complete, and the workers save their locations; a call that takes longer than another
-    30 seconds is killed. After kill -9, the last cells are delivered again: at most 100 ms or 500 cells of each worker.
+    On Ctrl-C, running calls may complete, and the workers save their locations; a call that is still running 30 seconds
+    later is killed. After kill -9, the last cells of each worker are delivered again: at most 100 ms' worth or 500
+    cells.
 
     If a cell kills its worker process, its shard is quarantined: separate processes call the function for the cells of
     quarantined shards, one at a time, and all other shards continue.
@@ -126,7 +127,7 @@ def status(name: str | None, each_shard: bool, url: str, as_json: bool) -> int:
 
     The lag is shown as the number of added_ids between the trigger's location and the shard's end, counting all
     columns, and as the age of the first of these cells. A call that has taken 10 seconds or more is listed with its
-    cell: its shard waits for it, and the worker's other shards go to other workers.
+    cell: the shard waits for the call, and the worker's other shards go to other workers.
 
     \b
     Examples:
@@ -158,7 +159,7 @@ def show_status(trigger: TriggerStatus, each_shard: bool) -> None:
         by += f", and {counted(separate, 'worker')} for quarantined shards"
     out().print(f"[bold]{trigger.name}[/]: {trigger.setting.desired_state}, cells of {of}, by {by}")
     if not trigger.workers and trigger.setting.desired_state != "paused":
-        note("no worker is running it now; 'schemaless trigger run MODULE:NAME' keeps one running")
+        note("no worker is running it now; 'schemaless trigger run MODULE:NAME' starts one")
     polled = {server: how for server, how in trigger.finds_by.items() if how != HEARD}
     if trigger.finds_by and not polled:
         note("the binary log announces new cells")
@@ -175,7 +176,7 @@ def show_status(trigger: TriggerStatus, each_shard: bool) -> None:
         text_columns=2,
     )
     if len(shown) < len(shards):
-        note(f"{len(shards) - len(shown):,} more shards are not shown, none of them worse; --shards shows each")
+        note(f"{len(shards) - len(shown):,} more shards, none in a worse state, are not shown; --shards shows all")
     for status in shown:
         if status.cause is not None:
             note(f"shard {status.shard} {status.state}: {status.cause}")
@@ -335,7 +336,7 @@ def reset(
 
     The trigger is called again for the cells after the location. Use it after fixing the function, or after a failover
     that lost cells. Parked cells after the location are no longer parked, since the trigger is called for them anyway.
-    The worker of a shard continues from the new location within a moment.
+    Workers continue from the new location almost at once.
 
     With --since, the command searches the shards for the location and starts ten minutes earlier, since cells are not
     stored in the exact order of their times.
@@ -373,7 +374,7 @@ def reset(
     total = sum(change["added_ids"] for change in changes)
     out().print(
         f"{name} {'continues' if execute else 'would continue'} from there in {counted(len(changes), 'shard')}, "
-        f"with {total:,} added_ids of all columns before it",
+        f"with {total:,} added_ids of all columns ahead of it",
         markup=False,
     )
     if not execute:
@@ -408,9 +409,9 @@ def _cell_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--added-id",
             type=click.IntRange(min=1),
-            help="Only the cell with this added_id; name its shard by --shards.",
+            help="Only the cell with this added_id; name its shard with --shards.",
         ),
-        click.option("--all", "everything", is_flag=True, help="All parked cells, or all of --shards."),
+        click.option("--all", "everything", is_flag=True, help="All parked cells, or all those in --shards."),
         execute_option,
         url_option,
         json_option,
@@ -450,9 +451,9 @@ def parked(name: str, shards_text: str | None, url: str, as_json: bool) -> None:
 def replay(name: str, **chosen: Unpack[_Chosen]) -> None:
     """Retry parked cells, once each.
 
-    The workers of their shards call the function for them within a moment, between new cells and thus out of the
-    shard's order. A cell whose call succeeds is no longer parked; any other stays parked with its latest error. If the
-    trigger is paused or has no workers, the calls follow once it runs again.
+    The workers of their shards soon call the function for them, in between new cells and thus out of the shard's order.
+    A cell whose call succeeds is no longer parked; any other stays parked with its latest error. If the trigger is
+    paused or has no workers, the calls are made once it runs again.
 
     \b
     Examples:
@@ -485,7 +486,7 @@ def _treat(
     would: str,
     **chosen: Unpack[_Chosen],
 ) -> None:
-    """Replay or skip the parked cells that the options select, or list them without --execute."""
+    """Replay or skip the parked cells that the options select; without --execute, only list them."""
     execute = chosen["execute"]
     with open_store(chosen["url"]) as store:
         triggers = Triggers(store)

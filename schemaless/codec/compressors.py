@@ -1,6 +1,6 @@
-"""Compressors: none, zlib and zstd. Each enforces the end of the stream and the size of the output.
+"""Compressors: none, zlib and zstd. Each checks that the input ends with the stream, and limits the size of the output.
 
-``zlib`` is the reference. The native extension, built on libdeflate, is used if installed and only for streams that
+``zlib`` is the reference. If installed, the native extension, built on libdeflate, is used, but only for streams that
 ``zlib`` reads the same way.
 """
 
@@ -30,16 +30,16 @@ _NATIVE_MAX_BYTES: Final = 1 << 22
 """Largest payload that the native extension inflates. ``zlib`` inflates larger ones, growing its buffer gradually."""
 
 _ZLIB_NO_MEMORY: Final = "Error -4 "
-"""Start of ``zlib.error``'s text where an allocation failed: zlib's Z_MEM_ERROR."""
+"""Start of the text of a ``zlib.error`` for a failed allocation (Z_MEM_ERROR)."""
 
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_NO_MEMORY: Final = "not enough memory"
-"""Part of ``zstandard.ZstdError``'s text where an allocation failed."""
+"""Part of the text of a ``zstandard.ZstdError`` for a failed allocation."""
 
 _ZSTD_SIZE_UNKNOWN: Final = (1 << 64) - 1
 _ZSTD_PLAUSIBLE_RATIO: Final = 64
 _ZSTD_STEP_BYTES: Final = 256
-"""Input bytes per step for a frame whose stated size is implausible. 4 bytes can inflate to 128 KiB: 8 MiB per step."""
+"""Input bytes per step for a frame that states an implausible size. A step can inflate to 8 MiB (32 KiB per byte)."""
 
 
 class Compressor(ABC):
@@ -50,8 +50,8 @@ class Compressor(ABC):
         name: the second half of a codec's name.
         level: default compression level, or None if the compressor has no levels.
         levels: valid compression levels.
-        counts_as: compressor ids that a body written with this compressor may have: its own, and that of uncompressed
-            payloads, its fallback.
+        counts_as: compressor ids that a body written with this compressor may have: its own and, as a fallback, that of
+            uncompressed payloads.
         takes_dictionary: whether it takes a ``Dictionary``, which its output then names.
     """
 
@@ -86,7 +86,7 @@ class Compressor(ABC):
 
         Raises:
             DecodedSizeExceeded: the payload is longer than ``max_bytes``.
-            CorruptBody: the compressed bytes are damaged (another subclass says how).
+            CorruptBody: the compressed bytes are damaged (a more specific subclass says how).
         """
 
     @classmethod
@@ -104,7 +104,7 @@ class Compressor(ABC):
         return compressed
 
     def check_canonical(self, compressed: Payload, payload_bytes: int) -> None:
-        """Check that compressed bytes are as a writer stores them, for a payload of ``payload_bytes`` bytes.
+        """Check that compressed bytes are what a writer would store for a payload of ``payload_bytes`` bytes.
 
         Raises:
             NotCanonical: a writer would store other bytes.
@@ -151,7 +151,7 @@ class Zlib(Compressor):
     counts_as: ClassVar[tuple[int, ...]] = (1, 0)
 
     def __init__(self, *, fast: bool) -> None:
-        """Use the native extension if ``fast`` and installed; versions before 0.3 have no compressor."""
+        """Use the native extension if ``fast`` is set and it is installed; its versions before 0.3 cannot compress."""
         native = optional("schemaless_packed") if fast else None
         self._inflate: Callable[[Payload, int], bytes | None] | None = getattr(native, "inflate", None)
         self._compress: Callable[[Payload, int], bytes] = getattr(native, "deflate", zlib.compress)
@@ -259,7 +259,7 @@ class Zstd(Compressor):
         # Frame descriptor bits: length of the dictionary id, and whether there is a checksum.
         flags = 6 if dictionary_id else 0
         if size is None or compressed[4] & 0x0F != flags:
-            raise NotCanonical("the zstd frame does not state its size alone, or its size and dictionary")
+            raise NotCanonical("the zstd frame header must state the size, the dictionary if any, and nothing else")
 
     def _decompressor(self) -> zstandard.ZstdDecompressor:
         decompressor: zstandard.ZstdDecompressor | None = self._local.__dict__.get("decompressor")
@@ -308,7 +308,7 @@ def _inflate(compressed: Payload, max_bytes: int) -> bytes:
     if len(inflated) > max_bytes:
         raise too_large(max_bytes)
     if not stream.eof:
-        raise TruncatedBody("the zlib stream does not end")
+        raise TruncatedBody("the zlib stream is incomplete")
     if stream.unused_data:
         raise TrailingBytes(f"{len(stream.unused_data)} bytes follow the zlib stream")
     return inflated
@@ -341,7 +341,7 @@ def _decompress_in_steps(compressed: Payload, max_bytes: int, dictionary: Dictio
             raise too_large(max_bytes)
         pieces.append(piece)
     if not stream.eof:
-        raise TruncatedBody("the zstd frame does not end")
+        raise TruncatedBody("the zstd frame is incomplete")
     if stream.unused_data:
         raise TrailingBytes("bytes follow the zstd frame")
     return b"".join(pieces)

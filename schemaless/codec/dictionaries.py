@@ -18,7 +18,7 @@ from schemaless.errors import DictionaryDamaged, InvalidInput, UnknownDictionary
 FIRST_ID: Final = 32_768
 """Lowest id; zstd's format reserves lower ones for a public registry."""
 LAST_ID: Final = (1 << 16) - 1
-"""Highest id; a body has two bytes for it."""
+"""Highest id; a body stores it in two bytes."""
 
 MAX_DICTIONARY_BYTES: Final = 4 << 20
 """Maximum size of a dictionary in bytes; every reading process keeps its dictionaries in memory."""
@@ -45,10 +45,12 @@ class Dictionary:
             DictionaryDamaged: the bytes are not a zstd dictionary, or its id is outside the valid range.
         """
         if content[:4] != _MAGIC or not _HEAD_BYTES < len(content) <= MAX_DICTIONARY_BYTES:
-            raise DictionaryDamaged(f"{len(content)} bytes are not a zstd dictionary of at most {MAX_DICTIONARY_BYTES}")
+            raise DictionaryDamaged(
+                f"{len(content)} bytes are not a zstd dictionary of at most {MAX_DICTIONARY_BYTES} bytes"
+            )
         self.id: Final = int.from_bytes(content[4:_HEAD_BYTES], "little")
         if not FIRST_ID <= self.id <= LAST_ID:
-            raise DictionaryDamaged(f"a zstd dictionary has id {self.id}; ids here are {FIRST_ID} to {LAST_ID}")
+            raise DictionaryDamaged(f"a zstd dictionary has id {self.id}; ids must be from {FIRST_ID} to {LAST_ID}")
         self.content: Final = content
         full = zstandard.DICT_TYPE_FULLDICT
         self.data: zstandard.ZstdCompressionDict = zstandard.ZstdCompressionDict(content, dict_type=full)
@@ -81,7 +83,8 @@ class Dictionary:
     def compressor(self, level: int, table_bits: int | None = None) -> zstandard.ZstdCompressor:
         """Return this thread's compressor, which writes the dictionary id and a content checksum into each frame.
 
-        The envelope's checksum does not cover the dictionary; the frame's detects a different one with the same id.
+        The envelope's checksum does not cover the dictionary; the frame's checksum detects a different dictionary with
+        the same id.
 
         Args:
             level: zstd compression level.
@@ -171,4 +174,4 @@ NO_DICTIONARIES: Final = DictionarySet()
 
 def not_at_hand(dictionary_id: int) -> UnknownDictionary:
     """Return the error for a dictionary that is not available."""
-    return UnknownDictionary(f"compressed with zstd dictionary {dictionary_id}, which is not at hand")
+    return UnknownDictionary(f"compressed with zstd dictionary {dictionary_id}, which is not available")

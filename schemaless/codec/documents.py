@@ -139,7 +139,7 @@ def _values(document: JSONDocument) -> Iterator[tuple[list[object], JSONDocument
             if len(iterators) > MAX_DEPTH:
                 raise InvalidBody(
                     f"{_spell(path[:8])}...: more than {MAX_DEPTH} levels of lists and objects, "
-                    "or one that holds itself"
+                    "or a list or object that contains itself"
                 )
             iterators.append(inner)
             path.append(None)

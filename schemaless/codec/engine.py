@@ -24,8 +24,8 @@ class Engine:
         fast: whether the installed packages of the ``[fast]`` extra are used.
         serializers: all serializers, by id.
         compressors: all compressors, by id.
-        json: the serializer for legacy bodies, and the fallback for the others.
-        msgpack: the serializer that documents are compared with.
+        json: the serializer for legacy bodies, and the fallback of the other serializers.
+        msgpack: the serializer used to compare documents.
         packed: the serializer with a native implementation.
     """
 

@@ -61,8 +61,8 @@ class Limits:
         for name, maximum in (("decoded_bytes", None), ("depth", MAX_DEPTH), ("values", None)):
             limit = getattr(self, name)
             if type(limit) is not int or limit < 1 or (maximum is not None and limit > maximum):
-                allowed = "1 up" if maximum is None else f"1 to {maximum}"
-                raise InvalidInput(f"limits: {name} must be a number from {allowed}, got {limit!r}")
+                allowed = "of at least 1" if maximum is None else f"from 1 to {maximum}"
+                raise InvalidInput(f"limits: {name} must be a number {allowed}, got {limit!r}")
 
 
 DEFAULT_LIMITS: Final = Limits()
@@ -74,7 +74,7 @@ class BodyFormat:
 
     Attributes:
         name: the codec of the stored bytes (``msgpack+zlib``, ``json+none``, ...), or ``legacy``. It differs from the
-            configured codec where the writer fell back: a payload too short to compress, or a document kept as text.
+            configured codec if the writer fell back: a payload too short to compress, or a document kept as text.
             ``erased`` for a body that was erased.
         format_byte: the second byte of the body, or None for ``legacy``.
     """
@@ -95,8 +95,8 @@ def encode_body(document: JSONDocument, codec: Codec = DEFAULT, *, engine: Engin
     """Encode a document as the bytes to store.
 
     A document that MessagePack cannot represent (integers beyond 64 bits, lone surrogates) is stored as JSON text with
-    the same compressor. So is a document that packed cannot represent, or not in fewer bytes. A payload that does not
-    shrink is stored uncompressed.
+    the same compressor. So is a document that packed cannot represent or would not make shorter. A payload that does
+    not shrink is stored uncompressed.
 
     Args:
         document: dict with str keys, list, str, int, float, bool or None, nested up to 512 levels; no subclasses.
@@ -105,7 +105,7 @@ def encode_body(document: JSONDocument, codec: Codec = DEFAULT, *, engine: Engin
 
     Raises:
         InvalidBody: a value is outside the JSON data model; the message names its path.
-        BodyTooLarge: the body would exceed 16 MiB - 1, or the payload would exceed a limit of readers.
+        BodyTooLarge: the body would exceed 16 MiB - 1, or the payload would exceed a limit that readers enforce.
     """
     if codec.is_binary:
         serializer = engine.serializers[codec.serializer.id]
@@ -154,7 +154,7 @@ def decode_body(
 
 
 def tombstone(erasure: int) -> bytes:
-    """Return the body that replaces the body of a cell when it is erased.
+    """Return the body that replaces an erased cell's body.
 
     Args:
         erasure: number of the erasure in the ledger, 1 to 2^64 - 1.
@@ -163,7 +163,7 @@ def tombstone(erasure: int) -> bytes:
 
 
 def is_erased(body: bytes) -> bool:
-    """Return whether a body was erased, by its first bytes."""
+    """Return whether a body's first bytes mark it as erased."""
     return body[:HEADER_BYTES] == TOMBSTONE_HEAD
 
 
@@ -171,7 +171,7 @@ def erasure_of(body: bytes) -> int | None:
     """Return the number of the erasure that erased a body; None for any other body.
 
     Raises:
-        CorruptBody: the body begins like an erased one, and is damaged.
+        CorruptBody: the body begins like an erased one but is damaged.
     """
     if not is_erased(body):
         return None
@@ -179,7 +179,7 @@ def erasure_of(body: bytes) -> int | None:
         raise TruncatedBody(f"an enveloped body has at least {_SHORTEST} bytes, this one has {len(body)}")
     number = _check_checksum(body)
     if len(number) != _NUMBER_BYTES:
-        raise UnknownFormat(f"format byte 0x{_TOMBSTONE_FORMAT:02X}: an erasure with {len(number)} bytes")
+        raise UnknownFormat(f"format byte 0x{_TOMBSTONE_FORMAT:02X}: the erasure number has {len(number)} bytes")
     return int.from_bytes(number, "big")
 
 
@@ -295,7 +295,7 @@ def payload_of(
 
     Raises:
         InvalidBody: ``document`` is outside the JSON data model.
-        NotHeld: store JSON text instead: the serializer cannot represent the document, or not in fewer bytes.
+        NotHeld: the serializer cannot represent the document or would not make it shorter; store JSON text instead.
         BodyTooLarge: the document has more values than readers accept.
     """
     serializer = engine.serializers[codec.serializer.id]
@@ -309,9 +309,10 @@ def check_canonical(body: bytes, dictionaries: Dictionaries = NO_DICTIONARIES) -
     """Check that a body is exactly what this store writes. Stricter than decoding; always inflates with ``zlib``.
 
     A legacy body must be JSON text. An enveloped body must decode, and its payload must be canonical: MessagePack
-    without ext, bin or duplicate keys and in its shortest form, or packed as its writer would choose. A compressed
-    payload must be shorter than the uncompressed one. A zlib stream must have a 32 KiB window. A zstd frame must state
-    its content size and nothing else or, with a dictionary, also a two-byte dictionary id and a checksum.
+    without ext, bin or duplicate keys and in its shortest form, or packed exactly as its writer encodes it. A
+    compressed payload must be shorter than the uncompressed one. A zlib stream must have a 32 KiB window. A zstd frame
+    must state its content size and nothing else, except that with a dictionary it also has a two-byte dictionary id and
+    a checksum.
 
     Raises:
         NotCanonical: the body decodes, but this store would have written other bytes.
@@ -352,10 +353,11 @@ def seal(serializer: Serializer, payload: Payload, codec: Codec, engine: Engine)
     """Wrap a payload in an envelope, compressed with ``codec`` if that makes it shorter.
 
     Raises:
-        BodyTooLarge: the body exceeds 16 MiB - 1, or the payload exceeds readers' limit on size or number of values.
+        BodyTooLarge: the body exceeds 16 MiB - 1, or the payload exceeds the readers' limit on size or number of
+            values.
     """
     if len(payload) > DEFAULT_LIMITS.decoded_bytes:
-        raise BodyTooLarge(f"body has {len(payload)} bytes before compression, at most {DEFAULT_LIMITS.decoded_bytes}")
+        raise BodyTooLarge(f"body has {len(payload)} bytes before compression (limit {DEFAULT_LIMITS.decoded_bytes})")
     _check_values(serializer, payload)
     compressed = _shortened(payload, codec, engine)
     if compressed is None:
@@ -386,12 +388,12 @@ def unseal(
 
 
 def _check_checksum(body: bytes) -> bytes:
-    """Verify the checksum of an enveloped body, and return what is between header and checksum."""
+    """Verify the checksum of an enveloped body, and return the bytes between header and checksum."""
     stored = int.from_bytes(body[-CHECKSUM_BYTES:], "big")
     content = body[HEADER_BYTES:-CHECKSUM_BYTES]
     computed = zlib.crc32(content, _HEADER_CHECKSUMS[body[1]])
     if computed != stored:
-        raise ChecksumMismatch(f"CRC-32 of {len(body)} bytes is {computed:08x}, the body says {stored:08x}")
+        raise ChecksumMismatch(f"CRC-32 of {len(body)} bytes is {computed:08x}, but the body says {stored:08x}")
     return content
 
 
@@ -402,7 +404,7 @@ def check_length(body: bytes) -> bytes:
         BodyTooLarge: ``body`` is longer than 16 MiB - 1.
     """
     if len(body) > MAX_BODY_BYTES:
-        raise BodyTooLarge(f"body has {len(body)} bytes once encoded, at most {MAX_BODY_BYTES}; split the document")
+        raise BodyTooLarge(f"body has {len(body)} bytes once encoded (limit {MAX_BODY_BYTES}); split the document")
     return body
 
 
@@ -433,4 +435,4 @@ def _format(format_byte: int) -> BodyFormat:
 def _unknown(format_byte: int) -> UnknownFormat:
     noun = "compressor" if SERIALIZERS.get(format_byte >> 4) else "serializer"
     number = format_byte & 15 if noun == "compressor" else format_byte >> 4
-    return UnknownFormat(f"format byte 0x{format_byte:02X}: {noun} {number} is not one that this version knows")
+    return UnknownFormat(f"format byte 0x{format_byte:02X}: {noun} {number} is unknown to this version")

@@ -1,4 +1,4 @@
-"""Exact JSON text of a stored body, as a dump and an export write it.
+"""Exact JSON text of a stored body, as written by dumps and exports.
 
 A body that is stored as JSON text keeps that text byte for byte, with its duplicate keys and its spelling of numbers.
 Any other body becomes compact text, the same with and without the ``[fast]`` extra.
@@ -19,11 +19,11 @@ from schemaless.codec.legacy import parse_legacy
 from schemaless.codec.serializers import Payload
 
 _EXPONENT: Final = re.compile(rb"[0-9]e-?[0-9]+(?:[,\]}]|\Z)")
-"""Numbers that orjson may write with an exponent; a hit inside a string costs time and nothing else."""
+"""Matches numbers that ``orjson`` may write with an exponent; a match inside a string only costs time."""
 
 _FLOAT64: Final = b"\xcb"
 _FLOAT32: Final = b"\xca"
-"""MessagePack's markers of floats. The store writes doubles only, and reads both."""
+"""MessagePack's markers for floats. The store writes only doubles, but reads both."""
 
 _NOT_FINITE: Final = re.compile(rb"[\xca\xcb][\x7f\xff]")
 
@@ -63,7 +63,7 @@ def exact_text(
 
 
 def _quick_text(gate: Gate, document: JSONDocument, payload: Payload) -> bytes | None:
-    """Return the text by ``orjson``, or None where the stock ``json`` might write it differently.
+    """Return ``orjson``'s text, or None if the stock ``json`` might write it differently.
 
     The two differ in floats only: ``orjson`` writes ``1e16`` for ``1e+16``, ``0.00001`` for ``1e-05``, and ``null`` for
     NaN and infinities.

@@ -17,9 +17,10 @@ from schemaless.codec.refusals import is_own
 from schemaless.codec.serializers import Payload
 
 TYPED_LEVELS: Final = (8, 12)
-"""Nesting that the two typed decoders handle; deeper documents take the reference path.
+"""Maximum nesting of each of the two typed decoders; deeper documents take the reference path.
 
-Building a decoder takes 2 ms for 8 levels and doubles with each level, so the second is built on first use.
+Building a decoder takes 2 ms for 8 levels and twice as long for each further level, so the second is built on first
+use.
 """
 
 MISSED: Final = object()
@@ -115,7 +116,7 @@ class Typed:
 
 
 def fast_path(decoder: str) -> tuple[Gate | None, Typed | None]:
-    """Return a gate and a typed decoder of ``msgspec``'s module ``decoder``; None for each that is not installed."""
+    """Return a gate, and a typed decoder from ``msgspec``'s module ``decoder``; None for each that is not installed."""
     ormsgpack, orjson, msgspec = map(optional, ("ormsgpack", "orjson", "msgspec"))
     return (
         Gate(ormsgpack, orjson) if ormsgpack and orjson else None,

@@ -121,7 +121,7 @@ def nesting_of(text: Payload) -> int:
 
 
 def text_of(text: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> str:
-    """Decode ``text`` after checking its limits, so that only a deep caller can exhaust the parser's stack.
+    """Decode ``text`` after checking it against the limits, so that parsing it needs a bounded amount of stack.
 
     Raises:
         NotJSONText: ``text`` is not UTF-8.

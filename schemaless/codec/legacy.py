@@ -1,6 +1,7 @@
 """Reads legacy bodies: bare JSON text, parsed exactly like ``json.loads(body.decode("utf-8"))``.
 
-Also detects what parsing loses, in which case the text is kept, and guesses what bytes that are not JSON might be.
+Also detects when parsing loses information, so that the text is kept, and guesses the format of bytes that are not
+JSON.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ DUPLICATE_KEYS: Final = "duplicate keys"
 OVERFLOW: Final = "number beyond a double"
 
 LOSSES: Final = (DUPLICATE_KEYS, OVERFLOW)
-"""Information lost by parsing JSON text; such text is kept as text under every codec."""
+"""Kinds of information that parsing JSON text can lose; text that would lose any is kept under every codec."""
 
 KEEP_REASONS: Final = (*LOSSES, BIG_INTEGER, LONE_SURROGATE, NUL_IN_TEXT, TOO_MANY_VALUES, SHORT_AS_TEXT)
 """Reasons to keep JSON text, in order of precedence; all but ``LOSSES`` depend on the serializer."""
@@ -105,8 +106,8 @@ def read_quickly(
 
     Fast parsers silently drop duplicate keys. Writing the document again and comparing the texts detects that. If
     whitespace or escapes differ, compare the number of quotes instead: two per string plus one per ``\"`` in a string.
-    A dropped member removes at least the two of its key, and no other difference adds quotes unless ``text`` spells one
-    as ``\u0022``. Equal counts therefore prove that no member was dropped.
+    A dropped member removes at least the two quotes of its key, and no other difference adds quotes unless ``text``
+    spells one as ``\u0022``. Equal counts therefore prove that no member was dropped.
     """
     gate = engine.json.gate
     if gate is None:
@@ -165,7 +166,7 @@ def _unreadable(text: Payload, refusal: NotJSONText) -> UnreadableLegacy:
 
 
 def looks_like(body: bytes) -> str:
-    """Describe what bytes that are neither enveloped nor JSON text look like.
+    """Guess the format of bytes that are neither enveloped nor JSON text.
 
     The guess is for error messages only; nothing is decoded because of it.
     """

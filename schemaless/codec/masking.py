@@ -1,7 +1,7 @@
-"""Replaces the values of documents before a dictionary is trained on them, so that it holds no one's data.
+"""Replaces the values of documents before a dictionary is trained on them, so that it contains nobody's data.
 
-Cells that were compressed with a dictionary need it unchanged, so whatever it holds verbatim cannot be erased from it.
-Masking keeps what compression can use without that: keys, nesting, and the length and kind of each value.
+Cells compressed with a dictionary need it unchanged, so data that a dictionary holds verbatim cannot be erased.
+Masking keeps only what helps compression without such data: keys, nesting, and the length and kind of each value.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ _ALPHABETS: Final = {"a": string.ascii_lowercase, "A": string.ascii_uppercase, "
 
 
 class Mask:
-    """Masks documents, with the character frequencies of the documents it was shown.
+    """Mask for documents; its random characters are as frequent as in the documents it has seen.
 
     Letters and digits of strings and the digits of numbers are replaced by random ones; case, punctuation, length and
-    sign stay. So do booleans and nulls, and keys that occur in enough rows; rarer keys are data and are replaced too.
+    sign are kept. So are booleans and nulls, and keys that occur in enough rows; rarer keys count as data and are
+    replaced too.
 
     Call ``see`` for all documents first. The same documents in the same order give the same result.
 
     Args:
         rows: number of rows that the documents belong to.
-        keep_common: keep values that occur in as many rows as a key has to.
+        keep_common: also keep values that occur in as many rows as a key must to be kept.
     """
 
     def __init__(self, rows: int, *, keep_common: bool = False) -> None:
@@ -109,7 +110,7 @@ class Mask:
         return "".join([table[byte] for byte in self._random.randbytes(len(run))])
 
     def _table(self, kind: str) -> str:
-        """Return 256 characters of a kind, with the frequencies of the documents."""
+        """Return 256 random characters of a kind, drawn with their frequencies in the documents."""
         alphabet = _ALPHABETS.get(kind)
         weights = {
             character: count

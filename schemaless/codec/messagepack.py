@@ -35,7 +35,7 @@ class MessagePack(Serializer):
     name = "msgpack"
     counts_as: ClassVar[tuple[int, ...]] = (1, 0)
     compares = True
-    other_spelling = "MessagePack in another spelling: a key twice, or a form that is not the shortest"
+    other_spelling = "MessagePack that is not canonical: a duplicate key, or a form that is not the shortest"
 
     def __init__(self, *, fast: bool) -> None:
         self._gate, self._typed = fast_path("msgpack") if fast else (None, None)

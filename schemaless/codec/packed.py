@@ -71,7 +71,7 @@ from schemaless.codec.serializers import (
 from schemaless.codec.values import MAX_VALUES, text_exceeds
 
 _DOUBLE_COST: Final = 32
-"""Cost of a double when choosing a scale; a decimal costs its scale. Keeps one long float from raising it for all."""
+"""Cost of a double in the choice of a scale, where a decimal costs its scale: one long float must not raise it."""
 
 _KINDS: Final = {bool: FALSE, int: INT, float: DOUBLE, str: TEXT, list: ARRAY, dict: OBJECT, type(None): NULL}
 _TIME_OF_DAY: Final = re.compile(r"([0-9]{2}):([0-5][0-9]):([0-5][0-9])", re.ASCII)
@@ -98,7 +98,7 @@ class Packed(Serializer):
     counts_as: ClassVar[tuple[int, ...]] = (2, 0)
     yields_to_text = True
     table_bits: ClassVar[int | None] = 14
-    other_spelling = "packed in another spelling: a scale, predictor or format that a writer would not have chosen"
+    other_spelling = "a packed payload that is not canonical: a scale, predictor or format that no writer would choose"
 
     def __init__(self, *, fast: bool) -> None:
         native = optional("schemaless_packed") if fast else None
@@ -129,7 +129,7 @@ class Packed(Serializer):
         return unpack_reference(payload, depth, values)
 
     def exceeds(self, payload: Payload, values: int) -> bool:
-        """Return False: the size of a packed payload does not bound the number of values."""
+        """Return False: a packed payload does not show its number of values before it is decoded."""
         return False
 
     def is_preferred(

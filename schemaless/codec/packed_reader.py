@@ -174,7 +174,7 @@ def _longer(content: bytes, at: int, value: int) -> tuple[int, int]:
             if not digit or value > WRAP:
                 break
             return value, at
-    raise MalformedPayload("a packed varint is not in its shortest form, or beyond 64 bits")
+    raise MalformedPayload("a packed varint is not in its shortest form, or exceeds 64 bits")
 
 
 class _Reader:
@@ -197,7 +197,7 @@ class _Reader:
     def _node(self, count: int, level: int) -> _Node:
         self._left -= count
         if self._left < 0:
-            raise MalformedPayload(f"more than {self._most} packed values, which is what the payload's length allows")
+            raise MalformedPayload(f"more than {self._most} packed values, the most that the payload's length allows")
         self._count(count)
         kinds = self._kinds(count)
         present = {kind: kinds.count(kind) for kind in set(kinds)}
@@ -227,7 +227,7 @@ class _Reader:
         if count == 1:
             mask = self._tokens.varint()
             if mask not in _SINGLE:
-                raise MalformedPayload(f"a packed value has mask {mask}")
+                raise MalformedPayload(f"a packed value has the invalid mask {mask}")
             return bytes((_SINGLE[mask],))
         mask = self._schema.varint()
         if mask in BARE:
@@ -237,7 +237,7 @@ class _Reader:
         kinds = self._tokens.take(count)
         present = set(kinds)
         if max(present) > BIGINT or mask != sum({BITS[kind] for kind in present}):
-            raise MalformedPayload(f"{count} packed values have mask {mask} and other kinds")
+            raise MalformedPayload(f"{count} packed values have mask {mask}, but their kinds do not match it")
         return kinds
 
     def _below(self, level: int) -> int:
@@ -278,7 +278,7 @@ class _Reader:
 
     def _decimals(self, count: int, scale: int) -> list[float]:
         if scale >= len(POWERS):
-            raise MalformedPayload(f"a packed decimal has scale {scale}")
+            raise MalformedPayload(f"a packed decimal has the invalid scale {scale}")
         numbers = self._numbers(count)
         if max(numbers) > MANTISSA_MAX or min(numbers) < -MANTISSA_MAX:
             raise MalformedPayload("a packed decimal is beyond 2^53")
@@ -287,12 +287,12 @@ class _Reader:
 
     def _typed(self, count: int) -> list[str]:
         if count < TYPED_MIN:
-            raise MalformedPayload(f"{count} packed strings are typed")
+            raise MalformedPayload(f"a packed node has only {count} typed strings")
         typed = self._schema.byte()
         if typed in (UUID, HEX):
             digits = self._schema.byte() if typed == HEX else 32
             if not digits or digits % 2 or digits > 254:
-                raise MalformedPayload(f"packed hexadecimal text has {digits} digits")
+                raise MalformedPayload(f"packed hexadecimal text has an invalid length of {digits} digits")
             content = self._text.take(count * (digits // 2)).hex()
             strings = [content[start : start + digits] for start in range(0, count * digits, digits)]
             return strings if typed == HEX else [uuid_text(string) for string in strings]
@@ -306,7 +306,7 @@ class _Reader:
         if typed == DATE:
             return day
         if typed not in (TIMESTAMP, DECIMAL_TEXT):
-            raise MalformedPayload(f"packed strings are of type {typed}")
+            raise MalformedPayload(f"packed strings have the unknown type {typed}")
         separator = self._schema.take(1) if typed == TIMESTAMP else b"T"
         digits = self._schema.byte()
         suffix = b"".join(iter(lambda: self._schema.take(1), b"\0")) if typed == TIMESTAMP else b""
@@ -323,10 +323,10 @@ class _Reader:
             columns = yield from self._nodes(repeat(count, form), level)
             return list(map(list, zip(*columns, strict=True)))
         if form:
-            raise MalformedPayload(f"packed arrays have form {form}")
+            raise MalformedPayload(f"packed arrays have the unknown form {form}")
         lengths = self._numbers(count)
         if min(lengths) < 0 or (count > 1 and lengths[0] in TUPLES and lengths.count(lengths[0]) == count):
-            raise MalformedPayload("packed arrays have lengths that are not written so")
+            raise MalformedPayload("packed arrays have lengths that a writer would have written in another form")
         total = sum(lengths)
         items = iter((yield self._node(total, level)) if total else ())
         return [list(islice(items, length)) for length in lengths]
@@ -375,7 +375,7 @@ class _Reader:
         after = 0
         for spelled in self._schema.varints(self._schema.varint()):
             if spelled == after + 1:
-                raise MalformedPayload(f"a packed shape spells key {after} where it has to be 0")
+                raise MalformedPayload(f"a packed shape spells out key {after}, which must be written as 0")
             shape.append(spelled - 1 if spelled else after)
             after = shape[-1] + 1
         return shape
@@ -387,10 +387,10 @@ def _check_order(numbers: Iterable[int], count: int, noun: str) -> None:
     for number in numbers:
         if number >= seen:
             if number > seen or number == count:
-                raise MalformedPayload(f"packed {noun} do not come in the order of their numbers")
+                raise MalformedPayload(f"the first occurrences of packed {noun} are not in ascending order")
             seen += 1
     if seen != count:
-        raise MalformedPayload(f"of {count} packed {noun} {count - seen} do not occur")
+        raise MalformedPayload(f"{count - seen} of {count} packed {noun} do not occur")
 
 
 def _text(string: bytes) -> str:
@@ -408,7 +408,7 @@ def _bigint(string: bytes) -> int:
             raise
         raise MalformedPayload(f"a packed integer: {refusal}") from None
     if INT_MIN <= number <= INT_MAX:
-        raise MalformedPayload("a packed integer is not one beyond 64 bits")
+        raise MalformedPayload("a packed big integer is not an integer beyond 64 bits")
     return number
 
 
@@ -435,7 +435,7 @@ def day(number: int) -> str:
 
 
 def timestamp(number: int, separator: str, digits: int, suffix: str) -> str:
-    """Format ticks since 1970-01-01, of which a second has 10^digits, as a timestamp.
+    """Format a number of ticks since 1970-01-01, 10^digits per second, as a timestamp.
 
     Raises:
         MalformedPayload: the number does not fit this form.

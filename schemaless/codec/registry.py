@@ -1,4 +1,4 @@
-"""Registry of serializers and compressors, by stored id and by name, and of the codecs they combine to.
+"""Registry of serializers and compressors, by stored id and by name, and of the codecs that combine them.
 
 To add one, write its class and register it here. ``engine`` instantiates it; ``envelope`` and ``recode`` look it up.
 """
@@ -45,7 +45,7 @@ class Registry(Generic[_Kind]):
             raise ValueError(f"{self._noun} {kind.name!r} has id {kind.id}; ids are 0 to {RESERVED_ID - 1}")
         if kind.id in self._by_id:
             raise ValueError(
-                f"{self._noun} id {kind.id} is {self._by_id[kind.id].name!r}, {kind.name!r} cannot have it"
+                f"{self._noun} id {kind.id} is {self._by_id[kind.id].name!r}; {kind.name!r} cannot have it"
             )
         if kind.name in self._by_name:
             raise ValueError(f"{self._noun} {kind.name!r} exists already, under id {self._by_name[kind.name].id}")
@@ -168,4 +168,4 @@ def codec_named(name: str) -> Codec:
     try:
         return _CODECS[name]
     except KeyError:
-        raise UnknownCodec(f"no codec is called {name!r}; take one of {', '.join(_CODECS)}") from None
+        raise UnknownCodec(f"no codec is called {name!r}; use one of {', '.join(_CODECS)}") from None

@@ -13,8 +13,8 @@ from schemaless.errors import BodyTooLarge, NotCanonical, TooManyValues
 BIG_INTEGER: Final = "integer beyond 64 bits"
 LONE_SURROGATE: Final = "lone surrogate"
 NUL_IN_TEXT: Final = "NUL in a string"
-TOO_MANY_VALUES: Final = "more values than its bytes pay for"
-SHORT_AS_TEXT: Final = "no longer as text"
+TOO_MANY_VALUES: Final = "too many values for its size"
+SHORT_AS_TEXT: Final = "packed is not shorter"
 
 Payload = bytes | bytearray
 
@@ -49,10 +49,12 @@ class Serializer(ABC):
         is_text: whether payloads are JSON text, the fallback for documents that other serializers cannot represent.
         counts_as: serializer ids that a body written with this serializer may have: its own, and the fallback's.
         yields_to_text: whether JSON text may be stored even though a payload exists; ``is_preferred`` decides.
-        compares: whether ``envelope.same_document`` compares this serializer's payloads and so cannot verify them.
+        compares: whether ``envelope.same_document`` compares documents by this serializer's payloads, and so cannot
+            verify its output.
         other_spelling: error message for a payload that decodes but is not canonical.
-        table_bits: log2 of the size of zstd's match tables for a dictionary, or None for the level's default. Smaller
-            tables stay in the processor's caches; they suit payloads with few matches that only large tables find.
+        table_bits: log2 of the size of zstd's match tables when a dictionary is used, or None for the level's default.
+            Smaller tables stay in the processor's caches; they suit payloads in which large tables find few further
+            matches.
         native: whether the native code that this serializer's speed depends on is installed.
     """
 

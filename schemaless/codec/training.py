@@ -3,8 +3,8 @@
 Cells of one row resemble each other, so the split is by row: 60% to train on, 20% to choose the size, and 20% to
 evaluate the choice. The split uses a hash of the row_key, so a row lands in the same part in every sample.
 
-The documents to train on are masked by default, because a dictionary outlives them; those to choose and to
-evaluate with are not, because nothing of them is kept.
+The documents to train on are masked by default, because a dictionary outlives them; the others are not, because nothing
+from them is kept.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SIZES: Final = (4 << 10, 16 << 10, 64 << 10, 110 << 10, 256 << 10)
 """Dictionary sizes to try, in bytes. Readers keep the chosen one in memory and, ideally, in processor caches."""
 
 CLOSE: Final = 0.03
-"""Choose the smallest dictionary whose result is at most this fraction larger than the best one's."""
+"""Maximum excess over the best result, as a fraction; the smallest dictionary within it is chosen."""
 
 LEAST_GAIN: Final = 0.02
 """Minimum fraction of bytes that a dictionary must save over the same codec without one."""
@@ -49,7 +49,7 @@ class TriedSize:
 
     Attributes:
         dictionary_bytes: size of the dictionary.
-        body_bytes: total size, with the dictionary, of the bodies used to choose the size.
+        body_bytes: total size of the bodies used to choose the size, encoded with the dictionary.
     """
 
     dictionary_bytes: int
@@ -62,13 +62,13 @@ class Training:
 
     Attributes:
         codec: the codec with the dictionary, whose id is provisional until the catalog assigns one.
-        sizes: results of the sizes that were tried, smallest first.
+        sizes: results for the sizes tried, smallest first.
         chosen_without_bytes: total size of the bodies that ``sizes`` measures, without a dictionary.
         rows: number of rows trained on.
         cells: number of cells trained on.
         judged_rows: number of rows used only for the final evaluation.
-        judged: the evaluation cells in ``codec``.
-        judged_without: the evaluation cells in the same codec without a dictionary.
+        judged: trial of ``codec`` on the evaluation cells.
+        judged_without: trial of the same codec without a dictionary on the same cells.
     """
 
     codec: Codec
@@ -142,7 +142,7 @@ def train(
     if len(payloads) < _FEWEST_CELLS or not parts["choose"] or not parts["judge"]:
         raise InvalidInput(
             f"{len(payloads)} cells of {len(rows['train'])} rows are too few to train on, with {len(rows['choose'])} "
-            f"rows to choose a size by and {len(rows['judge'])} to judge it; use a dozen rows or, better, hundreds"
+            f"rows to choose a size and {len(rows['judge'])} to evaluate it; use a dozen rows or, better, hundreds"
         )
     tried: list[tuple[TriedSize, Codec]] = []
     for size in sizes:
@@ -153,7 +153,7 @@ def train(
         body_bytes = _bytes_of(try_codec(parts["choose"], with_it, dictionaries=dictionaries))
         tried.append((TriedSize(len(dictionary.content), body_bytes), with_it))
     if not tried:
-        raise InvalidInput(f"zstd finds nothing in {len(payloads)} cells that is worth a dictionary")
+        raise InvalidInput(f"zstd finds nothing worth a dictionary in {len(payloads)} cells")
     best = min(size.body_bytes for size, _ in tried)
     _, chosen = next((size, with_it) for size, with_it in tried if size.body_bytes <= best * (1 + CLOSE))
     return Training(
@@ -171,7 +171,7 @@ def train(
 def _payloads(
     cells: Iterable[SampledBody], codec: Codec, dictionaries: Dictionaries
 ) -> Iterable[tuple[SampledBody, bytes]]:
-    """Yield cells with their uncompressed payloads, except those that cannot be re-encoded or are kept as text."""
+    """Yield cells with their uncompressed payloads; skip text, short ones, and those that cannot be re-encoded."""
     plain = Codec(codec.serializer, NONE)
     size = 0
     for row_key, body in cells:

@@ -31,8 +31,8 @@ NOT_TRIED: Final = (
 )
 
 NEEDS_NATIVE: Final = (
-    "packed has this speed only where its native extension is installed: before you set a column to it, install "
-    "schemaless-packed, and a version of this library that knows packed, wherever its cells are read."
+    "packed is this fast only where its native extension is installed: before you set a column to it, install "
+    "schemaless-packed, and a version of this library that supports packed, wherever the column is read."
 )
 
 
@@ -53,7 +53,7 @@ class Trial:
         encode_s: time to encode all documents, in seconds of this thread's CPU time, so that other load does not count.
         decode_s: time to decode the new bodies, in seconds of this thread's CPU time.
         left: number of bodies that cannot be re-encoded, by reason.
-        bodies: each body after a migration, if they were to be kept.
+        bodies: the bodies after a migration; empty unless ``keep`` was set.
     """
 
     codec: Codec
@@ -81,7 +81,7 @@ def try_codec(
     """Re-encode bodies in a codec, then decode and compare each.
 
     Args:
-        bodies: stored bodies in any codec; only one at a time is held as a document.
+        bodies: stored bodies in any codec; they are decoded one at a time.
         codec: the codec to try, including its level and dictionary.
         dictionaries: source of the dictionaries that ``bodies`` name.
         keep: keep the resulting bodies.

@@ -29,10 +29,10 @@ def _sizes() -> tuple[int, ...]:
 
 _SIZES: Final = _sizes()
 _COUNTED: Final = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
-"""Arrays and maps: bytes of the length field, and values per entry."""
+"""Arrays and maps: size of the length field in bytes, and values per entry."""
 
 _MEASURED: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
-"""bin, ext and str: bytes of the length field."""
+"""bin, ext and str: size of the length field in bytes."""
 
 
 def messagepack_exceeds(payload: bytes | bytearray, limit: int) -> bool:

@@ -56,7 +56,8 @@ def times(count: int) -> Callable[[int], datetime]:
 def report(store: Datastore, codec: str, file: Path) -> CapacityReport:
     """Take and save a measurement, write the report's page, and return the report.
 
-    The disk sizes are invented, one and a half times the data, and saved so that a later report agrees.
+    The disk sizes are invented, one and a half times the size of the files, and saved so that later reports use them
+    too.
     """
     first = measure(store)
     files = {space.cluster: space.file_bytes or 0 for space in first.clusters}

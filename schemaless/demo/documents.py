@@ -1,4 +1,4 @@
-"""The demo's documents: the logbooks, or a file of the user."""
+"""The demo's documents: the logbooks, or a user's file."""
 
 from __future__ import annotations
 

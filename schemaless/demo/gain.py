@@ -81,7 +81,7 @@ def show_days(outcome: MigrateOutcome) -> None:
         return f"{math.floor(days_until_full(plan)):,} days"
 
     per_day = [_DOCUMENTS_PER_DAY * size / total.cells / GB for size in (total.bytes_before, total.bytes_after)]
-    out().print("\nA disk of 1 TB (1,000 GB) at a million such documents a day, by body bytes:")
+    out().print("\nA disk of 1 TB (1,000 GB) at a million such documents a day, counting only body bytes:")
     print_table(
         None,
         ["", "JSON text", outcome.codec],

@@ -32,7 +32,7 @@ _flights: dict[CellKey, Counter[str]] = {}
 
 @trigger(column=COLUMN, start="beginning")
 def flights_by_airline(cell: Cell, call: Call) -> None:
-    """Count a logbook's flights by its key, so that a repeated call changes nothing."""
+    """Count a logbook's flights by airline under its key, so that a repeated call changes nothing."""
     _flights[cell.key] = Counter(leg["carrier"]["name"] for leg in cell.body["legs"])
 
 
@@ -40,7 +40,7 @@ def show(store: Datastore) -> None:
     """Fill and query an index of the logbooks, call a trigger for each of them, and print the results.
 
     Raises:
-        SchemalessError: the index or the trigger has not caught up in two minutes.
+        SchemalessError: the index or the trigger did not catch up within two minutes.
     """
     _flights.clear()
     indexes = indexes_of(store)
@@ -58,7 +58,9 @@ def show(store: Datastore) -> None:
         filling, called = indexes.backfill(entry), caught_up(store, flights_by_airline)
         while not (indexes.watch(entry, filling) and called()):
             if not thread.is_alive():
-                raise SchemalessError("the worker ended before index and trigger had caught up; see its error above")
+                raise SchemalessError(
+                    "the worker ended before the index and the trigger had caught up; see its error above"
+                )
             if time.monotonic() > started_s + _TIMEOUT_S:
                 raise SchemalessError(f"the index and the trigger have not caught up after {_TIMEOUT_S:.0f} s")
             time.sleep(_POLL_S)
@@ -74,7 +76,9 @@ def show(store: Datastore) -> None:
     took_ms = 1_000 * (time.monotonic() - started_s)
     books = [row.cells[COLUMN].body for row in page.rows]
     planes = (f"{book['tail_number']} ({book['plane']['model']}, {book['plane']['seats']})" for book in books)
-    out().print(f"   index: the {_MAKER} with most seats, in {took_ms:.0f} ms: {', '.join(planes)}", markup=False)
+    out().print(
+        f"   index: the {_MAKER} planes with the most seats, in {took_ms:.0f} ms: {', '.join(planes)}", markup=False
+    )
     airlines = sum(_flights.values(), Counter[str]())
     most = ", ".join(f"{name} {count:,}" for name, count in airlines.most_common(_SHOWN))
     out().print(f"   trigger: {airlines.total():,} flights of {counted(len(airlines), 'airline')}: {most}")

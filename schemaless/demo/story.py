@@ -71,7 +71,7 @@ def run(data: Path | None, row_key: str, ref_key: str, flavour: str, folder: Pat
 def _steps(
     data: Path | None, row_key: str, ref_key: str, flavour: str, folder: Path, codec: str, leaves: Callable[[str], None]
 ) -> int:
-    """Run the steps; ``leaves`` takes a sentence about the state if the demo is interrupted from here on."""
+    """Run the steps; ``leaves`` records a sentence about what is left if the demo is interrupted from then on."""
     started = time.monotonic()
     leaves(f"an earlier demo in {folder} may be partly deleted")
     local_servers.down(folder, delete=True, report=note)
@@ -162,7 +162,7 @@ def _steps(
 
 
 def _capacity(store: Datastore, codec: str, file: Path) -> CapacityReport | None:
-    """Write the capacity report and print its answer; None if the extra [report] is not installed."""
+    """Write the capacity report, print its answer and return it; None if the extra [report] is not installed."""
     try:
         report = capacity_report(store, codec, file)
     except SchemalessError as error:

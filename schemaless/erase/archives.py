@@ -1,7 +1,7 @@
 """Erases originals from the archives of migrations.
 
 A file is rewritten with tombstones in place of the originals of erased cells, synced, and renamed over the old one. It
-keeps its name, its number of records and its order, so verification and restore count as before.
+keeps its name, its number of records and its order, so verification and restore count the same records as before.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def erase_from_archives(
 
 
 def _with_tombstones(internals: Internals, file: ArchiveFile) -> Iterator[tuple[Sequence[ArchivedCell], int]]:
-    """Yield the file's cells in parts, with tombstones in place of erased originals, and the number of these."""
+    """Yield parts of the file's cells, with tombstones in place of erased originals, each with the number replaced."""
     part: list[ArchivedCell] = []
     for cell in read_archive(file):
         part.append(cell)

@@ -1,8 +1,8 @@
-"""Copies of erased cells outside of the shard's table: tables of moves on all clusters, and replicas.
+"""Copies of erased cells outside the shard's table: tables of moves on all clusters, and replicas.
 
 A move leaves the old table ``cell_moved_...`` behind, and fills ``cell_incoming_...``. A running mover erases its
-copies itself, but a mover may have died, so they are erased here as well. A move's copies of follower and index tables
-may also contain parts of documents until the move drops them at its end.
+copies itself, but a mover may have died, so this module erases them as well. A move's copies of follower and index
+tables may also contain parts of documents until the move drops them at its end.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def copy_tables(internals: Internals, shard: int) -> list[CopyTable]:
 
 
 def _with_tables(internals: Internals, shard: int, operation: Callable[[CopyTable], T]) -> list[tuple[CopyTable, T]]:
-    """Call an operation for each table with copies; start again if a mover has renamed or dropped one of them since."""
+    """Call an operation for each table with copies; start over if a mover renames or drops one of them meanwhile."""
     attempts = _MAX_ATTEMPTS
     while True:
         try:
@@ -72,7 +72,7 @@ def _with_tables(internals: Internals, shard: int, operation: Callable[[CopyTabl
 
 
 def erase_copies(internals: Internals, shard: int, erasure: int, ids: Sequence[int]) -> int | None:
-    """Erase cells in the tables of moves; return the number of bodies that were replaced, None if there is no table."""
+    """Erase cells in the tables of moves; return the number of bodies replaced, or None if there is no table."""
     database = internals.shards.database(shard)
 
     def erase(table: CopyTable) -> int:
@@ -85,7 +85,7 @@ def erase_copies(internals: Internals, shard: int, erasure: int, ids: Sequence[i
 
 
 def live_copies(internals: Internals, shard: int, ids: Sequence[int]) -> dict[str, int]:
-    """Return the number of bodies that were not erased, by table of a move; tables without any are left out."""
+    """Return the number of unerased bodies in each table of a move; tables without any are left out."""
     database = internals.shards.database(shard)
 
     def count(table: CopyTable) -> int:
@@ -100,8 +100,8 @@ def live_copies(internals: Internals, shard: int, ids: Sequence[int]) -> dict[st
 def tables_of_moves(store: Datastore, shards: Collection[int]) -> list[str]:
     """Return the tables of unfinished moves, except cell tables, that may contain parts of documents of some shards.
 
-    Index entries may be in another shard than their rows, so these are the tables of indexes of all shards, and of
-    followers of these shards. A move drops them before it ends, or if it is aborted.
+    Index entries may be in a shard other than that of their rows, so these are the index tables of all shards
+    and the follower tables of these shards. A move drops them before it ends, or if it is aborted.
 
     Raises:
         ServerError: a cluster of such a move cannot be reached.

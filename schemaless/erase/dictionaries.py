@@ -1,7 +1,7 @@
 """Searches compression dictionaries for values of documents that are being erased.
 
 A dictionary is trained on documents and may contain parts of them. Once a document is erased, it is no
-longer possible to tell which dictionaries contain its values, so they are searched just before.
+longer possible to tell which dictionaries contain its values, so they are searched just before the erasure.
 """
 
 from __future__ import annotations

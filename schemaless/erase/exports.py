@@ -37,12 +37,12 @@ class ExportFile:
 
 @dataclass(slots=True)
 class ErasedExport:
-    """What an erasure has changed in an export.
+    """Effects of an erasure on an export.
 
     Attributes:
         name: name of the export.
         uri: its target.
-        files: the files that the erasure concerns.
+        files: the files that the erasure affects.
         problem: why the files cannot be listed here, or None.
     """
 
@@ -53,12 +53,12 @@ class ErasedExport:
 
 
 def erased_exports(store: Datastore, entry: Erasure, waiting: Mapping[str, Sequence[int]]) -> list[ErasedExport]:
-    """Return the files of each export that an erasure concerns, according to the manifests.
+    """Return the files of each export that an erasure affects, according to the manifests.
 
     Args:
         store: the datastore.
         entry: the erasure, with its shards.
-        waiting: shards in which a follower has not acknowledged the erasure, by its name.
+        waiting: shards in which a follower has not acknowledged the erasure, by follower name.
 
     Raises:
         ServerError: a server cannot be reached.

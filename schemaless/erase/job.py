@@ -1,8 +1,8 @@
 """The job that executes an erasure: shard by shard, throttled, and safe to kill anywhere.
 
-In each shard it erases the cells on the primary, then their copies in tables of moves, and waits for the replicas. The
-shard is recorded in the ledger after that. Each step is safe to repeat, so an interrupted shard starts again, and so
-does one whose primary has changed: the new primary may lack erasures that the old one had committed.
+In each shard it erases the cells on the primary, then their copies in tables of moves, and waits for the replicas. Then
+it records the shard in the ledger. Each step is safe to repeat, so an interrupted shard starts over, and so does one
+whose primary has changed: the new primary may lack erasures that the old one had committed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _YIELDING_CELLS: Final = 100
 
 _COPIES_AT_ONCE: Final = 1_000
 REPLICA_PATIENCE_S: Final = 60.0
-"""How long a shard waits for a replica, in seconds; after that, the ledger notes the replica as behind."""
+"""How long a shard waits for a replica, in seconds; after that, the ledger records that the replica is behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class EraseSpec(JobSpec):
     Attributes:
         erasure: number of the erasure in the ledger.
         replica_patience_s: how long a shard waits for a replica, in seconds.
-        replay: erase again what a restored backup has brought back, and nothing that was written later.
+        replay: erase again what restoring a backup has brought back, but nothing that was written later.
     """
 
     erasure: int = 0
@@ -70,7 +70,7 @@ def work(store: Datastore, run: ShardRun) -> None:
 
 
 def bounds_of(entry: Erasure) -> dict[int, datetime]:
-    """Return by shard the time before which cells must have been erased: that of the execution, or of the intention."""
+    """Return when each shard executed the erasure, or else when it was recorded; older cells must be erased."""
     return {shard.shard: shard.executed_at or entry.intended_at for shard in entry.shards}
 
 
@@ -82,17 +82,17 @@ def erase_batches(
     *,
     replica_patience_s: float = REPLICA_PATIENCE_S,
 ) -> None:
-    """Erase cells of the run's shard by their added_ids, and their copies; does not finish the run.
+    """Erase cells of the run's shard by added_id, and their copies; does not finish the run.
 
     For kinds of jobs that choose the cells themselves. Everything is safe to repeat.
 
     Args:
         store: the datastore.
-        run: the job's run on the shard; its checkpoint is moved.
+        run: the job's run on the shard; its checkpoint is advanced.
         erasure: number of the erasure in the ledger; a ``range``.
         batches: returns pairs of the checkpoint to record afterwards and the added_ids to erase, from the run's
-            checkpoint on. Each pair is taken right before its cells are erased. Called again, with the checkpoint at 0,
-            if the primary has changed.
+            checkpoint on. Each pair is requested right before its cells are erased. Called again, with the checkpoint
+            at 0, if the primary has changed.
         replica_patience_s: how long to wait for a replica, in seconds.
 
     Raises:
@@ -197,7 +197,7 @@ def run(store: Datastore, spec: EraseSpec, **how: Unpack[RunOptions]) -> Erasure
 
     Args:
         store: the datastore; its account needs the role ``erase``.
-        spec: names the erasure, which must be in the ledger.
+        spec: identifies the erasure, which must be in the ledger.
         how: see ``RunOptions``.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Where documents may be besides the table of cells: what an erasure has to reach, and what it cannot."""
+"""Where documents may be besides the cell tables: the places that an erasure must reach, and those it cannot."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from schemaless.migrate.spec import MigrateSpec
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where documents of some shards may be besides the tables of cells.
+    """Where documents of some shards may be besides the cell tables.
 
     Attributes:
         followers: names of the followers, which acknowledge erasures.
@@ -25,7 +25,7 @@ class Places:
         replicas: the replicas of the shards' clusters.
         archives: folders in which migrations have kept originals, on the machines that ran them.
         lost_primaries: former primaries that have not been settled.
-        dictionaries: ids of the dictionaries that have content.
+        dictionaries: ids of the dictionaries that are not empty.
     """
 
     followers: Sequence[str]

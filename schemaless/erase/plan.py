@@ -1,4 +1,4 @@
-"""Counts what an erasure would erase, without changing anything."""
+"""Counts the cells that an erasure would erase, without changing anything."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from schemaless.internals import internals_of
 
 @dataclass(frozen=True, slots=True)
 class PlannedTarget:
-    """Cells that the tables have for one target.
+    """Cells of one target.
 
     Attributes:
         target: what is to be erased.
         shard: number of its shard.
         cells: number of cells to erase.
         body_bytes: size of their bodies.
-        erased: number of cells that were erased before.
+        erased: number of cells already erased.
         columns: names of the columns that have such cells.
     """
 
@@ -58,12 +58,12 @@ class Plan:
 
     @property
     def erased(self) -> int:
-        """Number of cells that were erased before."""
+        """Number of cells already erased."""
         return sum(each.erased for each in self.targets)
 
 
 def plan(store: Datastore, targets: Iterable[Target], *, listener: Listener = ignore_events) -> Plan:
-    """Count what an erasure would erase, and list where else documents may be.
+    """Count the cells that an erasure would erase, and list where else their documents may be.
 
     Args:
         store: the datastore.

@@ -1,4 +1,4 @@
-"""Receipts of erasures: what was removed, what remains, where and until when, and who has to remove it."""
+"""Receipts of erasures: what was removed, what remains, where, until when, and who has to remove it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UNTIL_UNKNOWN: Final = "until an operator purges them"
 
 
 def receipt(store: Datastore, number: int) -> dict[str, Any]:
-    """Return the receipt of an erasure as JSON values; it holds keys, and no documents.
+    """Return the receipt of an erasure as JSON values; it contains keys but no documents.
 
     Raises:
         InvalidInput: there is no such erasure.
@@ -95,7 +95,7 @@ def receipt(store: Datastore, number: int) -> dict[str, Any]:
                 for server in where.lost_primaries
             ),
         ],
-        "keys": "row_key, column_name, ref_key, added_id and created_at stay, so that nothing is written twice",
+        "keys": "row_key, column_name, ref_key, added_id and created_at are kept, so that nothing is written twice",
     }
 
 
@@ -128,10 +128,10 @@ def signed(issued: Mapping[str, Any], key_file: Path) -> dict[str, Any]:
 
     Args:
         issued: the receipt.
-        key_file: an unencrypted private key in PEM, such as ``openssl genpkey -algorithm ed25519`` writes.
+        key_file: an unencrypted private key in PEM format, as written by ``openssl genpkey -algorithm ed25519``.
 
     Raises:
-        InvalidInput: the file is no such key.
+        InvalidInput: the file is not such a key.
     """
     try:
         key = load_pem_private_key(key_file.read_bytes(), password=None)

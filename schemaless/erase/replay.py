@@ -1,7 +1,7 @@
-"""Repeats erasures after a backup was restored, and carries the ledger from one catalog to another.
+"""Repeats erasures after restoring a backup, and copies the ledger from one catalog to another.
 
-A restored shard contains documents that were erased after the backup, and a restored catalog lacks the ledger's entries
-since then. ``ledger_lines`` writes the ledger to a file that is kept apart from the backups.
+A restored shard contains documents that were erased after the backup, and a restored catalog lacks the ledger entries
+made since then. ``ledger_lines`` writes the ledger to a file that is kept apart from the backups.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Replayed:
 
 
 def undone(store: Datastore, *, listener: Listener = ignore_events) -> list[Replayed]:
-    """Return the erasures of keys for which cells exist that are older than the erasure and not erased.
+    """Return the erasures of keys that are unfinished, or that a restore has undone at least in part.
 
     Args:
         store: the datastore.
@@ -90,7 +90,10 @@ def replay(
 
 
 def ledger_lines(store: Datastore) -> Iterator[bytes]:
-    """Yield erasures and legal holds as lines of JSON that ``load_ledger`` reads; lines contain keys, no documents."""
+    """Yield erasures and legal holds as lines of JSON that ``load_ledger`` reads.
+
+    Lines contain keys but no documents.
+    """
     ledger = internals_of(store).erasures.ledger
     for summary in ledger.entries():
         entry = ledger.entry(summary.number)
@@ -121,8 +124,8 @@ def load_ledger(store: Datastore, lines: Iterable[bytes]) -> int:
     After an interruption, the same call adds what is missing.
 
     Raises:
-        InvalidInput: a line is not one of ``ledger_lines``; the lines before it were added. Or the catalog has other
-            erasures under some of the numbers; everything else was added.
+        InvalidInput: a line was not written by ``ledger_lines``; the lines before it were added. Or the catalog has
+            different erasures under some of the numbers; everything else was added.
     """
     ledger = internals_of(store).erasures.ledger
     existing = {entry.number: entry.intended_at for entry in ledger.entries()}
@@ -138,7 +141,7 @@ def load_ledger(store: Datastore, lines: Iterable[bytes]) -> int:
                     continue
                 entry, targets = _erasure_of(fields)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise InvalidInput(f"line {position} is not one of 'schemaless erase ledger': {error}") from error
+                raise InvalidInput(f"line {position} was not written by 'schemaless erase ledger': {error}") from error
             if entry.number not in existing:
                 added += ledger.restore(entry, targets)
             elif entry.intended_at != existing[entry.number]:
@@ -147,7 +150,7 @@ def load_ledger(store: Datastore, lines: Iterable[bytes]) -> int:
         ledger.holds.restore(holds)
     if taken:
         raise InvalidInput(
-            f"{store.name!r} has other erasures under the numbers {', '.join(map(str, taken))}, recorded after its "
+            f"{store.name!r} has different erasures under the numbers {', '.join(map(str, taken))}, recorded after its "
             "catalog was restored; all others were added. Erase the keys of these lines with 'schemaless erase run'"
         )
     return added

@@ -19,7 +19,7 @@ class ErasureStatus:
     Attributes:
         entry: its entry in the ledger, with its shards.
         acknowledged: when each follower was first seen to have handled it.
-        waiting: followers that have not acknowledged it, with the shards concerned; ``entry.executed_at`` must be set.
+        waiting: followers that have not acknowledged it, with the affected shards; ``entry.executed_at`` must be set.
     """
 
     entry: Erasure
@@ -28,7 +28,7 @@ class ErasureStatus:
 
     @property
     def state(self) -> str:
-        """intended, executed, acknowledged, or verified."""
+        """State of the erasure: intended, executed, acknowledged or verified."""
         entry = self.entry
         if entry.executed_at is None:
             return "intended"

@@ -1,4 +1,4 @@
-"""Searches every place that this process can reach for what an erasure should have removed. Read-only on the data.
+"""Searches every place that this process can reach for what an erasure should have removed. Does not change any data.
 
 It records in the ledger which followers have acknowledged the erasure, and that it was verified if nothing was found.
 """
@@ -38,8 +38,8 @@ class Verification:
         status: status of the erasure afterwards.
         cells: number of erased cells that were looked up on the primaries.
         faults: what was found, by place.
-        outstanding: what only a person can settle, such as archives on other machines.
-        matches: files that contain one of the strings that were searched for, with the kind of file.
+        outstanding: what a person has to check, such as archives on other machines.
+        matches: files that contain one of the search strings, with the kind of file.
     """
 
     status: ErasureStatus
@@ -67,19 +67,21 @@ def verify(
     Args:
         store: the datastore.
         number: number of the erasure.
-        archive_folders: folders of archives; those that migrations have recorded are searched if they are here.
+        archive_folders: folders of archives; those that migrations have recorded are searched if they are on this
+            machine.
         search: strings to search for, byte by byte, in dictionaries and in the files of servers on this machine.
         listener: receives one event per shard.
 
     Raises:
-        InvalidInput: there is no such erasure, or it was not executed.
+        InvalidInput: there is no such erasure, or it has not been executed.
         ServerError: a primary cannot be reached.
     """
     internals = internals_of(store)
     entry = internals.erasures.ledger.entry(number)
     if entry.executed_at is None:
         raise InvalidInput(
-            f"erasure {number} was not executed in all shards; 'schemaless erase run --execute --erasure {number}' "
+            f"erasure {number} has not been executed in all shards; 'schemaless erase run --execute "
+            f"--erasure {number}' "
             "continues it"
         )
     found = Verification(record_acknowledgements(store, number))

@@ -1,1 +1,1 @@
-"""Erasing cells: the ledger in the catalog, and the transactions that replace bodies by tombstones."""
+"""Erasing cells: the ledger in the catalog, and the transactions that replace bodies with tombstones."""

@@ -1,4 +1,4 @@
-"""Erases cells of one shard: replaces bodies by tombstones and logs each cell, in small transactions.
+"""Erases cells of one shard: replaces bodies with tombstones and logs each cell, in small transactions.
 
 Every transaction first locks the shard's log of erased cells. Events therefore become visible in order and without
 gaps, and a cell is logged once. Everything is safe to repeat: a cell that was erased is not erased again.
@@ -42,8 +42,8 @@ class Batch(NamedTuple):
     """Result of erasing some cells.
 
     Attributes:
-        ids: added_ids of the erased cells; cells that were erased before are absent.
-        body_bytes: size of their bodies before.
+        ids: added_ids of the erased cells, without those that had already been erased.
+        body_bytes: size of their bodies before the erasure.
     """
 
     ids: tuple[int, ...] = ()
@@ -101,7 +101,7 @@ class ShardEraser:
     def erase_targets(self, targets: Iterable[Target], before: datetime | None = None) -> Iterator[Batch]:
         """Erase all committed cells of targets; yield after each transaction.
 
-        A reader never sees an older version as the latest one: the key of the latest version stays.
+        A reader never sees an older version as the latest one, because the key of the latest version is kept.
 
         Args:
             targets: what to erase.
@@ -116,12 +116,12 @@ class ShardEraser:
             )
 
     def executed(self) -> tuple[int, int, int]:
-        """Return what the erasure has done in the shard: number of cells, size of their bodies, last event."""
+        """Return the number of cells erased in the shard, the size of their bodies, and the last event."""
         cells, size, event = self._shards.rows(self.shard, sql.select_executed(self._database, self.erasure))[0]
         return int(cells), int(size), int(event)
 
     def erased_ids(self, after_event: int = 0, limit: int = 1_000) -> list[tuple[int, int]]:
-        """Return event_id and added_id of the next cells that the erasure has erased in the shard."""
+        """Return the event_id and added_id of the next cells that the erasure has erased in the shard."""
         statement = sql.select_erased_ids(self._database, self.erasure, after_event, limit)
         return [(int(event), int(added_id)) for event, added_id in self._shards.rows(self.shard, statement)]
 
@@ -185,7 +185,7 @@ class ShardEraser:
     def _cells(
         self, connection: Connection, ids: Sequence[int], columns: set[str], indexes: Sequence[IndexEntry]
     ) -> dict[int, StoredCell]:
-        """Read the cells whose documents say where index entries are."""
+        """Read the cells whose documents determine where index entries are."""
         if self._seen is None and not any(entry.definition.shard_field.column in columns for entry in indexes):
             return {}
         rows: Any = connection.rows(

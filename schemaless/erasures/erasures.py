@@ -36,7 +36,10 @@ class Erasures:
         self._registry = registry
 
     def eraser(self, shard: int, erasure: int, seen: Seen | None = None) -> ShardEraser:
-        """Return an object that erases cells of a shard for an erasure; ``seen`` receives each cell before that."""
+        """Return an object that erases cells of a shard for an erasure.
+
+        ``seen`` receives each cell before it is erased.
+        """
         return ShardEraser(self._shards, self._reader, self._registry, shard, erasure, seen)
 
     def erase(self, targets: Iterable[Target], reason: str, requested_by: str | None = None) -> Erasure:

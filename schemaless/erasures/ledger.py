@@ -1,7 +1,7 @@
-"""The ledger of erasures in the catalog: what was asked for, by whom and why, and what was done.
+"""The ledger of erasures in the catalog: what was requested, by whom and why, and what was done.
 
-It holds keys, numbers and times, and neither documents nor digests of them. An erasure is in the ledger before anything
-is erased, so that one that was interrupted, or undone by a restored backup, can be executed again.
+It contains keys, numbers and times, but neither documents nor digests of them. An erasure is in the ledger before
+anything is erased, so that one that was interrupted, or undone by a restored backup, can be executed again.
 """
 
 from __future__ import annotations
@@ -89,14 +89,14 @@ def check_reason(reason: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ErasedShard:
-    """What an erasure has done in one shard.
+    """Result of an erasure in one shard.
 
     Attributes:
         shard: number of the shard.
         cells: number of erased cells.
-        body_bytes: size of their bodies before.
+        body_bytes: size of their bodies before the erasure.
         last_event: last event of the erasure in the shard's log; 0 if it erased nothing.
-        executed_at: when it was executed there; None if it has yet to be.
+        executed_at: when it was executed there; None if it has not been yet.
     """
 
     shard: int
@@ -113,15 +113,15 @@ class Erasure:
     Attributes:
         number: number of the erasure, from 1; tombstones carry it.
         kind: "keys" (listed in the ledger) or "range" (described by ``scope``).
-        scope: description of what was asked for.
+        scope: description of what was requested.
         reason: reason code.
-        requested_by: who asked for it: user and machine.
+        requested_by: who requested it: user and machine.
         intended_at: when it was recorded, before anything was changed.
-        executed_at: when the last of its shards was done; None until then.
+        executed_at: when it was executed in the last of its shards; None until then.
         acknowledged_at: when all followers were first seen to have handled it; None until then.
         verified_at: when a verification first found nothing left; None until then.
-        notes: dictionaries and other places that it concerns.
-        shards: what it has done in each of its shards; empty unless the entry was read on its own.
+        notes: dictionaries and other places that it affects.
+        shards: its result in each of its shards; empty unless the entry was read individually.
     """
 
     number: int
@@ -181,15 +181,15 @@ class Ledger:
             reason: reason code.
             targets: what to erase, for ``keys``.
             kind: "keys" or "range".
-            scope: description of what is asked for, as JSON values; no documents.
+            scope: description of what is requested, as JSON values, without documents.
             shards: shards of a ``range``; those of ``keys`` follow from the targets.
-            requested_by: who asked for it; the current user and machine by default.
+            requested_by: who requests it; the current user and machine by default.
 
         Returns:
             The number of the erasure.
 
         Raises:
-            InvalidInput: the reason is no code, or there is nothing to erase.
+            InvalidInput: the reason is not a valid code, or there is nothing to erase.
             RowHeld: a row is under a legal hold; nothing was recorded.
         """
         check_reason(reason)
@@ -215,7 +215,7 @@ class Ledger:
         return self._catalog().run(operation, writes=True)
 
     def restore(self, recorded: Erasure, targets: Iterable[Target]) -> bool:
-        """Add an erasure that another catalog has recorded, under its number, with what it has done.
+        """Add an erasure recorded in another catalog, under the same number and with its results.
 
         Legal holds are not checked: the erasure was lawful when it was recorded.
 
@@ -224,7 +224,7 @@ class Ledger:
             differs.
 
         Raises:
-            InvalidInput: the reason is no code.
+            InvalidInput: the reason is not a valid code.
         """
         check_reason(recorded.reason)
         number, keys, token = recorded.number, self._by_shard(targets), secrets.token_bytes(16)
@@ -293,7 +293,7 @@ class Ledger:
                 return
 
     def record_shard(self, number: int, shard: int, cells: int, body_bytes: int, last_event: int) -> None:
-        """Record that an erasure was executed in a shard and, with the last shard, that it is complete."""
+        """Record that an erasure was executed in a shard and, after its last shard, that it is complete."""
 
         def operation(connection: Connection) -> None:
             connection.execute(sql.upsert_shard(self._name, number, shard, cells, body_bytes, last_event))
@@ -302,7 +302,7 @@ class Ledger:
         self._catalog().run(operation, writes=True)
 
     def mark(self, number: int, step: Step) -> None:
-        """Record the time of a step, unless a time is recorded already."""
+        """Record the time of a step, unless one is already recorded."""
         self._execute(sql.mark(self._name, number, step))
 
     def note(self, number: int, changes: Mapping[str, Any]) -> None:

@@ -37,7 +37,7 @@ _SIZES: Final = b"added_id, row_key, column_name, ref_key, LENGTH(body)"
 
 
 def lock_log(database: str) -> bytes:
-    """Lock the log of erased cells until the end of the transaction; no row if the lock row is still missing."""
+    """Lock the log of erased cells until the end of the transaction; no row if the lock row does not exist yet."""
     return b"SELECT event_id FROM %b WHERE event_id=0 FOR UPDATE" % table(database, b"erased_cell")
 
 
@@ -49,7 +49,7 @@ def insert_lock_row(database: str) -> bytes:
 
 
 def select_sizes_by_id(database: str, ids: Iterable[int]) -> bytes:
-    """Select added_id, key and body size of the cells with these added_ids that were not erased."""
+    """Select the added_id, key and body size of the cells with these added_ids that were not erased."""
     return b"SELECT %b FROM %b WHERE added_id IN (%b) AND %b ORDER BY added_id" % (
         _SIZES,
         by_id(database),
@@ -61,7 +61,7 @@ def select_sizes_by_id(database: str, ids: Iterable[int]) -> bytes:
 def select_sizes_by_key(
     database: str, targets: Iterable[tuple[bytes, str, int]], limit: int, before: datetime | None = None
 ) -> bytes:
-    """Select added_id, key and body size of the next cells of some targets that were not erased.
+    """Select the added_id, key and body size of the next cells of some targets that were not erased.
 
     Args:
         database: the shard's database.
@@ -98,7 +98,7 @@ def _of_target(row_key: bytes, column_name: str, ref_key: int) -> bytes:
 
 
 def replace_bodies(table_name: bytes, ids: Iterable[int], tombstone: bytes) -> bytes:
-    """Replace the bodies of cells by a tombstone, unless they were erased.
+    """Replace the bodies of cells with a tombstone, unless they were erased.
 
     Args:
         table_name: qualified name of the table of cells.
@@ -114,7 +114,7 @@ def replace_bodies(table_name: bytes, ids: Iterable[int], tombstone: bytes) -> b
 
 
 def erase_cells(database: str, ids: Iterable[int], tombstone: bytes) -> bytes:
-    """Replace the bodies of a shard's cells by a tombstone, unless they were erased."""
+    """Replace the bodies of a shard's cells with a tombstone, unless they were erased."""
     return replace_bodies(cell_table(database), ids, tombstone)
 
 
@@ -124,9 +124,9 @@ def delete_parked_cells(database: str, ids: Iterable[int]) -> bytes:
 
 
 def blank_messages(database: str, ids: Sequence[int], kept_prefix: str) -> bytes:
-    """Remove error messages of followers that may be about one of these cells: those before its location.
+    """Remove the error messages of followers whose location is before one of these cells: they may be about it.
 
-    A message that begins with ``kept_prefix`` has no text from a document, and is kept.
+    A message that begins with ``kept_prefix`` contains no text from a document, and is kept.
     """
     return b"UPDATE %b SET message=%b WHERE message IS NOT NULL AND location<%d AND LEFT(message,%d)<>%b" % (
         table(database, b"follower"),
@@ -234,7 +234,7 @@ def select_keys(
 
 
 def upsert_shard(catalog: str, erasure: int, shard: int, cells: int, body_bytes: int, last_event: int) -> bytes:
-    """Record what was executed in a shard; the time of the first execution is kept."""
+    """Record an erasure's results in a shard; the time of the first execution is kept."""
     values: dict[str, Term] = {
         "cells": cells,
         "body_bytes": body_bytes,
@@ -245,7 +245,7 @@ def upsert_shard(catalog: str, erasure: int, shard: int, cells: int, body_bytes:
 
 
 def update_times(catalog: str, erasure: int, intended_at: datetime, executed_at: datetime | None) -> bytes:
-    """Set the times of an erasure that was recorded in another catalog before."""
+    """Set the times of an erasure that was first recorded in another catalog."""
     changes: dict[str, Term] = {"intended_at": moment(intended_at)}
     if executed_at is not None:
         changes["executed_at"] = moment(executed_at)
@@ -255,7 +255,7 @@ def update_times(catalog: str, erasure: int, intended_at: datetime, executed_at:
 def update_shard(
     catalog: str, erasure: int, shard: int, cells: int, body_bytes: int, executed_at: datetime | None
 ) -> bytes:
-    """Set what was executed in a shard by an erasure that was recorded in another catalog before."""
+    """Set the results in a shard of an erasure that was first recorded in another catalog."""
     changes: dict[str, Term] = {"cells": cells, "body_bytes": body_bytes}
     if executed_at is not None:
         changes["executed_at"] = moment(executed_at)
@@ -263,7 +263,7 @@ def update_shard(
 
 
 def mark(catalog: str, erasure: int, what: str) -> bytes:
-    """Record the time of a step, ``executed``, ``acknowledged`` or ``verified``, unless a time is recorded already."""
+    """Record the time of a step, ``executed``, ``acknowledged`` or ``verified``, unless one is already recorded."""
     column = f"{what}_at"
     changes: dict[str, Term] = {column: b"COALESCE(%b, %b)" % (column.encode(), NOW)}
     return update(table(catalog, b"erasure"), changes, erasure_id=erasure)
@@ -296,7 +296,7 @@ def insert_acknowledged(catalog: str, erasure: int, names: Iterable[str]) -> byt
 
 
 def select_acknowledged(catalog: str, erasure: int) -> bytes:
-    """Select name and acknowledged_at of the followers that have handled all events of an erasure."""
+    """Select the name and acknowledged_at of each follower that has handled all events of an erasure."""
     return b"SELECT name, CONCAT(acknowledged_at,'+00:00') FROM %b WHERE erasure_id=%d ORDER BY name" % (
         table(catalog, b"erasure_follower"),
         erasure,
@@ -307,12 +307,12 @@ def select_acknowledged(catalog: str, erasure: int) -> bytes:
 
 
 def erase_copies(database: str, name: str, ids: Iterable[int], tombstone: bytes) -> bytes:
-    """Replace the bodies of cells in a table that a move has left or is filling."""
+    """Replace the bodies of cells in a table that a move has left behind or is filling."""
     return replace_bodies(quoted_table(database, name), ids, tombstone)
 
 
 def count_live_copies(database: str, name: str, ids: Iterable[int]) -> bytes:
-    """Select how many of these cells a table has that were not erased."""
+    """Select how many of these cells are in a table without having been erased."""
     return b"SELECT COUNT(*) FROM %b WHERE added_id IN (%b) AND %b" % (quoted_table(database, name), numbers(ids), LIVE)
 
 
@@ -331,7 +331,7 @@ def select_rows_of(database: str, ids: Iterable[int]) -> bytes:
 
 
 def count_older(database: str, row_key: bytes, column_name: str, ref_key: int, executed_at: datetime) -> bytes:
-    """Select the number of cells of a target that were created before a time and not erased."""
+    """Select the number of cells of a target that were created before a time and have not been erased."""
     place = (by_key(database), _of_target(row_key, column_name, ref_key), LIVE, moment(executed_at))
     return b"SELECT COUNT(*) FROM %b WHERE %b AND %b AND created_at<%b" % place
 

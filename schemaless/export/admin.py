@@ -41,7 +41,7 @@ from schemaless.keys import check_column_name
 from schemaless.opening import Opening, opening_of
 
 DEFAULT_NAME = "parquet"
-"""Name of an export that is given none."""
+"""Default name of an export."""
 
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
@@ -56,8 +56,8 @@ class ExportCells:
     Attributes:
         opening: opens the datastore.
         uri: the target.
-        definition: what the export consists of.
-        pace: when a file is written.
+        definition: contents of the export.
+        pace: when to write files.
     """
 
     opening: Opening
@@ -85,7 +85,7 @@ class ShardExportStatus:
 
     Attributes:
         follower: the shard's progress row.
-        entry: what the manifest says.
+        entry: its entry in the manifest.
     """
 
     follower: ShardStatus
@@ -97,7 +97,7 @@ class ExportStatus:
     """Status of an export.
 
     Attributes:
-        definition: what it consists of.
+        definition: contents of the export.
         uri: its target.
         setting: its entry in the catalog.
         shards: its status in each shard.
@@ -143,17 +143,18 @@ class ExportStatus:
 
 
 def prepare(store: Datastore, uri: str, definition: Definition) -> Definition:
-    """Create an export, or check that the one in the target is the same; return its definition.
+    """Create an export, or check that the target's export has the same definition; return the definition.
 
-    Typed columns may be added: files that are written later have them. Shards that have stopped are started again.
+    Typed columns may be added; they appear in the files written from then on. Shards that have stopped are started
+    again.
 
     Args:
         store: the datastore.
         uri: the target.
-        definition: what the export is to consist of. With no columns and fields, those of an existing export count.
+        definition: contents of the export. Without columns and fields, those of an existing export are used.
 
     Raises:
-        InvalidInput: the target has another export, or the export has another target.
+        InvalidInput: the target contains a different export, or the export has a different target.
         ExportFailed: the target cannot be read or written.
     """
     load()
@@ -170,10 +171,10 @@ def prepare(store: Datastore, uri: str, definition: Definition) -> Definition:
     follower = follower_name(definition.name)
     before = settings.all().get(follower)
     if before is None and _NAME.match(definition.name) is None:
-        raise InvalidInput(f"an export's name is 1 to 64 of [A-Za-z0-9_.-], got {definition.name!r}")
+        raise InvalidInput(f"an export's name must be 1 to 64 characters of [A-Za-z0-9_.-], got {definition.name!r}")
     if before is not None and before.spec["uri"] != uri:
         raise InvalidInput(
-            f"export {definition.name} writes to {before.spec['uri']}; give another --name for {uri}, or "
+            f"export {definition.name} writes to {before.spec['uri']}; give another --name for {uri}, or run "
             f"'schemaless export remove {definition.name} --execute' first"
         )
     if definition != found:
@@ -208,7 +209,7 @@ def _combined(found: Definition, wanted: Definition, uri: str) -> Definition:
 
 
 def _align(store: Datastore, target: Target, definition: Definition) -> None:
-    """Set progress rows back to what the target has, and start shards that have stopped."""
+    """Set progress rows back to the target's state, and restart shards that have stopped."""
     shards = internals_of(store).shards
     follower = follower_name(definition.name)
     rows = FollowerRows(shards).look((follower, shard) for shard in range(store.shard_count)).rows
@@ -256,7 +257,7 @@ def export_supervisor(
 
 
 def caught_up(store: Datastore, definition: Definition, listener: Listener = ignore_events) -> CaughtUp:
-    """Return a predicate that is true once an export has all cells that exist now."""
+    """Return a predicate that is true once an export contains all cells that exist now."""
     return CaughtUp(internals_of(store).follower_access, follower_name(definition.name), listener, erasures=True)
 
 
@@ -281,7 +282,7 @@ def export_status(store: Datastore, name: str) -> ExportStatus:
     definition = read_definition(target)
     if definition is None:
         raise InvalidInput(
-            f"{uri} has no {ROOT}, but export {name} writes there; is the folder mounted? Otherwise, "
+            f"{uri} has no {ROOT}, but export {name} writes there; is the folder mounted? If it is, "
             "'schemaless export parquet' writes it again"
         )
     missing = "it has no progress row here; 'schemaless export parquet' creates one after 'schemaless export remove'"
@@ -293,7 +294,7 @@ def export_status(store: Datastore, name: str) -> ExportStatus:
 
 
 def remove(store: Datastore, name: str) -> None:
-    """Delete the progress of an export; its files stay.
+    """Delete the progress of an export; its files are kept.
 
     Raises:
         InvalidInput: the export does not exist.

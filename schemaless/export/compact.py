@@ -22,17 +22,17 @@ from schemaless.export.parquet import merged, read_table
 from schemaless.export.target import Target
 
 _ATTEMPTS: Final = 3
-"""Maximum number of attempts to compact a shard while an exporter writes it."""
+"""Maximum number of attempts to compact a shard while an exporter is writing to it."""
 
 
 @dataclass(slots=True)
 class Compacted:
-    """What a compaction did.
+    """Result of a compaction.
 
     Attributes:
         files_before: number of files before it.
         files_after: number of files after it.
-        busy: shards that were left as they are, because an exporter kept writing them.
+        busy: shards that were left unchanged, because an exporter kept writing to them.
     """
 
     files_before: int = 0
@@ -41,7 +41,7 @@ class Compacted:
 
 
 def groups(entry: ShardEntry, file_bytes: int) -> Iterator[list[DataFile]]:
-    """Yield runs of files to merge: together, their bodies have ``file_bytes`` at most."""
+    """Yield runs of files to merge; the bodies of each run have at most ``file_bytes`` in total."""
     group: list[DataFile] = []
     for file in entry.files:
         if group and sum(each.body_bytes for each in group) + file.body_bytes > file_bytes:
@@ -57,7 +57,7 @@ def compact_shard(target: Target, shard: int, file_bytes: int) -> ShardEntry:
     """Merge the small files of a shard, delete those that its manifest does not list, and return its entry.
 
     Raises:
-        LeaseLost: another process has begun to write the shard.
+        LeaseLost: another process has started writing to the shard.
         ExportFailed: a file cannot be read or written.
     """
     unlisted = unlisted_files(target, shard, lambda: read_shard(target, shard))

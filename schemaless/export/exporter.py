@@ -1,6 +1,6 @@
 """The follower that exports cells: it reads the change feed from the manifest's location and writes one file at a time.
 
-The manifest says how far a shard is, not the follower's row: the row assigns the shard to a worker and shows the lag.
+A shard's progress is in the manifest, not in the follower's row, which assigns the shard to a worker and shows the lag.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _log = logging.getLogger("schemaless")
 
 _PAGE_CELLS: Final = 1_000
 _POLL_S: Final = 5.0
-"""Maximum pause before a shard whose cells are too few for a file is looked at again, in seconds."""
+"""Maximum pause before a shard with too few cells for a file is checked again, in seconds."""
 
 _BODY_BYTES: Final = 500
-"""Assumed size of a body as JSON text, before the first file of a shard."""
+"""Assumed size of a body as JSON text until a shard's first file has been written."""
 
 _KIND: Final = "export:"
 
@@ -61,10 +61,10 @@ class Pace:
 
     Attributes:
         file_bytes: approximate maximum size of the bodies in a file, as JSON text.
-        min_bytes: minimum size of the bodies in a file; fewer cells wait for more,
-        max_age_s: but not longer than this, in seconds.
+        min_bytes: minimum size of the bodies in a file; a smaller file waits for more cells.
+        max_age_s: age of the first waiting cell at which a smaller file is written anyway, in seconds.
         once: write the existing cells without waiting for more, and stop a shard at its first error.
-        skip_corrupt: export cells whose body does not decode with a null body.
+        skip_corrupt: if a body does not decode, export its cell with a null body.
     """
 
     file_bytes: int = 256 << 20
@@ -75,14 +75,14 @@ class Pace:
 
 
 class _End(NamedTuple):
-    """Location at which reading a file's cells ended, and whether that is the end of the feed."""
+    """Location at which the cells of a file end, and whether that is the end of the feed."""
 
     location: int
     is_end: bool
 
 
 class ShardExport:
-    """The export of one shard, for as long as no other writer takes over.
+    """The export of one shard, until another writer takes over.
 
     Args:
         internals: the open datastore.
@@ -96,7 +96,7 @@ class ShardExport:
         writer: writes the shard's part of the manifest.
 
     Raises:
-        LeaseLost: another writer has begun at the same time.
+        LeaseLost: another writer has started at the same time.
         ExportFailed: the target cannot be read or written.
     """
 
@@ -116,18 +116,18 @@ class ShardExport:
 
     @property
     def mean_bytes(self) -> int:
-        """Mean size of an exported body, by the last file."""
+        """Mean size of an exported body in the last file."""
         files = self.writer.entry.files
         return max(1, files[-1].body_bytes // files[-1].rows) if files and files[-1].rows else _BODY_BYTES
 
     @property
     def is_latest_behind(self) -> bool:
-        """Whether the file of the latest versions lacks cells of the other files."""
+        """Whether the file of the latest versions lacks cells that other files have."""
         latest = self.writer.entry.latest
         return self._definition.latest and self.writer.entry.location > (0 if latest is None else latest.up_to)
 
     def recover(self, check: Callable[[], None]) -> None:
-        """Complete the change that a writer announced before it died, and delete what it left.
+        """Complete the change that a writer announced before it died, and delete the files it left behind.
 
         Args:
             check: called after each page; it raises an error to stop.
@@ -153,7 +153,9 @@ class ShardExport:
         self.writer.write_latest(file, content)
 
     def erase(self, erased: Mapping[int, int]) -> None:
-        """Rewrite files without the documents of these cells. Rows stay, so that no older version becomes the latest.
+        """Rewrite files without the documents of these cells.
+
+        Their rows are kept, so that no older version becomes the latest.
 
         Args:
             erased: numbers of the erasures by added_id.
@@ -222,7 +224,7 @@ class Exporter:
     Attributes:
         name: the follower's name.
         column: the only exported column; None for several.
-        timeout_s: None: writing a file has no timeout of its own.
+        timeout_s: always None; writing a file has no separate timeout.
 
     Args:
         internals: the open datastore.
@@ -243,11 +245,11 @@ class Exporter:
         self._open: dict[int, tuple[LeaseState, ShardExport]] = {}
 
     def handle_batch(self, context: HandlerContext, pages: Sequence[tuple[LeaseState, Sequence[StoredCell]]]) -> bool:
-        """Do nothing: each shard has files of its own."""
+        """Do nothing: each shard has separate files."""
         return False
 
     def handle_erased(self, context: HandlerContext, lease: LeaseState, events: Sequence[ErasureEvent]) -> bool:
-        """Rewrite the files that have documents of erased cells; return True if that was done."""
+        """Rewrite the files that contain documents of erased cells; return True if they were rewritten."""
 
         def check() -> None:
             context.check_active(lease)

@@ -1,6 +1,6 @@
 """The file of the latest versions: for each row and column, the cell with the highest ref_key.
 
-An erased cell keeps its row, with a null body. Without it, an older version would become the latest one.
+An erased cell keeps its row, with a null body. Without that row, an older version would become the latest one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def latest_file(target: Target, shard: int, entry: ShardEntry) -> tuple[DataFile
 
 
 def newest(table: Any) -> Any:
-    """Return the rows of a table with the highest ref_key of each row and column, in the order of their added_ids."""
+    """Return a table's rows with the highest ref_key for each row_key and column, in added_id order."""
     pa = load()
     keys = table.select([*_KEY, "ref_key"]).append_column("place", pa.array(range(table.num_rows), pa.int64()))
     order = keys.sort_by([("row_key", "ascending"), ("column_name", "ascending"), ("ref_key", "descending")])

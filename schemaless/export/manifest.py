@@ -1,19 +1,19 @@
 """The manifest of an export: the only authority on its files and its progress.
 
 ``manifest.json`` describes the export. Each shard has a folder of entries, such as
-``manifest/0003/FENCE-WRITER-GENERATION.json``; the one with the highest name counts, and lists the shard's files.
-Entries are written, never changed.
+``manifest/0003/FENCE-WRITER-GENERATION.json``; the one with the highest name is current, and lists the shard's files.
+Entries are written once and never changed.
 
 A writer fences off all earlier ones before it changes anything: it writes an entry with a higher fence, removes their
-temporary files, and only then reads the entry that counts. To add a file, it writes the file under a temporary name,
+temporary files, and only then reads the current entry. To add a file, it writes the file under a temporary name,
 announces it in an entry, checks that its own fence is still the highest, renames the file, and lists it in a further
-entry. So a writer that was suspended, and wakes up when another one has taken over,
+entry. So a writer that was suspended and wakes up after another one has taken over,
 
-- finds the higher fence at its check, or its temporary file gone when it renames, and stops;
-- or has announced its file before the other one read the manifest. The other one then completes that very file.
+- finds the higher fence during its check, or its temporary file gone when renaming it, and stops;
+- or has announced its file before the other one read the manifest. The other one then completes that same file.
 
-Files that are replaced are deleted once the entry that no longer lists them counts. A writer that is killed before it
-deletes them leaves files that the manifest does not list. So does, in an object store, a writer that is suspended after
+Replaced files are deleted once the entry that no longer lists them is current. A writer that is killed before it
+deletes them leaves files that the manifest does not list, as does a writer to an object store that is suspended after
 its check. The next writer of the shard, or a compaction, deletes them (``ShardWriter.sweep``).
 """
 
@@ -34,15 +34,15 @@ FORMAT: Final = 1
 ROOT: Final = "manifest.json"
 _ENTRY: Final = re.compile(r"(\d{10})-([0-9a-f]{8})-(\d{10})\.(json|fence)\Z")
 _SWEPT: Final = re.compile(r"(\d{20}-\d{20}(-[0-9a-f]{8}-\d{6,})?|latest-[0-9a-f]{8}-\d{6,})\.parquet\Z")
-"""Names that can be swept: no later writer gives them to another file."""
+"""Names of files that may be swept, because no later writer uses them for another file."""
 
 _KEPT: Final = 3
-"""Number of a shard's latest entries that are kept, for readers that have listed them."""
+"""Number of a shard's latest entries to keep, for readers that have listed them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What an export consists of.
+    """Definition of an export.
 
     Attributes:
         name: name of the export, and of its follower.
@@ -61,15 +61,15 @@ class Definition:
     latest: bool = False
 
     def written(self) -> bytes:
-        """Return the definition as ``manifest.json`` has it."""
+        """Return the definition in the form stored in ``manifest.json``."""
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1).encode() + b"\n"
 
     @classmethod
     def parse(cls, content: bytes, uri: str) -> Definition:
-        """Return the definition of a ``manifest.json``.
+        """Parse the definition in a ``manifest.json``.
 
         Raises:
-            InvalidInput: another version of this library wrote it, or another program.
+            InvalidInput: it was written by another version of this library, or by another program.
         """
         try:
             found = json.loads(content)
@@ -91,13 +91,13 @@ class DataFile:
     Attributes:
         name: its name in the shard's folder.
         after: the cells have higher added_ids than this one.
-        up_to: highest added_id of the cells' range.
+        up_to: end of the range of added_ids, inclusive.
         rows: number of cells.
         bytes: size of the file.
         body_bytes: size of the bodies as JSON text.
         sha256: checksum of the file, in hexadecimal.
         fields: declarations of its typed columns.
-        nulls: for each typed column, the number of nulls by reason.
+        nulls: number of nulls in each typed column, by reason.
         skipped: error of each cell whose body does not decode, by added_id.
         erased: number of documents that were removed from the file, by number of the erasure.
     """
@@ -120,7 +120,7 @@ class Pending(NamedTuple):
 
     Attributes:
         file: the file that it is writing.
-        replaced: names of the files whose place it takes; empty for new cells.
+        replaced: names of the files that it replaces; empty for new cells.
     """
 
     file: DataFile
@@ -129,13 +129,13 @@ class Pending(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """What an entry says about a shard.
+    """A shard's entry in the manifest.
 
     Attributes:
         location: every cell up to this added_id is in the files.
         files: the files in the order of their cells.
         latest: the file of the latest versions; None if there is none.
-        pending: the change that has been announced and not completed.
+        pending: the change that has been announced but not completed; None if there is none.
     """
 
     location: int = 0
@@ -144,12 +144,12 @@ class ShardEntry:
     pending: Pending | None = None
 
     def written(self) -> bytes:
-        """Return the entry as its file has it."""
+        """Return the entry in the form stored in its file."""
         return json.dumps({"format": FORMAT, **asdict(self)}).encode()
 
     @classmethod
     def parse(cls, content: bytes) -> ShardEntry:
-        """Return the entry of a file."""
+        """Parse the entry in a file."""
         found = json.loads(content)
         pending = found["pending"]
         return cls(
@@ -160,7 +160,7 @@ class ShardEntry:
         )
 
     def completed(self) -> ShardEntry:
-        """Return the entry once the announced change has been made."""
+        """Return the entry as it will be after the announced change."""
         assert self.pending is not None
         file, replaced = self.pending
         kept = [each for each in self.files if each.name not in (*replaced, file.name)]
@@ -211,7 +211,7 @@ def read_shard(target: Target, shard: int) -> ShardEntry:
 
 
 def present_files(target: Target, shard: int) -> tuple[DataFile, ...]:
-    """Return the files of a shard that are in place, also while files are being merged or after that was killed."""
+    """Return the files of a shard that exist, even while files are being merged or after a merge was killed."""
     entry = read_shard(target, shard)
     if entry.pending is not None and entry.pending.replaced:
         names = set(target.names(cells_folder(shard)))
@@ -228,8 +228,8 @@ def unlisted_files(target: Target, shard: int, read_entry: Callable[[], ShardEnt
     Args:
         target: where the export is.
         shard: the shard.
-        read_entry: returns the entry. It is called once the folders have been listed: a file is announced before it is
-            there, so an entry that was read earlier may lack a file that is being written.
+        read_entry: returns the entry. It is called once the folders have been listed: a file is announced before it
+            exists, so an entry that was read earlier may lack a file that is being written.
     """
     folders = (cells_folder(shard), latest_folder(shard))
     found = {f"{folder}/{name}" for folder in folders for name in target.names(folder) if _SWEPT.match(name)}
@@ -282,7 +282,7 @@ class ShardWriter:
 
     Attributes:
         entry: the shard's current entry.
-        token: random name of the writer, which its temporary files have.
+        token: random name of the writer, which is part of its temporary files' names.
 
     Args:
         target: where the export is.
@@ -321,7 +321,7 @@ class ShardWriter:
         return file
 
     def complete(self) -> None:
-        """List the file that was announced, once it is in its place, and delete those that it replaces.
+        """List the announced file, which must be in place, and delete the files that it replaces.
 
         Raises:
             LeaseLost: another writer has taken over; nothing was deleted.
@@ -332,7 +332,7 @@ class ShardWriter:
         self._discard([f"{cells_folder(self._shard)}/{each}" for each in replaced if each != file.name])
 
     def abandon(self) -> None:
-        """Withdraw the announcement of a file that was to replace others, which are still there."""
+        """Withdraw the announcement of a file that was to replace others, which still exist."""
         self._write(replace(self.entry, pending=None))
 
     def write_latest(self, file: DataFile, content: Any) -> None:
@@ -364,7 +364,7 @@ class ShardWriter:
         """Write a file of the shard, unless another writer has taken over.
 
         Raises:
-            LeaseLost: another writer has; nothing became visible.
+            LeaseLost: another writer has taken over; nothing became visible.
         """
         try:
             self._target.put(name, content, self.token, self.check)
@@ -372,7 +372,7 @@ class ShardWriter:
             raise self._lost() from error
 
     def replace(self, folder: str, file: DataFile, content: Any, replaced: Sequence[str]) -> None:
-        """Write a file in place of others; raises what ``put`` does."""
+        """Replace files with a new one; raises what ``put`` does."""
         try:
             self._target.replace(folder, file.name, content, replaced, self.token, self.check)
         except (Vanished, FileNotFoundError) as error:
@@ -382,7 +382,7 @@ class ShardWriter:
         return replace(file, name=self._target.own_name(file.name, f"{self.token}-{self._generation:06d}"))
 
     def _discard(self, names: Sequence[str]) -> None:
-        """Delete files that the entry does not list, if this writer's entry counts: a later one has read it then."""
+        """Delete files that this writer's entry does not list, after checking that the entry is current."""
         if names:
             self.check()
             self._target.delete(names)
@@ -402,7 +402,7 @@ class ShardWriter:
             raise self._lost() from error
 
     def _prune(self) -> None:
-        """Delete entries that no reader needs. The highest fence stays, so fences only rise."""
+        """Delete entries that no reader needs. The highest fence is kept, so fences only increase."""
         places = _entries(self._target, self._shard)
         content = sorted(place for place in places if place.has_content)
         fences = sorted(place for place in places if not place.has_content)

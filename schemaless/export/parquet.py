@@ -1,4 +1,4 @@
-"""Parquet files of cells. The same cells, columns and version of pyarrow give the same bytes."""
+"""Parquet files of cells. The same cells, columns and version of pyarrow produce the same bytes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from schemaless.export.manifest import DataFile, file_name
 from schemaless.export.target import Target
 
 _ROWS_PER_GROUP: Final = 32_768
-"""Rows of a row group. A fixed number, so that the sizes of pages do not change the file."""
+"""Number of rows per row group. It is fixed, so that the file does not depend on the size of the feed's pages."""
 
 _OPTIONS: Final = {"compression": "zstd", "compression_level": 3, "use_dictionary": ["column_name", "shard"]}
-"""Settings of the writer. Keys and bodies hardly repeat, so a dictionary of them costs time and saves nothing."""
+"""Settings of the writer. Keys and bodies hardly repeat, so encoding them with a dictionary would cost time and save
+nothing."""
 
 
 class GroupWriter:
@@ -38,7 +39,7 @@ class GroupWriter:
         self._rows = 0
 
     def add(self, batch: Any) -> None:
-        """Add a record batch, or a table."""
+        """Add a record batch or a table."""
         self._pending.append(batch if hasattr(batch, "combine_chunks") else self._pa.Table.from_batches([batch]))
         self._rows += batch.num_rows
         if self._rows >= _ROWS_PER_GROUP:
@@ -129,7 +130,7 @@ def read_table(source: Any) -> Any:
 
 
 def written(table: Any) -> Any:
-    """Return a Parquet file of a table, as a buffer."""
+    """Return a table as a Parquet file in a buffer."""
     writer = GroupWriter(table.schema)
     writer.add(table)
     return writer.close()
@@ -138,7 +139,7 @@ def written(table: Any) -> Any:
 def without_documents(
     target: Target, name: str, file: DataFile, erased: Mapping[int, int]
 ) -> tuple[DataFile, Any] | None:
-    """Return the description and the content of a file without the documents of some cells, whose rows stay.
+    """Return the description and the content of a file without the documents of some cells, whose rows are kept.
 
     Args:
         target: where the file is.
@@ -179,11 +180,11 @@ def without_documents(
 
 
 def merged(tables: Sequence[Any], files: Sequence[DataFile]) -> tuple[DataFile, Any]:
-    """Return the description and the content of a file with the cells of several, in their order.
+    """Return the description and the content of a file that merges the cells of several files, in order.
 
     Args:
         tables: the files' tables; a column that only some of them have is null in the others.
-        files: their descriptions, which follow one another.
+        files: their descriptions, for consecutive ranges of added_ids.
     """
     table = load().concat_tables(tables, promote_options="default")
     nulls: dict[str, Counter[str]] = {}

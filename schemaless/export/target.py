@@ -23,10 +23,10 @@ from schemaless.arrow.batches import load
 from schemaless.errors import ExportFailed, InvalidInput
 
 TEMPORARY: Final = "tmp"
-"""Folder of files that are still being written, outside of the folders that readers list."""
+"""Folder for files that are still being written, outside the folders that readers list."""
 
 _WRITER: Final = re.compile(r"-[0-9a-f]{8}-\d{6,}\Z")
-"""Part of an object's name that names its writer."""
+"""Part of an object's name that identifies its writer."""
 
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
@@ -36,7 +36,7 @@ Check = Callable[[], None]
 
 
 class Vanished(Exception):
-    """A temporary file is gone: another writer has taken over its shard and removed it."""
+    """A temporary file is gone because another writer has taken over its shard and removed it."""
 
 
 class Target(ABC):
@@ -62,12 +62,12 @@ class Target(ABC):
 
     @abstractmethod
     def put(self, name: str, content: Any, writer: str, check: Check | None = None) -> None:
-        """Write a file, whole and durable, over an existing one of that name.
+        """Write a file atomically and durably, replacing any existing one of that name.
 
         Args:
             name: its name.
             content: its bytes, or a buffer.
-            writer: names the temporary file.
+            writer: identifies the writer in the temporary file's name.
             check: called once the content is durable, before the file becomes visible.
 
         Raises:
@@ -83,7 +83,7 @@ class Target(ABC):
         """Return a file as an input of ``pyarrow.parquet``."""
 
     def replace(self, folder: str, name: str, content: Any, replaced: Sequence[str], writer: str, check: Check) -> None:
-        """Write a file that takes the place of others in the same folder; those may be gone afterwards."""
+        """Write a file that replaces others in the same folder; those may be gone afterwards."""
         self.put(f"{folder}/{name}", content, writer, check)
 
     def own_name(self, name: str, writer: str) -> str:
@@ -92,7 +92,7 @@ class Target(ABC):
 
     @abstractmethod
     def settle(self, folder: str) -> None:
-        """Make the names in a folder durable, which a writer that was killed may have left undone."""
+        """Make the names in a folder durable; a writer that was killed may not have done so."""
 
     @abstractmethod
     def remove_temporary(self, prefix: str, *, but: str) -> None:
@@ -132,11 +132,11 @@ def _naming(uri: str, name: str) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise ExportFailed(f"{uri}, {name}: {error}; correct that and run the same command again") from error
+        raise ExportFailed(f"{uri}, {name}: {error}; fix the cause and run the same command again") from error
 
 
 class LocalTarget(Target):
-    """A folder of this machine or of a network file system with atomic renames."""
+    """A folder on this machine or on a network file system with atomic renames."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
@@ -171,7 +171,7 @@ class LocalTarget(Target):
                 raise
 
     def replace(self, folder: str, name: str, content: Any, replaced: Sequence[str], writer: str, check: Check) -> None:
-        """Exchange the folder for one that has the new file in place of the others, in one step where possible."""
+        """Replace the folder with one that has the new file instead of the others, in one step where possible."""
         with _naming(self.uri, f"{folder}/{name}"):
             here = self._root / folder
             prefix = self._prefix(f"{folder}/{name}")
@@ -194,7 +194,7 @@ class LocalTarget(Target):
                 shutil.rmtree(beside, ignore_errors=True)
 
     def settle(self, folder: str) -> None:
-        """Sync a folder, and its own name."""
+        """Sync a folder and its parent, which holds the folder's name."""
         with _naming(self.uri, folder):
             path = self._root / folder
             self._sync(path)
@@ -255,7 +255,7 @@ class LocalTarget(Target):
 
     @staticmethod
     def _prefix(name: str) -> str:
-        """Return the folder of a name as one word: the shard, for files of a shard."""
+        """Return the last part of a name's folder; for a shard's files, it identifies the shard."""
         return name.rpartition("/")[0].rpartition("/")[2] or "root"
 
     # The steps of a write, which tests interrupt.
@@ -280,7 +280,7 @@ class LocalTarget(Target):
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Exchange two folders in one step; return False if the file system or the system cannot."""
+    """Exchange two folders in one step; return False if the file system or operating system does not support it."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return False
@@ -293,11 +293,11 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 class ObjectTarget(Target):
-    """A file system of pyarrow: an object store whose objects appear once they are complete.
+    """A pyarrow file system: an object store whose objects appear once they are complete.
 
-    Readers of such a target go through the manifest: there is no step that exchanges several objects at once. A writer
-    that was suspended while it wrote an object still completes it when another writer has taken over. Each writer
-    therefore gives its objects names of its own, so that such an object is never one that the manifest lists.
+    Readers of such a target must use the manifest, since several objects cannot be exchanged in one step. A writer
+    that was suspended while writing an object may complete it after another writer has taken over. Each writer
+    therefore gives its objects unique names, so that such an object is never one that the manifest lists.
     """
 
     def __init__(self, filesystem: Any, root: str, uri: str) -> None:

@@ -1,1 +1,1 @@
-"""Changes to a datastore's servers: clusters, replicas, failovers, and cells lost by a failover."""
+"""Changes to a datastore's servers: clusters, replicas, failovers, and cells lost in a failover."""

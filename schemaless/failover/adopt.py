@@ -56,12 +56,12 @@ from schemaless.wire.secret import Secret
 from schemaless.wire.urls import ServerURL
 
 TIMEOUT_S: Final = 5.0
-"""Timeout for a transaction from the new primary to a replica, in seconds. Clients can write before this check."""
+"""Timeout for a transaction to reach a replica of the new primary, in seconds. Clients can write before this check."""
 
 _POLL_S: Final = 0.02
 
 _ATTEMPTS: Final = 3
-"""Attempts if another process changes the same cluster at the same time."""
+"""Number of attempts if another process changes the same cluster at the same time."""
 
 _TABLE_EXISTS: Final = 1050
 
@@ -75,7 +75,7 @@ class Adoption:
         changed: False if the server already had the cluster's claim.
         arrived_s: replication delay of a transaction from the new primary to each of its replicas, in seconds.
         removed: nodes that were removed from the catalog, with the reason.
-        unasked: replicas that did not answer, so that their transactions are unknown.
+        unasked: replicas that did not answer, so their transactions are unknown.
         old_primary: state of the previous primary: "read-only", "ahead" (it has transactions that the new one lacks),
             "unreachable", or "the same server"; None if the primary did not change.
         url: the datastore's new URL if the catalog moved, else None.
@@ -109,10 +109,10 @@ def adopt(url: str, cluster: str, primary: str, *, accept_loss: bool = False, ti
     must not have transactions that the new one lacks. Replicas that do not follow the new primary are removed from the
     catalog.
 
-    After an interruption, even by kill -9, the same call continues; a repeated call finds nothing to do.
+    If a call is interrupted, even by kill -9, repeat it to continue; after a success, it finds nothing to do.
 
     Args:
-        url: the datastore's URL. If the catalog moves with this cluster, it must name the new primary.
+        url: the datastore's URL. If the catalog moves with this cluster, the URL must name the new primary.
         cluster: name of the cluster, such as "cluster-1".
         primary: URL of the promoted server. The datastore's account is used.
         accept_loss: continue even if an old primary that still answers has transactions that the new one lacks.
@@ -219,8 +219,8 @@ def take_over(change: Change, home: NodePool, after: Cluster, reachable: Collect
         return change.write(home, replace(after, epoch=epoch, id_block=block))
     except TopologyChanged as changed:
         raise TopologyChanged(
-            f"another process changed {after.name} while {after.primary} was adopted: the catalog asks for claim "
-            f"{epoch} or a later one, and possibly none of its servers has that claim; check 'schemaless topology "
+            f"another process changed {after.name} while {after.primary} was being adopted: the catalog requires claim "
+            f"{epoch} or a later one, and possibly no server of the cluster holds it; check 'schemaless topology "
             "show', and run the same command again"
         ) from changed
 
@@ -228,10 +228,10 @@ def take_over(change: Change, home: NodePool, after: Cluster, reachable: Collect
 def _next_block(
     change: Change, cluster: Cluster, databases: Sequence[str], primary: Node, reachable: Collection[Node]
 ) -> int:
-    """Return a block of added_ids above all ids that were ever assigned in a cluster's shards.
+    """Return a block of added_ids above all ids ever assigned in a cluster's shards.
 
-    The old primary may have assigned higher ids than any server here has, because they were not replicated; therefore
-    one block is skipped. Block starts are not replicated either, so the catalog records the last one.
+    The old primary may have assigned higher ids that were never replicated to the servers here; therefore one block is
+    skipped. Block starts are not replicated either, so the catalog records the last one.
 
     Raises:
         TopologyError: the new primary has no cell table for a shard; nothing was written.
@@ -255,7 +255,7 @@ def _require_writable(pool: NodePool, cluster: Cluster) -> None:
     """Raise unless a server is MySQL and accepts writes."""
     if pool.run(lambda connection: connection.is_mariadb):
         raise TopologyError(
-            f"{pool.node} is MariaDB, for which adoption is not supported because it was not tested. Name the new "
+            f"{pool.node} is MariaDB, for which adoption is untested and not supported. Name the new "
             f"primary of {cluster.name} with 'schemaless topology set-primary', which needs no claim. Nothing was "
             "written"
         )
@@ -272,7 +272,8 @@ def _prove_complete(change: Change, cluster: Cluster, node: Node, timeout_s: flo
     own = received(pool)
     if own.replicates:
         raise TopologyError(
-            f"{node} still replicates from another server, which would send it lost transactions after it comes back; "
+            f"{node} still replicates from another server, and would receive lost transactions from it when "
+            f"it returns; "
             "stop its replication first (STOP REPLICA; RESET REPLICA ALL). Nothing was written"
         )
     give_up_s = time.monotonic() + timeout_s
@@ -299,7 +300,7 @@ def _prove_complete(change: Change, cluster: Cluster, node: Node, timeout_s: flo
                 continue
             raise TopologyError(
                 f"{replica} has received transactions that {node} lacks ({_short(missing)}); promote that replica "
-                f"instead, let {node} replicate them from it, or give the replica up ('schemaless topology "
+                f"instead, let {node} replicate them from it, or give up the replica ('schemaless topology "
                 "remove-replica'). Nothing was written"
             )
     return tuple(unasked)
@@ -310,8 +311,9 @@ def _fence_foreign_shards(
 ) -> None:
     """Rename the cell tables of shards that belong to other clusters, so that no program writes to them.
 
-    The promoted server may have missed the RENAME of a move away from it. A shard that is moving here is left alone:
-    if its move is past the commit point, this table is the shard, and the move completes the flip when it is run again.
+    The promoted server may have missed the RENAME with which a move took a shard away from its cluster. A shard that is
+    being moved to this cluster is left alone: if its move is past the commit point, this table has the shard's cells,
+    and running the move again updates the catalog.
 
     Args:
         change: the datastore.
@@ -352,10 +354,10 @@ def _fence_foreign_shards(
 def _settle_replicas(
     change: Change, home: NodePool | None, cluster: Cluster, timeout_s: float
 ) -> tuple[dict[Node, float], dict[Node, str]]:
-    """Remove replicas that do not follow the primary from the catalog.
+    """Remove from the catalog the replicas that do not follow the primary.
 
     Returns:
-        The replication delays of the remaining replicas in seconds, and the removed ones with the reason.
+        The replication delay of each remaining replica, in seconds, and the reason for each removal.
     """
     arrived_s: dict[Node, float] = {}
     removed: dict[Node, str] = {}

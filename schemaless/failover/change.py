@@ -38,7 +38,7 @@ class Change:
         self.topology: Topology = read_ready(self.pool(self.url.node), name).topology
 
     def pool(self, node: Node) -> NodePool:
-        """Return the pool for a server; there is one per address, for all roles."""
+        """Return the pool for a server; all roles of an address share one."""
         return self._pools.pool_for(node)
 
     def close(self) -> None:
@@ -57,7 +57,7 @@ class Change:
                     raise InvalidInput(f"{node} is already the {other.role} of {cluster.name}; nothing was written")
 
     def verify(self, cluster: Cluster, node: Node) -> None:
-        """Check the identity of every shard of a cluster on one server, and its settings for the storage engine.
+        """Check the identity of all of a cluster's shards on one server, and its settings for the storage engine.
 
         Raises:
             ShardIdentityMismatch: a shard is missing, or another shard has its database.
@@ -115,7 +115,7 @@ class Change:
         # A primary that lost its group's majority accepts no writes either: they block, and it does not get read-only.
         if not is_read_only(self.pool(old)) and not has_replaced(self.pool(new), self.pool(old)):
             raise TopologyError(
-                f"the old primary {old} still accepts writes, which {new} would not get; make it read-only first "
+                f"the old primary {old} still accepts writes, which {new} would not receive; make it read-only first "
                 "(SET GLOBAL super_read_only = ON; MariaDB: read_only). Nothing was written"
             )
         if has_caught_up_with(self.pool(new), self.pool(old), timeout_s):
@@ -128,7 +128,7 @@ class Change:
         )
 
     def home(self, *, moves: Cluster | None = None, to: Node | None = None, old: str | None = None) -> NodePool:
-        """Return the server to write the catalog on: the primary of the cluster that has it.
+        """Return the server on which to write the catalog: the primary of the cluster that has it.
 
         Args:
             moves: the cluster whose primary is being changed, if any.
@@ -153,7 +153,7 @@ class Change:
                 return new
         raise TopologyError(
             f"{here.node} is not a primary that accepts writes, so the catalog cannot be changed there; use a URL "
-            "(--url) with the primary of the cluster that has the catalog"
+            "(--url) that names the primary of the cluster with the catalog"
             + (f", which may be {to} now" if to is not None else "")
             + ". Nothing was written"
         )
@@ -175,7 +175,7 @@ class Change:
 
 @contextmanager
 def opened(url: Secret) -> Iterator[Change]:
-    """Open a ``Change`` of a datastore for the block."""
+    """Open a ``Change`` of a datastore, and close it after the ``with`` block."""
     change = Change(*datastore_url(url))
     try:
         yield change

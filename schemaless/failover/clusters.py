@@ -41,8 +41,8 @@ def add_cluster(
 
     The primary must accept writes, run the same database (MySQL or MariaDB) as the others, not be one of the
     datastore's servers already, and have no databases of a datastore with this name. The call creates the cluster's
-    heartbeat database there, with a copy of every dictionary. After an interruption, the same call continues. A cluster
-    that already exists is checked again, without a change to the catalog.
+    heartbeat database there, with a copy of every dictionary. After an interruption, repeat the call to continue. A
+    cluster that already exists is checked again, and the catalog is left unchanged.
 
     Args:
         url: the datastore's URL.
@@ -105,7 +105,7 @@ def _name_for(change: Change, name: str | None) -> str:
         return f"cluster-{max(numbers, default=0) + 1}"
     if _NAME.fullmatch(name) is None:
         raise InvalidInput(
-            f"a cluster's name must have 1 to 64 of the characters [A-Za-z0-9_.-], got {name!r}; nothing was written"
+            f"a cluster's name must be 1 to 64 characters of [A-Za-z0-9_.-], got {name!r}; nothing was written"
         )
     if name in taken:
         primary = change.topology.cluster(name).primary
@@ -151,16 +151,16 @@ def _check_primary(change: Change, home: NodePool, pool: NodePool, cluster: str)
 
 
 def _foreign(home: NodePool, pool: NodePool, name: str, cluster: str) -> str | None:
-    """Describe contents of a heartbeat database that no interrupted ``add_cluster`` can have left; None if none."""
+    """Describe contents of a heartbeat database that an interrupted ``add_cluster`` cannot have left, if any."""
     known = DictionaryReplica(home, name).rows()
     for number, row in DictionaryReplica(pool, name, cluster).rows().items():
         if number not in known or known[number].digest != row.digest:
-            return f"a dictionary {number} that is not in the catalog"
+            return f"dictionary {number}, which is not in the catalog"
     return f"a claim on {cluster}" if last_claim(pool, name, cluster) else None
 
 
 def _is_same(change: Change, pool: NodePool, other: Node) -> bool:
-    """Whether two addresses are of the same server; False if the other one does not answer."""
+    """Whether two addresses belong to the same server; False if the other one does not answer."""
     try:
         return is_same_server(pool, change.pool(other.having("primary")))
     except (ServerUnavailable, ServerTimeout):

@@ -65,7 +65,7 @@ class GroupView:
 
     @property
     def fault(self) -> str | None:
-        """Why the view cannot be trusted, or None; a primary that is cut off still considers itself the primary."""
+        """Reason not to trust the view, or None; a primary that is cut off still considers itself the primary."""
         if self.state != "ONLINE":
             return f"it is {self.state} in its group"
         if 2 * self.present <= len(self.members):
@@ -125,11 +125,11 @@ def group_view(pool: NodePool) -> GroupView | None:
 
 
 def has_majority(pool: NodePool, servers: int) -> bool:
-    """Whether a server sees a majority of its group and of the catalog's servers; False if unknown.
+    """Whether a server sees a majority of its group and of the cluster's servers; False if unknown.
 
     Args:
         pool: pool of the server.
-        servers: number of servers that the catalog has for the cluster. A group smaller than a majority of them was
+        servers: number of servers that the catalog has for the cluster. A group of fewer than a majority of them was
             forced by an operator, and may lack transactions that the others acknowledged.
     """
     try:

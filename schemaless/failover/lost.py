@@ -35,7 +35,7 @@ def lost_cells(store: Datastore, old: str, *, listener: Listener = ignore_events
     Args:
         store: the datastore.
         old: the old primary's URL. The datastore's account is used.
-        listener: receives the total number of ids and each advance, in ids.
+        listener: receives the total number of ids to compare, and progress events in ids.
 
     Raises:
         InvalidInput: the URL cannot be used.
@@ -74,10 +74,10 @@ def settle_lost(store: Datastore, old: str) -> list[str]:
 
     Args:
         store: the datastore; its account needs the role ``admin``.
-        old: the old primary's URL, as the catalog had it.
+        old: the old primary's URL, as it was in the catalog.
 
     Returns:
-        The clusters for which an adoption had recorded this server as lost.
+        The clusters for which this server was recorded as lost.
     """
     internals = internals_of(store)
     node = server_of(internals.url, old)
@@ -144,7 +144,7 @@ def _of_shard(pool: NodePool, internals: Internals, shard: int) -> Iterator[tupl
 
 
 def _lost_of(internals: Internals, shard: int, cells: Iterator[StoredCell]) -> Iterator[StoredCell]:
-    """Yield the cells that the datastore lacks, or has with another document, except for erased ones."""
+    """Yield the cells that the datastore lacks, or has with another document, except those that it has erased."""
     part: list[StoredCell] = []
     for cell in cells:
         part.append(cell)

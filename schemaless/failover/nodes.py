@@ -23,7 +23,7 @@ from schemaless.wire.secret import Secret
 from schemaless.wire.urls import ServerURL
 
 ARRIVAL_TIMEOUT_S: Final = 30.0
-"""Default timeout for a transaction from a primary to its replica, in seconds."""
+"""Default timeout for a transaction to reach a replica, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,8 @@ class NodeChange:
 def add_replica(url: str, cluster: str, replica: str, *, timeout_s: float = ARRIVAL_TIMEOUT_S) -> NodeChange:
     """Add a replica to the catalog, after checking that it is one.
 
-    The replica must be a different server from the primary, a transaction that is committed on the primary must arrive
-    there, and it must have every shard of the cluster. A replica that the catalog already has is checked again, and
-    nothing is written.
+    The replica must not be the primary itself, must receive a transaction committed on the primary, and must have every
+    shard of the cluster. A replica that the catalog already has is checked again, and nothing is written.
 
     Args:
         url: the datastore's URL.
@@ -130,15 +129,15 @@ def set_primary(
 
     The new primary must accept writes and have every shard of the cluster. The old one, if it answers, must be
     read-only and must not have transactions that the new one lacks. Replicas must follow the new primary. If the
-    cluster uses claims, the new primary gets the next one. An old primary that does not answer is recorded as lost on
-    the new one until ``settle_lost``, because it may have cells that no other server has.
+    cluster uses claims, the new primary gets the next one. An old primary that does not answer is recorded on the new
+    one as lost, until ``settle_lost`` is called, because it may have cells that no other server has.
 
     Args:
-        url: the datastore's URL. If the catalog moves with this cluster, it must name the new primary.
+        url: the datastore's URL. If the catalog moves with this cluster, the URL must name the new primary.
         cluster: name of the cluster, such as "cluster-1".
         primary: URL of the new primary. The datastore's account is used.
         keep_old: keep the old primary in the catalog as a replica, which must already follow the new one.
-        drop_replicas: remove replicas that do not follow the new primary from the catalog instead of refusing.
+        drop_replicas: remove from the catalog the replicas that do not follow the new primary, instead of refusing.
         timeout_s: timeout for a transaction to reach a replica, in seconds.
 
     Raises:

@@ -22,7 +22,7 @@ from schemaless.wire.sql.sessions import ROLLBACK, START_TRANSACTION, select_cla
 
 # stored; never renumber
 BLOCK_BITS: Final = 20
-"""Size of the block of added_ids that each claim begins in every shard, in bits; larger than any replication lag."""
+"""Size of the block of added_ids that each claim begins in every shard, in bits; more ids than replication lags by."""
 
 _GROUP_CHANNEL: Final = "group_replication_"
 """Name prefix of Group Replication's own channels, which a group's primary has too."""
@@ -33,7 +33,7 @@ class Received:
     """Transactions that a server has committed or received.
 
     Attributes:
-        transactions: GTID sets: those it has committed, and those it has received, which may still be in its relay log.
+        transactions: GTID sets: the committed transactions, and the received ones, which may still be in the relay log.
         replicates: whether it is configured to replicate from another server.
     """
 
@@ -74,9 +74,9 @@ def missing_from(pool: NodePool, transactions: Iterable[str]) -> str:
 
 
 def last_block(pool: NodePool, database: str) -> int | None:
-    """Return the block of the highest added_id that a server knows for a shard, or None without a cell table.
+    """Return the block of the highest added_id that a server knows for a shard; None if it has no cell table.
 
-    The table's AUTO_INCREMENT counter is considered too, because a move raises it far above the rows.
+    The table's AUTO_INCREMENT counter is considered too, because a move raises it far above the ids of the rows.
     """
 
     def ask(connection: Connection) -> int | None:
@@ -90,7 +90,7 @@ def last_block(pool: NodePool, database: str) -> int | None:
 
 
 def begin_block(pool: NodePool, database: str, block: int) -> None:
-    """Raise a shard's next added_id to the first of a block of 2^20, unless it is already higher.
+    """Raise a shard's next added_id to the start of a block of 2^20 ids, unless it is already higher.
 
     Raises:
         TopologyError: the server has no cell table for the shard.
@@ -133,7 +133,7 @@ def held_claim(pool: NodePool, datastore: str, cluster: str) -> int | None:
 
 
 def last_claim(pool: NodePool, datastore: str, cluster: str) -> int:
-    """Return the epoch of the last claim on a cluster that a server knows, of any server; 0 if there is none."""
+    """Return the epoch of the last claim on a cluster, by any server, that a server knows of; 0 if there is none."""
     try:
         rows = pool.run(lambda connection: connection.rows(select_claim(heartbeat_database(datastore), cluster)))
     except DatabaseMissing:

@@ -44,7 +44,7 @@ class SemiSync:
 
     @property
     def warnings(self) -> list[str]:
-        """Settings because of which a failover could lose acknowledged cells."""
+        """Warnings about settings with which a failover could lose acknowledged cells."""
         if self.group:
             return []
         if not self.enabled:

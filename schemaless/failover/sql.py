@@ -29,7 +29,7 @@ def select_own_claim(database: str, cluster: str) -> bytes:
 
 
 def upsert_claim(database: str, cluster: str, epoch: int) -> bytes:
-    """Insert or replace the claim on a cluster with one of this server."""
+    """Insert this server's claim on a cluster, replacing any other."""
     own: dict[str, Term] = {"epoch": epoch, "server": b"@@server_uuid", "claimed_at": NOW, "claimed_by": b"USER()"}
     return upsert(table(database, b"primary_claim"), {"cluster": cluster}, own)
 
@@ -47,7 +47,7 @@ def rename_cells(database: str, name: str) -> bytes:
 
 
 def use_up_id(database: str, name: str, added_id: int) -> bytes:
-    """Insert a row with an invalid key to consume an added_id; after a rollback, new ids are higher.
+    """Insert a row with an invalid key to consume an added_id; even after a rollback, new ids are higher.
 
     Args:
         database: the shard's database.

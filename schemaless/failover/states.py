@@ -30,10 +30,10 @@ class NodeState:
         error: why it does not answer, or None.
         epoch: epoch of the claim that the catalog requires of the cluster's primary; 0 if it requires none.
         claim: epoch of the node's own claim; None if it has none, or none is required.
-        last_claim: epoch of the last claim on its cluster that the node knows.
+        last_claim: epoch of the last claim on its cluster that the node knows of.
         semi_sync: its semi-synchronous replication, if it is a primary with replicas.
         unsafe: settings that are unsafe for the cluster's storage engine, and what to set instead.
-        elsewhere: tables that are in another storage engine than the cluster's, if it is a primary.
+        elsewhere: tables whose storage engine is not the cluster's, if it is a primary.
     """
 
     cluster: str
@@ -55,7 +55,7 @@ class NodeState:
             return self.error
         if self.last_claim > self.epoch:
             return (
-                f"it knows of claim {self.last_claim}, but this catalog asks for {self.epoch}: this is the catalog of "
+                f"it knows of claim {self.last_claim}, but this catalog requires {self.epoch}: this is the catalog of "
                 "an old primary, or an adoption was interrupted; use the URL of the new primary (--url), or run "
                 "'schemaless topology adopt' again"
             )
@@ -64,16 +64,16 @@ class NodeState:
         if self.node.role == "primary" and self.epoch and self.claim != self.epoch:
             has = "no claim" if self.claim is None else f"claim {self.claim}"
             return (
-                f"the primary has {has}, but the catalog asks for claim {self.epoch}: no new connection writes there; "
+                f"the primary has {has}, but the catalog requires claim {self.epoch}: no new connection writes there; "
                 "run 'schemaless topology adopt' for the server that was promoted"
             )
         if self.node.role == "replica" and not self.read_only:
-            return "the replica accepts writes, which no other server gets; make it read-only"
+            return "the replica accepts writes, which reach no other server; make it read-only"
         return None if self.semi_sync is None else self.semi_sync.fault
 
     @property
     def warnings(self) -> list[str]:
-        """Settings because of which a failover or a crash could lose cells, and tables in another storage engine."""
+        """Warnings about settings that could lose cells in a failover or crash, and tables in another engine."""
         replication = [] if self.semi_sync is None else self.semi_sync.warnings
         return [*replication, *(f"{self.node}: {problem}" for problem in (*self.unsafe, *self.elsewhere))]
 
@@ -99,13 +99,13 @@ def node_states(url: str) -> tuple[Topology, list[NodeState]]:
 
 
 def _with_tables(change: Change, cluster: Cluster, state: NodeState) -> NodeState:
-    """Add the tables in another storage engine than the cluster's to the state of a primary."""
+    """Add to a primary's state the tables whose storage engine is not the cluster's."""
     topology = change.topology
     databases = [shard_database(topology.name, shard) for shard in topology.shards_of(cluster.name)]
     if state.node.role != "primary" or state.error is not None or not databases:
         return state
     tables = [
-        f"{table} is in {found} in {shards:,} of {len(databases):,} shards, and the catalog records {cluster.engine}; "
+        f"{table} uses {found} in {shards:,} of {len(databases):,} shards, but the catalog records {cluster.engine}; "
         + ("a move" if table == "cell" else "'schemaless index rebuild' or a move")
         + " of these shards converts it"
         for table, found, shards in tables_elsewhere(change.pool(state.node), databases, cluster.engine)
@@ -114,7 +114,7 @@ def _with_tables(change: Change, cluster: Cluster, state: NodeState) -> NodeStat
 
 
 def node_state(pool: NodePool, datastore: str, cluster: Cluster, node: Node) -> NodeState:
-    """Return the state of a node; it does not raise if the node does not answer.
+    """Return the state of a node, even if the node does not answer.
 
     Args:
         pool: connections to the node.

@@ -30,7 +30,7 @@ from schemaless.wire.pools import Pools
 from schemaless.wire.secret import Secret
 
 _OPTIONS: Final = PoolOptions(connect_timeout_s=2, read_timeout_s=5, write_timeout_s=5, pool_size=2)
-"""Short timeouts: a server that does not answer is asked again at the next check."""
+"""Short timeouts: a server that does not answer is queried again at the next check."""
 
 _QUORUM_WRITER: Final = "quorum"
 
@@ -39,12 +39,12 @@ FindingKind = Literal["agrees", "adopted", "added", "undecided", "failed", "stra
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding about a cluster that is new since the last check.
+    """A finding about a cluster, new since the last check.
 
     Attributes:
         at: time of the finding, UTC.
         cluster: name of the cluster; None if the catalog cannot be read.
-        kind: "agrees" (the group's primary is the catalog's, with its claim), "adopted", "added" (a member that
+        kind: "agrees" (the group's primary is also the catalog's, and has the claim), "adopted", "added" (a member that
             returned is a replica again), "undecided" (no trusted member names a primary), "failed", "stranger" (a
             member that the catalog does not have), or "no group".
         message: description of the finding.
@@ -135,11 +135,11 @@ class Watch:
         ]
 
     def _find_catalog(self) -> _Undecided | None:
-        """Use the catalog on the primary that its own group has elected, or else the first one that the URL finds.
+        """Use the catalog on the primary that its own group has elected, or else the first one found through the URL.
 
         Returns:
             An ``_Undecided`` if that group has no primary, or one that the catalog does not have. The catalog of a
-            trusted member, if any, is then used instead: it shows changes that an operator has made in between.
+            trusted member, if any, is then used instead: it shows changes that an operator has made in the meantime.
 
         Raises:
             SchemalessError: no server that the URL names has the catalog.
@@ -202,7 +202,7 @@ class Watch:
         return ("adopted", f"{node} is the primary of its group: adopted, with claim {done.cluster.epoch}", done)
 
     def prove_quorum(self, pool: NodePool, cluster: str) -> None:
-        """Commit a token, which times out on a member without its group's majority."""
+        """Commit a token; the commit times out on a member without its group's majority."""
         writer = f"{_QUORUM_WRITER} {secrets.token_hex(16)}"
         try:
             pool.run(lambda connection: write_token(connection, self._name, cluster, writer, secrets.token_bytes(16)))
@@ -256,11 +256,11 @@ class Watch:
             raise _Undecided("undecided", f"no member of its group can be trusted: {listed}")
         witness = next(iter(views))
         if any(len(view.primaries) > 1 or not view.single_primary for view in views.values()):
-            message = "its group is in multi-primary mode; a cluster has one primary (single-primary mode)"
+            message = "its group is in multi-primary mode; a cluster must have one primary (single-primary mode)"
             raise _Undecided("failed", message, witness)
         primaries = {primary.server: primary for view in views.values() for primary in view.primaries}
         if len(primaries) != 1:
-            state = "is electing a primary" if not primaries else "is in the middle of a change of its primary"
+            state = "is electing a primary" if not primaries else "is in the middle of changing its primary"
             raise _Undecided("undecided", f"its group {state}", witness)
         ((server, member),) = primaries.items()
         elected = next((node for node in nodes if self._servers.get(node) == server), None)
@@ -320,6 +320,6 @@ def _text(problem: SchemalessError) -> str:
 def _stranger(member: Member, cluster: Cluster) -> str:
     command = "adopt" if member.role == "PRIMARY" else "add-replica"
     return (
-        f"{member}, a {member.role} of the group, is none of the catalog's servers that have answered; add it with "
+        f"{member}, a {member.role} of the group, is not one of the catalog's servers that answered; add it with "
         f"'schemaless topology {command} --cluster {cluster.name} URL'"
     )

@@ -6,8 +6,8 @@ lower id can appear any more.
 
 - Ids without a gap between them are settled, because cells are never deleted.
 - Otherwise, read the highest visible id, top, then list the transactions that are writing (``settlement``). A
-  transaction takes its lock before its id, so each one that may still commit an id up to top is in that list. Once all
-  of them have ended, every id up to top is settled, and the cells up to top are read again.
+  transaction takes its lock before its id, so every transaction that may still commit an id up to top is in that list.
+  Once all of them have ended, every id up to top is settled, and the cells up to top are read again.
 
 Settled ids describe one primary (``settled_ids``), so a page uses one routing from its first statement to its last. If
 the shard moves in between, the page is read again on the new server, without the old server's settled ids.

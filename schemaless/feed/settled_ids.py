@@ -36,7 +36,7 @@ _LOCK_RETRY_S: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """Settled ids of a shard on its primary. Immutable: threads replace it, and the last one wins.
+    """Settled ids of a shard on its primary. Immutable; when several threads replace it, the last one wins.
 
     Attributes:
         settled: every id up to this one is settled.
@@ -50,7 +50,7 @@ class _State:
 
 
 class SettledIds:
-    """Determines up to which id each server shows every settled cell.
+    """Determines the id up to which each server shows every settled cell.
 
     Attributes:
         replica_wait_s: maximum wait for a replica to receive the settled cells, in seconds.

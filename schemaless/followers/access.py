@@ -1,6 +1,6 @@
 """The parts of an open datastore that followers use: shards, catalog and change feed.
 
-``Internals.follower_access`` provides it; followers themselves know nothing of ``Datastore``.
+``Internals.follower_access`` provides them; followers themselves know nothing of ``Datastore``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from schemaless.wire.pool import NodePool
 
 @dataclass(frozen=True, slots=True)
 class StoredFeed:
-    """The change feeds of the shards, as stored cells of the primaries.
+    """The change feeds of the shards, read from the primaries as stored cells.
 
     Attributes:
         changes: the change feeds, as rows.

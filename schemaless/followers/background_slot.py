@@ -1,6 +1,6 @@
 """A slot for one step of work on a separate thread, whose result the worker's loop takes when it is ready.
 
-A worker polls its rows and writes its checkpoints this way, so that calls do not wait for either.
+A worker polls its rows and writes its checkpoints this way, so that handlers do not wait for either.
 """
 
 from __future__ import annotations
@@ -51,5 +51,5 @@ class BackgroundSlot(Generic[T]):
         self._step = None
 
     def close(self) -> None:
-        """Wait for the running step, and accept no more."""
+        """Wait for the running step, and accept no further ones."""
         self._thread.shutdown()

@@ -14,17 +14,17 @@ from schemaless.followers.lease_state import LeaseState
 from schemaless.followers.membership import Pair
 
 PAGE_CELLS: Final = 500
-"""Maximum number of cells per page, which is also the most that a crash repeats."""
+"""Maximum number of cells per page, and of cells that are handled again after a crash."""
 
 _TAIL_CELLS: Final = 100
-"""Maximum number of new cells of a shard that is read together with others."""
+"""Maximum number of new cells in a shard for it to be read together with others."""
 
 _TAILS: Final = 64
 """Maximum number of shards that are read together."""
 
 
 def next_batch(ready: deque[LeaseState]) -> list[LeaseState]:
-    """Remove the first of the ready shards, and those that follow it and can be read together with it."""
+    """Remove and return the first ready shard and the ones after it that can be read together with it."""
     batch = [ready.popleft()]
     name, cells = batch[0].pair[0], batch[0].lag
     while ready and 0 < cells <= PAGE_CELLS and batch[-1].lag <= _TAIL_CELLS and len(batch) < _TAILS:
@@ -37,7 +37,7 @@ def next_batch(ready: deque[LeaseState]) -> list[LeaseState]:
 
 
 def read_batch(feed: StoredFeed, batch: Sequence[LeaseState], column_name: str | None) -> dict[int, Page[StoredCell]]:
-    """Read the pages of a batch in one statement per server, by shard; shards that need their own read are absent."""
+    """Read a batch in one statement per server; return pages by shard, without shards that need their own read."""
     tails = [
         Tail(follower.pair[1], follower.reached, follower.lag) for follower in batch if 0 < follower.lag <= _TAIL_CELLS
     ]
@@ -47,7 +47,7 @@ def read_batch(feed: StoredFeed, batch: Sequence[LeaseState], column_name: str |
 def in_turn(pairs: Iterable[Pair], last: Pair | None) -> list[Pair]:
     """Return pairs in order, starting after the last one served.
 
-    Starting with the same pair each time would starve the others if it always has more cells.
+    Starting with the same pair each time would starve the others if that pair always had more cells.
     """
     ordered = sorted(pairs)
     place = 0 if last is None else bisect_right(ordered, last)

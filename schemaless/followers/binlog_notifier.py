@@ -1,8 +1,8 @@
-"""Notifies a worker of new cells: one connection per server that sends its binary log.
+"""Notifies a worker of new cells, over one connection to each server that sends its binary log.
 
-Only a hint. It says which shards have new cells, and the change feed says which cells they are, so nothing is lost when
-a connection fails: everything is polled once it is back, and from time to time anyway. The shards of a server whose
-binary log is not available are polled.
+A notification is only a hint: it says which shards have new cells, and the change feed says which cells they are.
+Nothing is lost when a connection fails, since everything is polled once it is back, and from time to time anyway. The
+shards of a server whose binary log is not available are polled.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class BinlogNotifier:
         return tops, bool(due)
 
     def wait(self, seconds: float) -> None:
-        """Wait for news, at most for a number of seconds."""
+        """Wait for news, for at most ``seconds``."""
         if self._polls:
             seconds = min(seconds, min(self._polls, default=seconds) - time.monotonic())
         if seconds > 0:
@@ -120,7 +120,7 @@ class BinlogNotifier:
             self._news.set()
 
     def request_poll(self, later_s: float = 0.0) -> None:
-        """Request a poll of all shards, after a number of seconds."""
+        """Request a poll of all shards after ``later_s`` seconds."""
         with self._lock:
             self._polls.append(time.monotonic() + later_s)
             self._news.set()

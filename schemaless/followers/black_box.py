@@ -1,6 +1,6 @@
 """Shared memory that tells a supervisor what a worker process was doing, even after the process has died.
 
-A process that is killed cannot report what it was doing. What it has written to shared memory stays.
+A process that is killed cannot report what it was doing. What it has written to shared memory remains readable.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 from schemaless.followers.membership import Pair
 
 _LONGEST: Final = 255
-"""Maximum length of a follower's name and a shard number, in bytes."""
+"""Maximum combined length of a follower's name and a shard number, in bytes."""
 
 _CLAIMED: Final = 0
 _HEALTHY: Final = 1
@@ -20,10 +20,10 @@ _QUARANTINED: Final = 2
 
 
 class BlackBox:
-    """The shard that a worker is working on, and the shards that it found.
+    """The shard that a worker is working on, and how many shards it found healthy and quarantined.
 
     Args:
-        context: makes memory that is shared with a process that it starts; None for memory of this process.
+        context: creates memory shared with the processes that it starts; None for memory of this process only.
     """
 
     def __init__(self, context: BaseContext | None = None) -> None:
@@ -40,7 +40,7 @@ class BlackBox:
         self._at.value = follower.encode()
 
     def leave(self) -> None:
-        """Record that the worker has no shard."""
+        """Record that the worker is not working on a shard."""
         self._at.value = b""
 
     @property

@@ -14,15 +14,15 @@ _log = logging.getLogger("schemaless")
 
 
 class CaughtUp:
-    """A predicate that is true once a follower has handled all cells that exist when this is created.
+    """A predicate that is true once a follower has handled all cells that existed at its creation.
 
-    Stopped shards count as done. A shard that cannot be read, or has no row, is waited for.
+    Stopped shards count as done. Shards that cannot be read, or have no row, do not.
 
     Args:
         access: the datastore.
         follower: name of the follower.
-        erasures: whether it has to have handled the erased cells, too.
-        listener: gets ``Total`` once and ``Advanced`` at each call, in added_ids.
+        erasures: whether the follower must also have handled all erasures.
+        listener: receives ``Total`` once, and ``Advanced`` after each call that finds progress, in added_ids.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Checkpoints: a worker writes the locations that it has reached to its follower rows, in the background.
 
-A checkpoint is a transaction on each server. Calls continue, and a location is recorded only after all cells up
-to it have been handled.
+A checkpoint is one or more transactions on each server. Calls continue meanwhile, and a location is recorded only after
+all cells up to it have been handled.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Checkpoints:
     Attributes:
         pending: number of cells handled since the last checkpoint.
         written_s: start of the last checkpoint, on the monotonic clock.
-        in_background: allow calls while a checkpoint is written.
-        slot: where checkpoints are written.
+        in_background: whether calls may continue while a checkpoint is written.
+        slot: background slot that writes checkpoints.
 
     Args:
         leases: the worker's leases.
@@ -78,7 +78,8 @@ class Checkpoints:
         """Write the locations of all leases. Lost leases are dropped; those whose server fails are kept and retried.
 
         Args:
-            wait: return after the checkpoint is written. Otherwise start it, unless one is running already.
+            wait: whether to return only after the checkpoint is written. Otherwise it is only started, unless one is
+                already running.
         """
         if not self.settle(wait=wait):
             return

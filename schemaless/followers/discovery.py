@@ -23,7 +23,7 @@ from schemaless.topology.shards import Shards
 
 
 class _Snapshot(NamedTuple):
-    """A lease when a background read began."""
+    """State of a lease when a background read began."""
 
     epoch: int
     reached: int
@@ -32,7 +32,7 @@ class _Snapshot(NamedTuple):
 
 
 class _BackgroundRead(NamedTuple):
-    """Rows read in the background, the leases when it began, and its processor time in seconds."""
+    """Result of a background read: its rows, the leases when it began, and its processor time in seconds."""
 
     looked: Looked
     before: dict[Pair, _Snapshot]
@@ -58,11 +58,11 @@ class Discovery:
 
     Attributes:
         notifier: reports new cells from the binary logs; None if the worker only polls.
-        slot: where rows are read in the background.
+        slot: background slot that reads rows.
 
     Args:
         leases: the worker's leases.
-        ownership: reconciles them with the rows.
+        ownership: reconciles the leases with the rows.
         rows: the follower rows.
         schedule: when to poll.
         shards: the datastore's shards.

@@ -58,7 +58,7 @@ class Dispatcher:
         self._last: Pair | None = None
 
     def run(self, view: View, until_s: float) -> None:
-        """Handle new cells until there are none or the time is over; at least one page is handled.
+        """Handle new cells until there are none left or time is up; at least one page is handled.
 
         Raises:
             Interrupted: the worker may not continue now.
@@ -90,7 +90,7 @@ class Dispatcher:
                     return
 
     def _handle_erasures(self, lease: LeaseState) -> None:
-        """Tell the handler which of its handled cells were erased, and acknowledge the erasures."""
+        """Tell the handler which of the cells it has handled were erased, and acknowledge the erasures."""
         handler = self._handlers[lease.pair[0]]
         with self.working_on(lease):
             while lease.erased_event < lease.last_event:
@@ -136,7 +136,7 @@ class Dispatcher:
         return active and lease.has_work and lease.is_free and lease.next_read_s <= time.monotonic()
 
     def _handle_page(self, lease: LeaseState, page: Page[StoredCell] | None) -> bool:
-        """Handle a page, after reading it if it is None; return True if the shard has more cells to handle at once."""
+        """Handle a page, reading it first if it is None; return True if the shard has more cells to handle now."""
         handler = self._handlers[lease.pair[0]]
         progress = False
         with self.working_on(lease):

@@ -1,7 +1,7 @@
-"""The log of erased cells of a shard, from which followers learn what was erased, and their acknowledgements.
+"""A shard's log of erased cells, from which followers learn what was erased, and the followers' acknowledgements.
 
 Events are numbered 1, 2, 3 and so on. A follower handles them in order, after the pages of the feed that it has read,
-and then records the last one: it has acknowledged every erasure up to there.
+and then records the last one, which acknowledges all events up to it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class ErasureEvent:
 
     Attributes:
         erased: the erased cell.
-        entry_shards: shards in which indexes may have an entry made from the cell, as JSON text by index number; None
-            if unknown.
+        entry_shards: shards in which indexes may have an entry made from the cell, as JSON text, keyed by index number;
+            None if unknown.
     """
 
     erased: ErasedCell
@@ -33,7 +33,7 @@ class ErasureEvent:
 
 
 class ErasureLog:
-    """The logs of erased cells of a datastore.
+    """A datastore's logs of erased cells.
 
     Args:
         shards: the datastore's shards.
@@ -43,7 +43,7 @@ class ErasureLog:
         self._shards = shards
 
     def last(self, shard: int) -> int:
-        """Return the last event of a shard; 0 if nothing was ever erased there."""
+        """Return the number of a shard's last event; 0 if nothing was ever erased there."""
         return int(self._shards.rows(shard, sql.select_last_event(self._shards.database(shard)))[0][0] or 0)
 
     def events(self, shard: int, after: int, limit: int = EVENTS_PER_READ) -> list[ErasureEvent]:
@@ -73,12 +73,12 @@ class ErasureLog:
             epoch: epoch of the follower's lease; None for a follower without leases.
 
         Returns:
-            False if the follower has no row there, or another epoch.
+            False if the follower has no row there, or its row has another epoch.
         """
         statement = sql.acknowledge(self._shards.database(shard), name, event_id, epoch)
         return self._shards.execute(shard, statement).affected > 0
 
     def acknowledged(self, shard: int) -> Mapping[str, int]:
-        """Return the last event that each follower of a shard has handled, by name."""
+        """Return the number of the last event that each follower of a shard has handled, by follower name."""
         rows = self._shards.rows(shard, sql.select_acknowledged(self._shards.database(shard)))
         return {str(name): int(event_id) for name, event_id in rows}

@@ -27,7 +27,7 @@ class Handler(Protocol):
         """Timeout of a call, in seconds, after which the process is ended; None for no timeout."""
 
     def handle_batch(self, context: HandlerContext, pages: Sequence[tuple[LeaseState, Sequence[StoredCell]]]) -> bool:
-        """Do the work that several shards can share; return True if ``handle`` has nothing left to do but to advance.
+        """Do the work that several shards can share; return True if ``handle`` has nothing left to do but advance.
 
         ``handle`` is called for each of the pages in any case.
         """
@@ -45,8 +45,8 @@ class Handler(Protocol):
     def handle_erased(self, context: HandlerContext, lease: LeaseState, events: Sequence[ErasureEvent]) -> bool:
         """Remove what was derived from cells that were erased after they were handled; return True if that was done.
 
-        May be called again for the same events, and for cells that were never handled. A handler that returns False
-        has called ``lease.retry_erasures``.
+        May be called again for the same events, and for cells that were never handled. A handler must call
+        ``lease.retry_erasures`` before it returns False.
 
         Raises:
             SchemalessError: a server failed; the events are delivered again.

@@ -60,7 +60,7 @@ class HandlerContext:
         """Check that the next cell may be handled; called before each cell.
 
         Raises:
-            Interrupted: the worker stops, the follower is paused, or the worker's leases are in doubt.
+            Interrupted: the worker is stopping, the follower is paused, or the worker's leases are in doubt.
         """
         view = self._membership.view
         if (
@@ -80,7 +80,7 @@ class HandlerContext:
 
         Args:
             lease: the shard's lease.
-            added_id: of the last one.
+            added_id: added_id of the last cell.
             at_once: record the location now instead of at the next checkpoint.
             cells: number of cells.
 
@@ -98,6 +98,6 @@ class HandlerContext:
             raise Interrupted
 
     def recorded(self, lease: LeaseState) -> None:
-        """Note that a handler has recorded ``lease.reached`` itself."""
+        """Mark ``lease.reached`` as recorded, after a handler has recorded it itself."""
         lease.location, lease.stuck = lease.reached, False
         lease.top = max(lease.top, lease.reached)

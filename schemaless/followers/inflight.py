@@ -47,7 +47,7 @@ class Inflight:
         return _Tracking(self, InflightCall(pair, cell, time.monotonic()))
 
     def report(self, busy_s: float, timeouts_s: Mapping[str, float | None]) -> dict[str, Any]:
-        """Return the status to publish. Ends this process if the call has timed out.
+        """Return the status to publish, or end this process if the call has timed out.
 
         Args:
             busy_s: duration of a call after which the worker's other shards are reassigned, in seconds.
@@ -77,7 +77,7 @@ class Inflight:
 
 
 class _Tracking(AbstractContextManager[None]):
-    """A generator-based context manager would cost as much as an empty call."""
+    """Marks a call as in progress; a generator-based context manager would cost as much as an empty call."""
 
     __slots__ = ("_call", "_inflight")
 
@@ -95,7 +95,7 @@ class _Tracking(AbstractContextManager[None]):
 def end_process(pair: Pair, key: CellKey, for_s: float) -> None:
     """End this process, since a function cannot be interrupted; the successor handles the cell carefully."""
     _log.error(
-        "%s: the call for cell %s of shard %d did not return within %.0f s: this worker ends",
+        "%s: the call for cell %s of shard %d did not return within %.0f s; this worker ends",
         pair[0],
         key,
         pair[1],

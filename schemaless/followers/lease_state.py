@@ -1,4 +1,4 @@
-"""The state of one lease: how far a follower is in a shard, and what it waits for."""
+"""The state of one lease: how far a follower has got in a shard, and what it is waiting for."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from schemaless.followers.states import RUNNING, STOPPED
 
 MIN_READ_PAUSE_S: Final = 0.001
 MAX_READ_PAUSE_S: Final = 0.02
-"""Backoff between reads of a shard whose new cells are not visible yet, in seconds."""
+"""Maximum backoff between reads of a shard whose new cells are not visible yet, in seconds."""
 
 _FIRST_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 30.0
-"""Backoff after a server failed, in seconds; it doubles with each failure."""
+"""Maximum backoff after a failure, in seconds; the backoff doubles with each failure."""
 
 _MIN_FAILED_S: Final = 2.0
 """Minimum time before a failed server that answers a poll is tried again, in seconds: other requests may still fail."""
@@ -46,18 +46,18 @@ class LeaseState:
         replays: number of parked cells to try again.
         last_event: the last known event of the shard's log of erased cells.
         erased_event: the last one that was handled and recorded.
-        erasures_at_s: when to handle events, on the monotonic clock; later than now after a failure.
-        erasure_failures: number of failures to do so in a row.
+        erasures_at_s: when to handle events, on the monotonic clock; in the future after a failure.
+        erasure_failures: number of consecutive failures to handle events.
         deferred_until_s: when to continue, on the monotonic clock.
         reason: why the shard waits.
         failed_node: the failed server that the shard waits for; None if it waits for something else.
         failed_at_s: when that server was last tried, on the monotonic clock.
         failures: number of failures in a row.
-        stuck: the location could not be recorded. No more cells are handled until it is, because each of them would be
-            repeated after a crash.
+        stuck: whether the location could not be recorded. No more cells are handled until it is, because each of them
+            would be repeated after a crash.
         notified: the highest added_id that the binary log reported.
-        notified_at_s: when it did, on the monotonic clock.
-        pause_s: current backoff between reads that return nothing, in seconds; an open transaction may cause them.
+        notified_at_s: when it was reported, on the monotonic clock.
+        pause_s: current backoff, in seconds, between reads that return nothing, as happens during an open transaction.
         next_read_s: when to read again, on the monotonic clock.
     """
 
@@ -126,14 +126,14 @@ class LeaseState:
         return Move(self.pair, self.epoch, self.reached)
 
     def recorded(self, location: int) -> None:
-        """Note that a checkpoint has recorded a location."""
+        """Mark a location as recorded by a checkpoint."""
         self.location = max(self.location, location)
         if self.stuck:
             self.stuck, self.failures = False, 0
             self.defer(0, "")
 
     def notify(self, added_id: int) -> bool:
-        """Note that the binary log reported a cell; return True if it is beyond all known cells."""
+        """Process the binary log's report of a cell; return True if the cell is above all known ones."""
         # A read may have returned nothing because of the transaction that has just committed.
         self.next_read_s = -math.inf
         if added_id <= self.top:
@@ -143,7 +143,7 @@ class LeaseState:
         return True
 
     def discount_read(self, *, progress: bool) -> None:
-        """Set when to read again: after a backoff if cells are known that could not be read yet."""
+        """Schedule the next read: after a backoff if there are known cells that could not be read yet."""
         if progress or not self.has_work:
             self.pause_s = 0.0
         else:
@@ -164,7 +164,7 @@ class LeaseState:
         self.failed_node, self.failed_at_s = node, time.monotonic()
 
     def defer(self, seconds: float, reason: str) -> None:
-        """Wait before anything else is done in the shard."""
+        """Postpone all work in the shard."""
         self.deferred_until_s = time.monotonic() + seconds
         self.reason = reason
         self.failed_node = None

@@ -1,8 +1,8 @@
 """The leases that a worker holds on shards: claiming them, losing them, releasing them.
 
-A worker may not know whether a row names it as the owner: the reply to a claim may have been lost, or a move has raised
-the epoch and kept the name. Such pairs are in doubt until a read of the row settles them; other workers leave a live
-worker's rows alone.
+A worker may not know whether a row names it as the owner: the reply to a claim may have been lost, or a move may have
+raised the epoch and kept the name. Such pairs are in doubt until a read of the row settles them; other workers leave a
+live worker's rows alone.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ class Leases:
         self.backlog.add(pair)
 
     def lose(self, pair: Pair) -> None:
-        """Drop a lease whose row has another epoch. After a move, the row still names this worker."""
+        """Drop a lease whose row has another epoch, and mark its pair doubtful: a moved row still names this worker."""
         self.held.pop(pair, None)
         self.doubtful.add(pair)
 
     def release(self, pair: Pair) -> None:
-        """Release a lease, unless its location is not recorded yet or the server fails."""
+        """Release a lease if its location is recorded; keep it if the server fails."""
         lease = self.held.get(pair)
         if lease is not None and lease.location == lease.reached and self.release_row(pair, lease.epoch):
             del self.held[pair]

@@ -6,7 +6,7 @@ is assigned the shard. All workers compute the same assignment without communica
 moves only its own shards.
 
 The assignment says who should own a shard. Who owns it is recorded in the shard itself, with an epoch (``rows.py``).
-That remains correct even when workers disagree about the membership.
+Ownership remains correct even when workers disagree about the membership.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ QUARANTINE: Final = "quarantine"
 
 _HEARTBEAT_TIMEOUT_S: Final = 3.0
 _FORGET_S: Final = 3_600.0
-"""Time after the end of its lease when a dead worker is deleted from the catalog, in seconds."""
+"""Time from the expiry of a dead worker's lease until the worker is deleted from the catalog, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,15 @@ class Timing:
 
     Attributes:
         lease_s: duration of a worker's membership lease.
-        give_up_s: time since its last renewal after which a worker starts nothing more; below ``lease_s``.
+        give_up_s: time since a worker's last renewal after which it starts nothing new; below ``lease_s``.
         renew_s: interval between renewals.
         busy_s: duration of a call after which the worker's other shards are reassigned.
         note_s: interval between checkpoints; a crash repeats the cells handled since the last one.
-        look_s: minimum interval between reads of the worker's rows, for parked cells to try again and for leases that
-            were lost. Polls for new cells are separate.
+        look_s: minimum interval between reads of the worker's rows, which find parked cells to try again and lost
+            leases. Polls for new cells are separate.
         connect_s: maximum pause before a lost binary log connection is reopened.
-        refused_s: the pause if the server refuses to send its binary log.
-        probation_s: time that a quarantined shard must be at its end to count as healthy again.
+        refused_s: pause before reconnecting to a server that refused to send its binary log.
+        probation_s: time from the claim of a quarantined shard with no cells left until it counts as healthy again.
     """
 
     lease_s: float = 10.0
@@ -119,7 +119,7 @@ class View:
         return max((member.worker for member in free), key=lambda worker: _hash(worker, pair), default=None)
 
     def is_free(self, pair: Pair, owner: str | None) -> bool:
-        """Return whether a shard may be claimed: its owner is dead, or busy in another shard."""
+        """Return whether a shard may be claimed: its owner is dead, or busy with another shard."""
         member = self.member(owner)
         return member is None or (member.busy_with is not None and member.busy_with != pair)
 
@@ -141,10 +141,11 @@ class Membership:
         followers: names of the followers that it serves.
         timing: intervals and timeouts.
         report: called at each renewal; returns the status to publish as JSON, including "busy_with" and "role".
-        changed: called after a renewal that found a change of the members.
+        changed: called after a renewal that was hurried or found a change in the members.
 
     Attributes:
-        generation: increases when the membership lapses; other workers may have claimed the worker's shards since.
+        generation: increases after each lapse of the membership, during which others may have claimed the worker's
+            shards.
         error: why the last renewal failed; None if it succeeded.
     """
 
@@ -187,7 +188,7 @@ class Membership:
                 remove_worker(self._pool, self._catalog, self.worker)
         except SchemalessError as failure:
             _log.warning(
-                "worker %s cannot leave the membership; its lease in the catalog expires by itself: %s",
+                "worker %s cannot leave the membership; its lease in the catalog will expire by itself: %s",
                 self.worker,
                 failure,
             )
@@ -196,7 +197,7 @@ class Membership:
 
     @property
     def alive(self) -> bool:
-        """True if this worker may start something: its lease will last for a while yet."""
+        """True if this worker may start new work, because its lease will last a while longer."""
         renewed_s = self._renewed_s
         return renewed_s is not None and now_s() - renewed_s < self._timing.give_up_s
 
@@ -268,7 +269,7 @@ class Membership:
 
 
 def now_s() -> float:
-    """Return the time of a monotonic clock that includes suspension of the machine if the system has one."""
+    """Return monotonic time; it includes suspensions of the machine if the system has such a clock."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 

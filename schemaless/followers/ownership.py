@@ -34,7 +34,8 @@ class Ownership:
         checkpoints: records locations before leases are released.
         schedule: brings the next read of the rows forward.
         box: tells the supervisor how many shards are healthy and quarantined.
-        probation_s: time that a quarantined shard must be at its end to count as healthy, in seconds.
+        probation_s: time from the claim of a quarantined shard with no cells left until it counts as healthy, in
+            seconds.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Ownership:
 
     @property
     def needs_rows(self) -> bool:
-        """True if quarantined shards matter to the worker: they show in their rows only."""
+        """True if the worker is concerned with quarantined shards, which only their rows reveal."""
         return bool(self._quarantined) or self._role == QUARANTINE
 
     def is_outdated(self, view: View) -> bool:
@@ -148,7 +149,8 @@ class Ownership:
     def _quarantine(self, view: View, pairs: Iterable[Pair], rows: dict[Pair, FollowerRow]) -> None:
         """Quarantine shards whose dead owner was in a call that may have killed it.
 
-        Usually the owner's supervisor does that, unless it died as well. The next worker would die of the same cell.
+        The owner's supervisor usually does that, but it may have died as well. Without this, the same cell would kill
+        the next worker.
         """
         if self._role != HEALTHY:
             return
@@ -164,7 +166,7 @@ class Ownership:
                     _log.warning("%s: cannot quarantine shard %d: %s", *pair, error)
 
     def end_quarantines(self) -> None:
-        """Release shards that are healthy again: no worker died for a page of cells, or for a while at the end."""
+        """Release shards that are healthy again: no worker has died during a page of cells or an idle period."""
         held = self._leases.held
         for lease in [each for each in held.values() if each.state == QUARANTINED and not each.replays]:
             proven = lease.careful == 0

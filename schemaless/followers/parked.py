@@ -61,7 +61,7 @@ class ParkedCells:
         self._shards.run(shard, operation, writes=True)
 
     def to_replay(self, pair: Pair) -> list[tuple[int, int, int]]:
-        """Return added_id, attempts and number of begun replays of the parked cells to try again."""
+        """Return added_id, number of attempts and number of replays begun for each parked cell to try again."""
         statement = sql.select_parked(self._shards.database(pair[1]), pair[0], replay=True)
         return [(int(row[0]), int(row[4]), int(row[7]) - 1) for row in self._shards.rows(pair[1], statement)]
 

@@ -6,10 +6,10 @@ import time
 from typing import Final
 
 _POLLING_SHARE: Final = 0.04
-"""Share of time that a worker spends on polling while the binary logs report nothing."""
+"""Share of its time that a worker spends on polling while the binary logs do not report all new cells."""
 
 _NOTIFIED_SHARE: Final = 0.01
-"""Share of time that a worker spends on polling while the binary logs report new cells."""
+"""Share of its time that a worker spends on reading rows while the binary logs report all new cells."""
 
 _MIN_PAUSE_S: Final = 0.02
 _MAX_PAUSE_S: Final = 5.0
@@ -37,11 +37,11 @@ class PollSchedule:
         self.read_at_s: float = 0.0
 
     def polled(self, cpu_s: float, *, rows: bool, notified: bool) -> None:
-        """Set the next times after a poll.
+        """Schedule the next poll and the next read of the rows after a poll.
 
         Args:
-            cpu_s: processor time of this thread; the server is taken to need as much again. A busy machine's wall clock
-                would say too much.
+            cpu_s: processor time of this thread; the server is assumed to need as much again. Wall-clock time would be
+                too long on a busy machine.
             rows: whether the rows were read.
             notified: whether the binary logs report the new cells of all shards.
         """
@@ -54,9 +54,9 @@ class PollSchedule:
         self.poll_at_s = now_s + (_CHECK_S if notified else self.pause_s)
 
     def read_in_background(self, cpu_s: float) -> None:
-        """Delay the next read of the rows in proportion to the cost of one in the background."""
+        """Delay the next read of the rows in proportion to the cost of a background read."""
         self.read_at_s += min(_MAX_REST_S, 2 * cpu_s / _NOTIFIED_SHARE)
 
     def poll_now(self) -> None:
-        """Make a read of the rows due."""
+        """Make the next poll and the next read of the rows due now."""
         self.read_at_s = self.poll_at_s = 0.0

@@ -27,7 +27,7 @@ _ROWS_PER_READ: Final = 64
 """Maximum number of rows or shards read per statement."""
 
 _ROWS_PER_MOVE: Final = 20
-"""Maximum number of locations written per statement; a join may have 61 tables."""
+"""Maximum number of locations written per statement; a join may have at most 61 tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +101,9 @@ class FollowerRows:
         self._answered: set[str] = set()
 
     def back(self) -> Callable[[str], bool] | None:
-        """Return a predicate that is true for servers that have answered since the last call, or are no primaries now.
+        """Return a predicate, true for servers that have answered since the last call or are no longer primaries.
 
-        None if no server has answered since then.
+        Return None if no server has answered since then.
         """
         answered, self._answered = self._answered, set()
         servers = {str(cluster.primary) for cluster in self._shards.topology.clusters} if answered else answered
@@ -185,7 +185,7 @@ class FollowerRows:
         self._shards.execute(pair[1], sql.end_quarantine(self._shards.database(pair[1]), pair[0], epoch))
 
     def move(self, moves: Iterable[Move]) -> tuple[set[Pair], dict[Pair, SchemalessError]]:
-        """Write locations, with one statement per server for up to 20 of them.
+        """Write locations, in statements of up to 20 each per server.
 
         Returns:
             The pairs that other workers have claimed, and the error of each pair whose server failed.
@@ -222,14 +222,14 @@ class FollowerRows:
         self._own(move, sql.note_attempt(database, name, epoch, location, attempts, retry_s, message))
 
     def stop(self, move: Move, message: str) -> None:
-        """Stop a follower in a shard, before a cell; raises what ``note_attempt`` does."""
+        """Stop a follower in a shard, before its next cell; raises what ``note_attempt`` does."""
         (name, shard), epoch, location = move
         self._own(move, sql.stop(self._shards.database(shard), name, epoch, location, message))
 
     def acknowledge(self, pair: Pair, epoch: int, event_id: int, erased_ids: Sequence[int]) -> None:
-        """Record that all events of the log of erased cells are handled up to one of them.
+        """Record that a follower has handled all events of the log of erased cells up to ``event_id``.
 
-        What the follower has stored about these cells, because it had read them before, is deleted.
+        Erased cells that the follower has parked are deleted from its parked cells.
 
         Raises:
             LeaseLost: another worker has claimed the row.
@@ -258,7 +258,7 @@ class FollowerRows:
     def _on_node(
         self, node: Node, shard: int, statement: bytes, send: Callable[[Connection, bytes], T], *, writes: bool = False
     ) -> T:
-        """Send a statement about several shards of a server; ``shard`` is one of them, for errors."""
+        """Send a statement about several shards of a server; ``shard`` is one of them, to be named in errors."""
         known = self._shards.routing
         try:
             return self._shards.pool_for(node).run(
@@ -277,7 +277,7 @@ class FollowerRows:
         take: Callable[[Rows], None],
         failed: dict[int, SchemalessError],
     ) -> None:
-        """Read items with few statements per server, or one by one if one of them fails the statement for all."""
+        """Read items in few statements per server, or one by one if one of them makes a statement fail for all."""
         for node, of_node in self._by_node(items, shard_of).items():
             for part in _parts(of_node, _ROWS_PER_READ):
                 try:

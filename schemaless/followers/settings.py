@@ -107,7 +107,7 @@ class Settings:
         setting = self.get(name)
         if setting.desired_state == NEW:
             raise InvalidInput(
-                f"creating {name.replace(':', ' ', 1)} was interrupted; run the command that creates it again"
+                f"creating {name.replace(':', ' ', 1)} was interrupted; repeat the command that creates it"
             )
         assert state in (RUNNING, PAUSED)
         self._execute(sql.update_setting(self._catalog, name, state, json.dumps(setting.spec)))

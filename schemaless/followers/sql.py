@@ -74,7 +74,7 @@ def renew_worker(catalog: str, worker: str, followers: str, figures: str, lease_
 
 
 def select_workers(catalog: str) -> bytes:
-    """Select worker, followers, remaining seconds of the lease, and figures of live workers."""
+    """Select worker, followers, remaining seconds of the lease, and published status of live workers."""
     return (
         b"SELECT worker, followers, TIMESTAMPDIFF(MICROSECOND, %b, lease_until)/1e6, figures FROM %b "
         b"WHERE lease_until>%b ORDER BY worker" % (NOW, table(catalog, b"follower_worker"), NOW)
@@ -98,7 +98,7 @@ def insert_follower(database: str, name: str, location: int) -> bytes:
     """Insert a follower's row, unless it exists.
 
     Its first epoch is the number of microseconds since 2000, which is above every epoch of a deleted row of that name.
-    Cells that were erased before that do not concern it.
+    Cells that were erased before the insertion do not concern it.
     """
     erased = b"(SELECT COALESCE(MAX(e.event_id),0) FROM %b AS e)" % table(database, b"erased_cell")
     row = (name, location, b"TIMESTAMPDIFF(MICROSECOND, '2000-01-01', %b)" % NOW, erased)
@@ -106,13 +106,13 @@ def insert_follower(database: str, name: str, location: int) -> bytes:
 
 
 def select_followers(rows: Iterable[tuple[str, int, str]]) -> bytes:
-    """Select the state of followers, each of ``(database, shard, name)``; those without a row are absent.
+    """Select the state of followers given as ``(database, shard, name)``; those without a row are absent.
 
     Returns:
         A statement whose rows are shard, name, location, worker, epoch, state, attempts, seconds until the next
         attempt, message, when the location was last moved, the shard's highest added_id, the last event of its log of
         erased cells, the last one that the follower has handled, and the numbers of parked cells, of parked cells to
-        try again, and of those whose replay has begun and not ended.
+        try again, and of those whose replay has begun but not ended.
     """
     parts = []
     for database, shard, name in rows:
@@ -138,15 +138,15 @@ def select_followers(rows: Iterable[tuple[str, int, str]]) -> bytes:
 
 
 def select_every_location(database: str, ahead_s: float) -> bytes:
-    """Select all rows of followers, in one snapshot with the cells.
+    """Select all follower rows, in the same snapshot as the highest added_id.
 
     Args:
-        database: the shard's.
-        ahead_s: maximum difference of the servers' clocks, in seconds.
+        database: the shard's database.
+        ahead_s: maximum difference between the servers' clocks, in seconds.
 
     Returns:
         A statement whose rows are name, location, the shard's highest added_id, and whether the epoch is above every
-        epoch that can have been reached by now.
+        epoch that could have been reached by now.
     """
     return (
         b"SELECT name, location, (SELECT MAX(added_id) FROM %b), epoch>TIMESTAMPDIFF(MICROSECOND, '2000-01-01', %b) "
@@ -155,7 +155,7 @@ def select_every_location(database: str, ahead_s: float) -> bytes:
 
 
 def select_tops(shards: Iterable[tuple[str, int]]) -> bytes:
-    """Select shard and highest added_id of shards, each of ``(database, shard)``."""
+    """Select shard and highest added_id of shards given as ``(database, shard)``."""
     return b" UNION ALL ".join(
         b"SELECT %d, MAX(added_id) FROM %b" % (shard, cell_table(database)) for database, shard in shards
     )
@@ -198,7 +198,7 @@ def end_quarantine(database: str, name: str, epoch: int) -> bytes:
 
 
 def move(rows: Sequence[tuple[str, str, int, int]]) -> bytes:
-    """Move locations, each of ``(database, name, epoch, location)``: all of them or none.
+    """Move locations, given as ``(database, name, epoch, location)``: all of them or none.
 
     Returns:
         A statement that affects all of the rows, or none if one of the epochs has changed.
@@ -224,13 +224,13 @@ def note_attempt(
 
 
 def stop(database: str, name: str, epoch: int, location: int, message: str) -> bytes:
-    """Stop a follower before a cell, until an operator resumes it."""
+    """Stop a follower before its next cell, until an operator resumes it."""
     changes: dict[str, Term] = {"location": location, "moved_at": NOW, "state": "stopped", "message": message}
     return _update(database, name, epoch, changes)
 
 
 def restart(database: str, name: str, killer: str) -> bytes:
-    """Resume a stopped follower with the first attempt at its cell.
+    """Resume a stopped follower, and reset the attempts at its next cell.
 
     If the message begins with ``killer``, the cell killed its workers, and the follower continues in quarantine.
     """
@@ -245,7 +245,7 @@ def reset(database: str, name: str, location: int) -> bytes:
 
 
 def ask_to_replay(database: str, name: str, added_id: int | None) -> bytes:
-    """Request a replay of one parked cell, or of all of a shard."""
+    """Request a replay of one parked cell, or of all parked cells in a shard."""
     return update(table(database, b"parked"), {"replay": 1}, name=name, added_id=added_id)
 
 
@@ -284,7 +284,7 @@ def select_events(database: str, after: int, limit: int) -> bytes:
 
 
 def acknowledge(database: str, name: str, event_id: int, epoch: int | None) -> bytes:
-    """Record that a follower has handled all events up to one of them, if its row has the epoch, if one is given."""
+    """Record that a follower has handled all events up to ``event_id``, if its row has ``epoch`` (any if None)."""
     changes: dict[str, Term] = {"erased_event": b"GREATEST(erased_event,%d)" % event_id}
     return update(table(database, b"follower"), changes, name=name, epoch=epoch)
 
@@ -304,7 +304,7 @@ def delete_parked_ids(database: str, name: str, epoch: int, ids: Iterable[int]) 
 
 
 def insert_parked(database: str, name: str, epoch: int, row: ParkedRow) -> bytes:
-    """Park a cell if the follower's row still has the epoch; a parked cell gets the new error."""
+    """Park a cell if the follower's row still has the epoch; a cell that is already parked gets the new error."""
     return (
         b"INSERT INTO %b (name, added_id, row_key, column_name, ref_key, attempts, error) "
         b"SELECT name, %d, %b, %b, %d, %d, %b FROM %b WHERE name=%b AND epoch=%d "
@@ -345,7 +345,7 @@ def select_every_parked(database: str) -> bytes:
 def note_replay(database: str, name: str, epoch: int, added_id: int, changes: Mapping[str, Value]) -> bytes:
     """Record the progress of a replay, if the follower's row still has the epoch.
 
-    ``replay`` is 0 if none is requested, 1 if one is, plus 1 for each time it has begun.
+    ``replay`` is 0 if no replay is requested; otherwise 1 plus the number of times that it has begun.
     """
     return b"UPDATE %b AS p JOIN %b AS f ON f.name=p.name AND f.epoch=%d SET %b WHERE p.name=%b AND p.added_id=%d" % (
         table(database, b"parked"),
@@ -358,7 +358,7 @@ def note_replay(database: str, name: str, epoch: int, added_id: int, changes: Ma
 
 
 def delete_replayed(database: str, name: str, epoch: int, added_id: int) -> bytes:
-    """Delete a replayed cell, if the follower's row still has the epoch."""
+    """Delete a parked cell that was replayed, if the follower's row still has the epoch."""
     own = b" AND EXISTS (SELECT * FROM %b WHERE %b)" % (table(database, b"follower"), matching(name=name, epoch=epoch))
     return delete(table(database, b"parked"), name=name, added_id=added_id) + own
 

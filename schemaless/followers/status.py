@@ -21,7 +21,7 @@ class ShardStatus:
 
     Attributes:
         row: the follower's row; None if there is none or it cannot be read.
-        behind_s: age of the first cell that is not handled, in seconds; 0 if there is none.
+        behind_s: age of the first cell that is not handled yet, in seconds; 0 if there is none.
         fault: why the row or the age is unknown.
     """
 
@@ -114,4 +114,4 @@ def workers_of(access: DatastoreAccess, follower: str) -> Iterable[WorkerStatus]
             yield WorkerStatus(str(worker), served, float(lease_s), json.loads(figures))
 
 
-_KILLED: Final = "one of its cells killed a worker; until it proves healthy, its cells are called one at a time"
+_KILLED: Final = "one of its cells killed a worker; until the shard proves healthy, its cells are handled one at a time"

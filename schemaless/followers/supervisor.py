@@ -40,7 +40,7 @@ _STOP_S: Final = 30.0
 
 _FIRST_PAUSE_S: Final = 0.5
 _MAX_PAUSE_S: Final = 30.0
-"""Backoff before a dead worker is replaced, in seconds; it doubles with each death."""
+"""Maximum backoff after the death of a worker, in seconds; the backoff doubles with each death."""
 
 _REMOVED: Final = 79
 """Exit status of a worker whose follower was removed, if it ends between calls."""
@@ -50,13 +50,13 @@ _LIVED_S: Final = 60.0
 
 _KILLED_PAUSE_S: Final = 0.2
 _MAX_KILLED_PAUSE_S: Final = 5.0
-"""Pause before a worker that a shard killed is replaced, in seconds: this much longer for each of them in a row."""
+"""Maximum pause before a worker killed by a shard is replaced, in seconds; it grows with each such death in a row."""
 
 _FIRST_SHARD_PAUSE_S: Final = 0.1
-"""Backoff of a shard after its first kill, in seconds; it doubles while the shard stays where it is."""
+"""Backoff of a shard after its first kill, in seconds; it doubles with each further kill at the same place."""
 
 _UNNEEDED_S: Final = 10.0
-"""A worker for quarantined shards is stopped when there were none for this long, in seconds."""
+"""Time after which a worker for quarantined shards that is not needed is stopped, in seconds."""
 
 _BURIALS_AT_ONCE: Final = 4
 _HURRY: Final = b"hurry"
@@ -99,7 +99,7 @@ class Work(Protocol):
 
     @property
     def title(self) -> str:
-        """Description of the work in messages."""
+        """Description of the work, for messages."""
 
     def open(self) -> AbstractContextManager[OpenWork]:
         """Open the datastore and create the handlers, in a worker process."""
@@ -131,11 +131,11 @@ class _Seat:
         return self.child is None and self.burial is None and time.monotonic() >= self.again_s
 
     def back_off(self, lived_s: float, *, blamed: bool) -> float:
-        """Set when the next process starts; return how long that is from now, in seconds.
+        """Schedule the start of the next process; return the time until then, in seconds.
 
-        The backoff of a shard that killed a worker is kept in its row, and each shard kills one worker for healthy
-        shards at most: after such a death the seat only pauses briefly, so that a function that dies on every cell does
-        not use up the machine's processors. Any other death doubles the pause of this seat.
+        The backoff of a shard that killed a worker is kept in its row, and each shard kills at most one worker for
+        healthy shards. After such a death the seat pauses only briefly, just enough to keep a function that dies on
+        every cell from using up the machine's processors. Any other death doubles the pause of this seat.
         """
         if lived_s > _LIVED_S:
             self.pause_s, self.kills = 0.0, 0
@@ -152,9 +152,10 @@ class _Seat:
 class Supervisor:
     """Runs worker processes.
 
-    A worker that dies while it works on a shard leaves the shard in its black box. The supervisor then quarantines the
-    shard in its row, releases the worker's other shards, and replaces the worker. While there are quarantined shards,
-    it runs additional workers for them: as many as the others at most, and one if few shards are quarantined.
+    A worker that dies while it works on a shard leaves a record of the shard in its black box. The supervisor then
+    quarantines the shard in its row, releases the worker's other shards, and replaces the worker. While there are
+    quarantined shards, it runs additional workers for them: at most as many as the others, and one if few shards are
+    quarantined.
 
     Args:
         access: the datastore, in this process.
@@ -193,7 +194,7 @@ class Supervisor:
         self._removed = False
 
     def run(self, ended: Callable[[], bool] = lambda: False) -> None:
-        """Run workers until ``ended`` returns True, then let them end their calls."""
+        """Run workers until ``ended`` returns True, then let them finish their calls."""
         try:
             while not ended():
                 for seat in (*self._healthy, *self._quarantine):
@@ -280,7 +281,7 @@ class Supervisor:
             _log.warning("cannot release shards of dead worker %s; its successors claim them: %s", child.name, error)
         wait_s = seat.back_off(lived_s, blamed=blamed)
         _log.warning(
-            "worker %s ended (%s) after %.0f s%s; its shards are taken over, and another begins in %.1f s",
+            "worker %s ended (%s) after %.0f s%s; its shards are taken over, and another worker starts in %.1f s",
             child.name,
             how,
             lived_s,
@@ -302,7 +303,7 @@ class Supervisor:
             blamed = rows.quarantine(pair, row.epoch, f"{DIED} ({how})", pause_s)
             if blamed and not row.quarantined:
                 _log.warning(
-                    "%s: shard %d is quarantined, since it killed worker %s: a separate worker calls its cells "
+                    "%s: shard %d is quarantined, since it killed worker %s; a separate worker handles its cells "
                     "one at a time",
                     *pair,
                     child.name,
@@ -357,7 +358,7 @@ class _Kills:
     count: int = 0
 
     def next_pause_s(self, row: FollowerRow) -> float:
-        """Count a death and return the backoff, in seconds; attempts counted by other supervisors count, too."""
+        """Count a death and return the backoff, in seconds; attempts counted by other supervisors are included."""
         place = row.location, row.replays
         self.count = self.count + 1 if place == self.place else 1
         self.place = place

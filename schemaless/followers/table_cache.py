@@ -32,8 +32,8 @@ def small_table_caches(shards: Shards) -> dict[str, str]:
         kept = int(tables) if mariadb else int(tables) // int(instances)
         if min(kept, int(definitions)) < needed:
             advice[str(node)] = (
-                f"it keeps {kept:,} tables open for a connection, and {int(definitions):,} definitions; followers in "
-                f"its {count:,} shards read {needed:,} tables, and are late. Set table_open_cache"
+                f"it keeps {kept:,} tables open per connection, and {int(definitions):,} definitions; followers in "
+                f"its {count:,} shards read {needed:,} tables, and fall behind. Set table_open_cache"
                 f"{'' if mariadb else ' / table_open_cache_instances'} and table_definition_cache to {needed:,} or more"
             )
     return advice

@@ -1,4 +1,4 @@
-"""A worker: a loop over its memberships, leases, discovery of new cells, dispatch to handlers, and checkpoints.
+"""A worker: the loop that connects membership, leases, discovery of new cells, dispatch to handlers, and checkpoints.
 
 Each turn, a worker brings its leases in line with the membership (``ownership.py``), learns which shards have new cells
 (``discovery.py``), has them handled (``dispatch.py``) and records the locations it has reached (``checkpoints.py``).
@@ -45,20 +45,20 @@ _REPORTED_UNHEALTHY: Final = 64
 
 
 class Worker:
-    """Handles the cells of its share of some followers' shards until it is stopped.
+    """Handles the cells of some followers, in its share of the shards, until it is stopped.
 
     Args:
         access: the datastore.
         handlers: one for each follower.
         name: unique name of the worker.
         timing: intervals and timeouts.
-        stop: when set, the worker ends the current call, writes a checkpoint, releases its leases and returns.
-        listen: read the servers' binary logs to learn of new cells, where possible.
+        stop: when set, the worker finishes the current call, writes a checkpoint, releases its leases and returns.
+        listen: whether to learn of new cells from the servers' binary logs, where possible.
         role: which shards the worker serves.
         box: memory that the supervisor can read after the worker's death.
 
     Attributes:
-        membership: the worker's place among the others.
+        membership: the worker's membership.
         leases: the leases that it holds.
         assignments: the shards that are assigned to it.
         checkpoints: records locations.

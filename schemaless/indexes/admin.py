@@ -49,7 +49,7 @@ class IndexStatus:
 
     Attributes:
         entry: the index.
-        wanted: whether its follower is to run; None if the index has no follower.
+        wanted: desired state of its follower; None if the index has no follower.
         shards: the follower's status in each shard.
         workers: the live workers that maintain the index.
         small_caches: advice for each server whose table cache is too small for the index's tables.
@@ -75,7 +75,7 @@ class Backfill:
     """Progress of building an index.
 
     Attributes:
-        targets: the location that the follower of each shard has to reach.
+        targets: the location that the follower has to reach in each shard.
         reached: its current location; shards that cannot be read are absent.
     """
 
@@ -100,7 +100,7 @@ class FollowerAccess:
     Attributes:
         settings: the datastore's followers.
         shard_statuses: returns the status of a follower in each shard, given its name and the fault to report for a
-            shard that has no row of it.
+            shard where it has no row.
         workers: returns the live workers of a follower, given its name.
         small_table_caches: returns advice for servers whose table cache is too small for followers.
     """
@@ -145,7 +145,7 @@ class Indexes:
         return self._registry.read()
 
     def named(self, name: str) -> list[IndexEntry]:
-        """Read the indexes of a name: usually one; two while one replaces the other.
+        """Read the indexes with a name: usually one; two while one is replacing the other.
 
         Raises:
             InvalidInput: there is no index of that name.
@@ -158,7 +158,7 @@ class Indexes:
         return named
 
     def maintained(self, names: Sequence[str] = ()) -> list[IndexEntry]:
-        """Read the indexes that workers maintain: those of some names, or all. Unknown names are ignored."""
+        """Read the indexes that workers maintain: those with the given names, or all. Unknown names are ignored."""
         return [
             entry for entry in self.all() if entry.state in (BACKFILLING, READY) and (not names or entry.name in names)
         ]
@@ -195,8 +195,8 @@ class Indexes:
     def create(self, definition: Definition, listener: Listener = ignore_events) -> tuple[IndexEntry, bool]:
         """Create an index's tables and its follower, or continue an interrupted creation.
 
-        If the index exists, missing rows of its follower are created, and workers read those shards from the beginning.
-        If an index of the same name has another definition, the new index is built beside it.
+        If the index exists, its follower's row is created in each shard that lacks it, and workers read those shards
+        from the beginning. If an index of the same name has another definition, the new index is built beside it.
 
         Args:
             definition: the name and fields of the index.
@@ -212,9 +212,9 @@ class Indexes:
         return self._create(definition, listener, again=False)
 
     def rebuild(self, name: str, listener: Listener = ignore_events) -> tuple[IndexEntry, bool]:
-        """Create the tables and the follower of a second index with an index's fields, which replaces it once ready.
+        """Create the tables and follower of a second index with the same fields, which replaces the first once ready.
 
-        The new tables are in the storage engines that the clusters have now. Safe to repeat after an interruption: an
+        The new tables use the clusters' current storage engines. Safe to repeat after an interruption: an
         index that is still being built is not created again.
 
         Args:
@@ -257,7 +257,7 @@ class Indexes:
         return self._build(entry, listener), True
 
     def _existing(self, definition: Definition, *, again: bool) -> IndexEntry | None:
-        """Return the index of a definition, if there is one; ``again`` ignores ready ones.
+        """Return the index with this definition, if there is one; ``again`` ignores ready ones.
 
         Raises:
             InvalidInput: another index of that name is still being built.
@@ -351,7 +351,7 @@ class Indexes:
         Args:
             entry: the index.
             listener: receives the progress, in shards.
-            wait: waits for some seconds, until every process has read the catalog again.
+            wait: waits for the given number of seconds, by which time every process has read the catalog again.
 
         Raises:
             JobConflict: shards are being moved.
@@ -368,7 +368,7 @@ class Indexes:
     def _change_tables(self, shard: int, statement: bytes) -> None:
         """Execute DDL in a shard, between two statements that fail if the shard's cells are on another server.
 
-        The DDL alone would succeed there.
+        The DDL alone would succeed on the wrong server.
         """
         probe = select_nothing(self._shards.database(shard))
 
@@ -402,7 +402,7 @@ class Watch:
     Args:
         indexes: the datastore's indexes.
         names: names of the indexes that the workers maintain; empty for all.
-        listener: receives the number of added_ids processed, out of those that make the indexes ready.
+        listener: receives the number of added_ids processed, out of those to process before the indexes are ready.
         once: end as soon as everything that is there now has been processed.
     """
 

@@ -31,7 +31,7 @@ _STEPS: Final = 1 << 9
 """Progress steps for each half of a shard's check; a power of two, so that fractions add up exactly."""
 
 Placed = tuple[int, Entry]
-"""An entry, after the number of the shard that it belongs to."""
+"""The number of the shard that an entry belongs to, and the entry."""
 
 
 @dataclass(slots=True)
@@ -41,15 +41,15 @@ class Found:
     Attributes:
         shard: the shard's number.
         rows: rows of the shard that have cells in source columns.
-        entries: entries in the shard, whichever shard their rows are in.
+        entries: entries in the shard, including those of rows in other shards.
         without_entry: rows without an entry because the shard field is missing or does not fit.
         null_fields: other fields of indexed rows that are missing or do not fit.
         lagging: differences of rows whose latest cells the follower has yet to process; no fault.
         missing: rows whose entry is missing.
-        stale: entries with other values than their row, or in a shard that their row has left.
+        stale: entries whose values differ from their row's, or that belong in another shard.
         ahead: entries built from versions that the row does not have.
-        orphan: entries of rows without any cell.
-        repaired: how many of the last four kinds were repaired.
+        orphan: entries of rows without cells in source columns.
+        repaired: number of faults of the four kinds above that were repaired.
     """
 
     shard: int
@@ -78,8 +78,8 @@ class Found:
 class _Progress:
     """Progress within one shard: its rows are the first half, its entries the second.
 
-    The position of a row_key between the first and the last one stands for the share that has been read, because random
-    and time-based keys are spread evenly.
+    The position of a row_key between the first and the last one is taken as the fraction that has been read, because
+    random and time-based keys are spread evenly.
 
     Attributes:
         first: the first key of the current half; None if there is none.
@@ -161,8 +161,8 @@ class IndexCheck:
 
         Raises:
             InvalidInput: a shard has no row of the index's follower.
-            JobConflict: shards are being moved, or a move began while faults were repaired: it may have copied entries
-                before their repair.
+            JobConflict: shards are being moved, or a move began while faults were being repaired: it may have copied
+                entries before they were repaired.
         """
         listener(Total(len(shards)))
         for shard in shards:

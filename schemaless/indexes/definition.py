@@ -1,8 +1,8 @@
 """Definition of a secondary index: its fields, their types and the limits; pure functions, without I/O.
 
 A field is a value at some path in the documents of one column. A value that does not fit the field's type is stored as
-NULL, so a document never stops an index. A row whose shard field does not fit has no entry, because no query could
-match it.
+NULL, so no document can block an index. A row whose shard field does not fit has no entry, because no query could match
+it.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Kind:
 
     Attributes:
         sql: type of the column in the index's table.
-        key_bytes: maximum size in a key.
-        read: returns the value of a JSON value, or None if it does not fit.
+        key_bytes: maximum size in a key, in bytes.
+        read: converts a JSON value to a field value; None if it does not fit.
         literal: returns a value as an SQL literal.
         canonical: returns the bytes that decide a value's shard; None for types that cannot be a shard field.
     """
@@ -169,7 +169,7 @@ class Field:
         if _FIELD_NAME.match(self.name) is None or _RESERVED.match(self.name):
             raise InvalidInput(
                 f"a field name must be 1 to 32 characters of [a-z0-9_], begin with a letter and not be an argument of "
-                f"query(), got {self.name!r}; give the field another name with NAME=COLUMN.PATH:TYPE"
+                f"query(), row_key or ref_N, got {self.name!r}; give the field another name with NAME=COLUMN.PATH:TYPE"
             )
         check_column_name(self.column)
         if not self.path or not all(self.path):
@@ -187,7 +187,7 @@ class Field:
 
     @cached_property
     def max_characters(self) -> int | None:
-        """Number of characters of a text that the table stores; None for other types."""
+        """Maximum number of characters that the table stores of a text; None for other types."""
         return int(self.type[5:-1]) if self.type.startswith("text") else None
 
     def of(self, document: Any) -> Value:
@@ -208,7 +208,7 @@ class Field:
         return b"NULL" if stored is None else self.kind.literal(stored)
 
     def from_table(self, stored: Any) -> Value:
-        """Return the value of a column of the index's table."""
+        """Convert a value stored in the index's table to the field's value."""
         if stored is None:
             return None
         if self.type == "uuid":
@@ -227,7 +227,7 @@ class Field:
         """
         value = self.kind.read(given)
         if value is None:
-            raise InvalidInput(f"field {self.name} is of type {self.type}, and {given!r} is not such a value")
+            raise InvalidInput(f"field {self.name} is of type {self.type}, but {given!r} does not fit that type")
         return value
 
 
@@ -237,7 +237,7 @@ class Definition:
 
     Attributes:
         name: the index's name.
-        shard_field: the field whose value decides the shard of an entry; every query names a value of it.
+        shard_field: the field whose value decides the shard of an entry; every query gives a value for it.
         fields: the other fields that queries can compare and order by, in the order of the key.
     """
 
@@ -265,7 +265,7 @@ class Definition:
         if size > MAX_KEY_BYTES:
             raise InvalidInput(
                 f"the key of index {self.name} would have {size:,} bytes; the maximum is {MAX_KEY_BYTES:,}. text(N) "
-                "takes four bytes for each character: choose a smaller N, which loses no row"
+                "takes four bytes for each character: choose a smaller N; queries still find every row"
             )
 
     @cached_property
@@ -301,7 +301,7 @@ class Definition:
         return Layout(number, columns, len(self.sources), self.digest)
 
     def field(self, name: str) -> Field:
-        """Return the field of a name.
+        """Return the field with a name.
 
         Raises:
             InvalidInput: there is no such field.
@@ -335,7 +335,7 @@ class Definition:
         return tuple((field.column, field.path, field.kind.read) for field in self.all_fields)
 
     def shard_of(self, value: Value, shard_count: int) -> int | None:
-        """Return the shard that has the entries with a value of the shard field; None for None, which has no entries.
+        """Return the shard of the entries with this value in the shard field; None for None, which is not indexed.
 
         A UUID is placed like a row with that row_key, any other value by the ``crc32`` of its stored form.
         """
@@ -368,9 +368,9 @@ def parse_field(declared: str) -> Field:
 
 
 def define(name: str, shard_field: str, fields: Sequence[str]) -> Definition:
-    """Return the definition of an index from declarations as ``parse_field`` takes them.
+    """Return the definition of an index, given declarations as accepted by ``parse_field``.
 
     Raises:
-        InvalidInput: a declaration is invalid, or the index is over a limit.
+        InvalidInput: a declaration is invalid, or the index exceeds a limit.
     """
     return Definition(name, parse_field(shard_field), tuple(map(parse_field, fields)))

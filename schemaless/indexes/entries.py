@@ -1,6 +1,6 @@
 """The entries of an index: reads the rows that they are built from, and writes what a page of the feed changes.
 
-Every write is guarded by refs, so it may be repeated, come late, and run in several workers at once.
+Every write is guarded by refs, so it can be repeated, arrive late or run in several workers at once.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ T = TypeVar("T")
 _BODIES_PER_QUERY: Final = 100
 _MAX_SERVERS: Final = 8
 _ROWS_SEARCHED: Final = 20
-"""Maximum number of rows whose entries are searched for in all shards by one statement per server."""
+"""Maximum number of rows per statement when all shards are searched for the rows' entries."""
 
 _UNREADABLE_HERE: Final = (UnknownDictionary, DictionaryDamaged, UnknownFormat)
-"""Errors of bodies that another process or a later version may be able to read; such a page is retried."""
+"""Errors of bodies that another process or a later version may be able to read; a page with one is retried."""
 
 
 class Entries:
@@ -67,8 +67,8 @@ class Entries:
         """Return the field values in a cell; all None if its body is damaged.
 
         Raises:
-            UnknownDictionary, DictionaryDamaged, UnknownFormat: this process cannot read the body, but another or a
-                later one may.
+            UnknownDictionary, DictionaryDamaged, UnknownFormat: this process cannot read the body, but another process
+            or a later version may.
         """
         try:
             return self.definition.part(cell.column_name, cell.decode().body)
@@ -115,7 +115,7 @@ class Entries:
         """Read the current state of rows of a shard.
 
         Returns:
-            For each row its state, and the highest added_id among its latest cells of source columns; 0 without any.
+            For each row, its state and the highest added_id among its latest cells in source columns; 0 if it has none.
         """
         if not row_keys:
             return {}
@@ -135,7 +135,7 @@ class Entries:
         ]
 
     def _fill(self, parts: dict[Place, Part], wanted: Iterable[Place]) -> dict[bytes, int]:
-        """Read the cells that ``parts`` lacks into it; return the highest added_id read from each row."""
+        """Add to ``parts`` the wanted cells that it lacks; return the highest added_id read from each row."""
         missing = [place for place in dict.fromkeys(wanted) if place not in parts]
         tops: dict[bytes, int] = {}
         for start in range(0, len(missing), _BODIES_PER_QUERY):
@@ -202,7 +202,7 @@ class Entries:
         Args:
             shard: the rows' shard.
             number: number of the index.
-            events: the erased cells; all of source columns.
+            events: the erased cells, all in source columns.
         """
         found: dict[bytes, set[int]] = {}
         unknown: set[bytes] = set()
@@ -239,7 +239,7 @@ class Entries:
         return homes
 
     def places_of(self, rows: Sequence[bytes]) -> list[tuple[bytes, int]]:
-        """Return the rows that have entries, with the shards of the entries, after searching all shards."""
+        """Search all shards for the entries of rows; return the row and the shard of each entry found."""
         places: list[tuple[bytes, int]] = []
         for start in range(0, len(rows), _ROWS_SEARCHED):
             part = rows[start : start + _ROWS_SEARCHED]

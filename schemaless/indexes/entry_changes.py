@@ -2,8 +2,8 @@
 
 Every read of a row is one snapshot and cells are never deleted, so the refs read from a row at different times are
 totally ordered: of any two, one is at least as late in every source column. Each write is therefore guarded by refs
-alone: an entry is only replaced or deleted on behalf of a reader that saw the row as late as the entry's writer did, or
-later.
+alone: an entry is only replaced or deleted on behalf of a reader that saw the row in the same state as the entry's
+writer did, or in a later one.
 """
 
 from __future__ import annotations
@@ -72,8 +72,9 @@ def page_writes(
 ) -> PageWrites:
     """Return the writes that bring the entries of a page's rows up to date.
 
-    The entry of a row is written if the version before one of its cells in the page has other field values than the
-    row's latest version. It is deleted from every other shard that these cells and their predecessors name.
+    A row's entry is written if one of its cells in the page follows a version whose field values differ from those of
+    the row's latest version. It is deleted from all other shards in which these cells or their previous versions placed
+    it.
 
     Args:
         definition: the index's definition.

@@ -39,8 +39,8 @@ class Indexing:
     def handle_batch(self, context: HandlerContext, pages: Sequence[tuple[LeaseState, Sequence[StoredCell]]]) -> bool:
         """Update the entries of the rows of several pages, each step for all pages at once.
 
-        New cells arrive in many shards, a few in each. Page by page, each would wait for about five round trips of
-        every page before it.
+        New cells arrive in many shards, a few in each. Handled one by one, each page would wait for about five round
+        trips of every page before it.
         """
         self._written = []
         relevant = [(lease, of_sources) for lease, cells in pages if (of_sources := self._of_sources(cells))]
@@ -97,7 +97,7 @@ class Indexing:
             raise SchemalessError(f"{type(error).__name__}: {error}") from error
 
     def handle_erased(self, context: HandlerContext, lease: LeaseState, events: Sequence[ErasureEvent]) -> bool:
-        """Remove the entries that were made from erased cells, and update those that have other fields left."""
+        """Delete or update the entries that were built from erased cells."""
         state = self._state
         if state not in (BACKFILLING, READY):
             if state == DECLARED:

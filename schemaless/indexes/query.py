@@ -1,7 +1,7 @@
 """``Index``: queries for rows by the contents of their documents.
 
 An entry says where a matching row may be; only the row says whether it matches. Entries lag behind the rows, so a query
-reads every row that its entries name from the primary and tests it again.
+reads the row of every entry it finds from the row's primary and tests it again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class IndexRow:
         row_key: the row.
         entry: the values of the index's fields when the row was read, by field name.
         cells: the latest cell of each requested column that the row has, by column name.
-        damaged: the error for each requested column whose latest cell does not decode, by column name. Such a cell is
+        damaged: the error for each requested column whose latest cell cannot be decoded, by column name. Such a cell is
             not in ``cells``, and its fields are None.
     """
 
@@ -69,7 +69,7 @@ class IndexPage:
     """One page of query results.
 
     Attributes:
-        rows: the rows, each once. There may be fewer than ``limit``, or none, before the last page.
+        rows: the rows, each once. Even before the last page, there may be fewer than ``limit``, or none.
         next: the cursor for the ``after`` argument of the next query; None on the last page.
     """
 
@@ -92,7 +92,7 @@ class Test(NamedTuple):
 
     @property
     def statement(self) -> bytes:
-        """SQL test that holds for the entry of every row that satisfies the condition.
+        """SQL test that matches the entry of every row that satisfies the condition.
 
         Entries hold truncated text, so the test may be looser than the condition.
         """
@@ -110,7 +110,7 @@ class Query(NamedTuple):
     """A validated query.
 
     Attributes:
-        tests: the conditions, that of the shard field first.
+        tests: the conditions, the one on the shard field first.
         descending: whether rows are returned in descending order.
         limit: the maximum number of entries to read.
         columns: the columns to return.
@@ -139,7 +139,7 @@ class Index:
             print(row.row_key, row.entry["at"], row.cells["BASE"].body)
 
     Worker processes (``schemaless index run``) keep the index up to date, usually within a fraction of a second of a
-    write. A query never returns a row that no longer matches, but it may miss one that was written just now; ``wait``
+    write. A query never returns a row that no longer matches, but it may miss one that was only just written; ``wait``
     waits for such a row.
     """
 
@@ -173,8 +173,8 @@ class Index:
         Args:
             where: conditions, each a tuple of field name, operator (``= != < <= > >=``) and value. A field that is
                 missing from a document, or has another type there, satisfies only ``("field", "=", None)``.
-            order_by: the first field that is not compared by ``=``; prefix it with ``-`` for descending order. Ties are
-                ordered by the remaining fields, then by row_key.
+            order_by: the field to order by, which must be the first not compared by ``=``; prefix it with ``-`` for
+                descending order. Ties are ordered by the remaining fields, then by row_key.
             limit: maximum number of entries to read, 1 to 1,000.
             after: the ``next`` cursor of the previous page of the same query.
             columns: names of the columns whose latest cells are returned. Defaults to the columns that the index is
@@ -188,7 +188,7 @@ class Index:
             InvalidInput: the shard field is missing, or an argument is invalid; nothing was sent.
             UnknownIndex: the index was dropped.
             IndexNotReady: another index has taken the name and is still being built.
-            ServerError: a server failed or refused.
+            ServerError: a server failed or refused a statement.
         """
         check_shard_field(self._entry.definition, equals)
         entry = self._entry = self._registry.ready(self._name)
@@ -211,7 +211,7 @@ class Index:
 
         Returns:
             True if the index has caught up, False on timeout. Returns True at once for a row that has no entry because
-            its document has no valid value of the shard field; no query returns such a row.
+            its document has no valid value for the shard field; no query returns such a row.
 
         Raises:
             InvalidCell: the row_key is invalid.
@@ -271,7 +271,7 @@ class Index:
 
 
 def check_shard_field(definition: Definition, equals: Mapping[str, Any]) -> None:
-    """Check that a query gives a value of the shard field; no server is contacted.
+    """Check that a query gives a value for the shard field; no server is contacted.
 
     Raises:
         InvalidInput: the value is missing.
@@ -279,7 +279,7 @@ def check_shard_field(definition: Definition, equals: Mapping[str, Any]) -> None
     name = definition.shard_field.name
     if equals.get(name) is None:
         raise InvalidInput(
-            f"a query of index {definition.name} needs a value of its shard field: query({name}=...). It decides "
+            f"a query of index {definition.name} needs a value for its shard field: query({name}=...). It decides "
             "which shard has the entries. Nothing was sent"
         )
 
@@ -309,7 +309,7 @@ def check_query(
     if order_by is not None and (not free or order_by.removeprefix("-") != free[0]):
         raise InvalidInput(
             f"this query of index {definition.name} can order rows by {free[0] if free else 'row_key only'}, not by "
-            f"{order_by!r}. Compare the fields before it by '=', or declare an index with another order of fields"
+            f"{order_by!r}. Compare the fields before it by '=', or declare an index with its fields in another order"
         )
     for name in columns or ():
         check_column_name(name)
@@ -321,7 +321,7 @@ def _test(definition: Definition, name: str, comparison: str, value: Any) -> Tes
     field = definition.field(name)
     if comparison not in _TESTS or (value is None and comparison not in ("=", "!=")):
         raise InvalidInput(
-            f"a condition is a field, one of {' '.join(_TESTS)}, and a value (None with = and != only); got "
+            f"a condition is a field, one of {' '.join(_TESTS)}, and a value (None only with = and !=); got "
             f"{(name, comparison, value)!r}"
         )
     return Test(field, comparison, None if value is None else field.argument(value))
@@ -347,7 +347,7 @@ def _after_cursor(entry: IndexEntry, query: Query, cursor: str) -> bytes:
         number, digest, row_key, *values = json.loads(cursor)
         if (number, digest) != (entry.number, query.digest):
             raise InvalidInput(
-                f"the cursor that was given as after= belongs to another query, or to an earlier index {entry.name}; "
+                f"the cursor given as after= belongs to another query, or to an earlier index named {entry.name}; "
                 "start again without it"
             )
         row = bytes.fromhex(row_key)

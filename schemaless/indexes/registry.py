@@ -25,7 +25,7 @@ DROPPING: Final = "dropping"
 DROPPED: Final = "dropped"
 
 LOOK_S: Final = 2.0
-"""Time for which a process uses the list that it read last, in seconds."""
+"""Time for which a process reuses the list of indexes before it reads it again, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class IndexEntry:
         definition: the fields of the index.
         state: declared (its tables are being created), backfilling, ready or dropping.
         created_at: UTC, ISO 8601.
-        ready_at: UTC, ISO 8601; None until then.
+        ready_at: UTC, ISO 8601; None until the index is ready.
         message: the reason for the state, if there is one.
     """
 
@@ -68,7 +68,7 @@ class Registry:
     """The catalog's list of indexes, cached for two seconds. Thread-safe: the list is replaced as a whole.
 
     Attributes:
-        checked: tables that were compared with their definition: shard, its place, and the number of the index.
+        checked: tables whose definition has been checked, each as shard, number of its moves, and index number.
     """
 
     def __init__(self, catalog: Callable[[], NodePool], datastore: str) -> None:
@@ -84,7 +84,7 @@ class Registry:
         self._cached: tuple[float, tuple[IndexEntry, ...]] | None = None
 
     def read(self) -> tuple[IndexEntry, ...]:
-        """Read the indexes that are not dropped from the catalog."""
+        """Read from the catalog the indexes that have not been dropped."""
         started_s = time.monotonic()
         statement = sql.select_indexes(self._datastore)
         rows = self._catalog().run(lambda connection: connection.rows(statement))
@@ -99,7 +99,7 @@ class Registry:
         return entries
 
     def all(self) -> tuple[IndexEntry, ...]:
-        """Return the indexes, at most two seconds old; the last known list if the catalog does not answer."""
+        """Return the list of indexes, at most two seconds old, or the last known one if the catalog does not answer."""
         cached = self._cached
         if cached is not None and time.monotonic() - cached[0] < LOOK_S:
             return cached[1]
@@ -130,7 +130,7 @@ class Registry:
         )
 
     def expects(self, shard: int, table: str) -> bool:
-        """Return True if a table that is missing from a shard should exist there; the shard may have moved then.
+        """Return True if a table that is missing from a shard should exist there; if so, the shard may have moved.
 
         Raises:
             UnknownIndex: the table's index was dropped.

@@ -26,10 +26,10 @@ T = TypeVar("T")
 _ROWS_PER_ROUND_TRIP: Final = 200
 
 _MAX_VERSIONS: Final = 3
-"""Maximum number of versions fetched per row and column, on the average of a shard's rows."""
+"""Maximum number of versions fetched per row and column, averaged over a shard's rows."""
 
 _EXACT_READS: Final = 50
-"""Number of reads that look up each latest version separately after a read has met rows with too many versions."""
+"""Number of reads that look up each latest version separately after a read has found rows with too many versions."""
 
 LatestCells = dict[str, Row]
 """The latest cell of each column of a row, by column name."""
@@ -42,7 +42,7 @@ class LatestRow(NamedTuple):
         row_key: the row.
         cells: the latest cell of each requested column that the row has, in the order of the request.
         documents: the documents of these cells, by column name.
-        damaged: the error for each column whose latest cell does not decode; such a cell is not in ``cells``.
+        damaged: the error for each column whose latest cell cannot be decoded; such a cell is not in ``cells``.
     """
 
     row_key: uuid.UUID
@@ -55,8 +55,8 @@ class RowReader:
     """Reads the latest cells of rows. Thread-safe.
 
     Starting a search takes a server longer than reading the next row of an index. So the reader fetches all versions of
-    a shard's rows by one range scan, up to a limit. Rows beyond that limit are fetched again, with a separate search
-    for the latest version of each column, and so are the next reads of the same columns.
+    a shard's rows by one range scan, up to a limit. If a shard reaches the limit, its rows are fetched again with a
+    separate search for the latest version of each column; the next reads of the same columns begin with these searches.
     """
 
     def __init__(self, shards: Shards, reader: Reader, local_reader: Reader, exact_reads: int = _EXACT_READS) -> None:
@@ -67,7 +67,7 @@ class RowReader:
             reader: decodes cells and fetches the dictionaries that they need.
             local_reader: decodes cells with the dictionaries that are in memory, since fetching one would take a second
                 connection while others are held.
-            exact_reads: number of reads that look up each latest version separately, after one that met rows with too
+            exact_reads: number of reads that look up each latest version separately, after one that found rows with too
                 many versions.
         """
         self._shards = shards
@@ -90,7 +90,7 @@ class RowReader:
         Args:
             row_keys: the rows, each once.
             columns: the names of the columns.
-            convert: called once for each row, also for rows without cells; must not query a server.
+            convert: called once for each row, including rows without cells; must not query a server.
             while_waiting: called while servers work, zero or more times; must not query a server.
 
         Returns:
@@ -155,8 +155,8 @@ class RowReader:
             shard_of: the rows, with their shards.
             columns: the names of the columns.
             select: returns the query for rows of one database.
-            limit: the number of cells per row, on the average of a shard, at which that query stops; None if it
-                returns everything.
+            limit: the average number of cells per row of a shard at which that query stops; None if it returns
+                everything.
             on_row: called for each row that has cells.
             while_waiting: as for ``read``.
 

@@ -1,6 +1,6 @@
 """Statements for secondary indexes: their table in each shard, their entries, and the catalog's list of indexes.
 
-An entry stores the versions of the source columns that it was built from, its refs. Every write compares them: an entry
+An entry stores its refs: the versions of the source columns that it was built from. Every write compares them: an entry
 is neither replaced nor deleted on behalf of a reader that saw an older state of the row. So an index may have several
 writers at once.
 """
@@ -41,7 +41,7 @@ class Layout:
         columns: name and SQL type of each field, the shard field first.
         sources: number of source columns.
         digest: digest of the definition; stored as the table's comment.
-        named: temporary name of the table; None for the name that follows from the number.
+        named: temporary name of the table; None if it is named after the number.
     """
 
     number: int
@@ -147,7 +147,7 @@ def select_index_keys(database: str) -> bytes:
 
 
 def select_no_entry(database: str, table: str) -> bytes:
-    """Select no entry; fails if the table does not exist or may not be read."""
+    """Select no entries; fails if the table does not exist or the account cannot read it."""
     return b"SELECT 1 FROM %b LIMIT 0" % _table(database, table)
 
 
@@ -251,7 +251,7 @@ def after_entry(names: Sequence[str], values: Sequence[bytes], row_key: bytes, *
 
 
 def select_refs(database: str, columns: Sequence[str], ids: Iterable[int]) -> bytes:
-    """Select the refs around cells, given by their added_ids, in one snapshot.
+    """Select the previous and latest refs of cells, given by their added_ids, in one snapshot.
 
     Returns:
         A statement whose rows are added_id, row_key, the ref_key of the previous version in the cell's column, and the
@@ -289,7 +289,7 @@ def select_latest_of_rows(database: str, row_keys: Iterable[bytes], columns: Ite
 def select_versions_of_rows(database: str, row_keys: Sequence[bytes], columns: tuple[str, ...], versions: int) -> bytes:
     """Select all versions of some columns of rows, up to ``versions`` per row on average, in one snapshot.
 
-    The order is undefined: sorting on the server would make the statement a twentieth slower.
+    The order is undefined: sorting on the server would make the statement 5% slower.
     """
     return b"%b%b) LIMIT %d)" % (
         _versions_of_rows(database, columns),
@@ -305,7 +305,7 @@ def _versions_of_rows(database: str, columns: tuple[str, ...]) -> bytes:
 
 
 def select_row_keys(database: str, after: bytes, limit: int) -> bytes:
-    """Select the row_keys of a shard after one of them, in order."""
+    """Select the next row_keys of a shard above ``after``, in order."""
     return b"SELECT DISTINCT row_key FROM %b WHERE row_key>%b ORDER BY row_key LIMIT %d" % (
         by_key(database),
         blob_hex(after),
@@ -334,7 +334,7 @@ def _latest(database: str, column: str, row_key: bytes) -> bytes:
 
 
 def insert_index(catalog: str, name: str, definition: str, state: str, *, again: bool = False) -> bytes:
-    """Insert an index, unless its name has an index that is being built or one with this definition. Safe to repeat.
+    """Insert an index unless one with its name is being built, or is ready with this definition. Safe to repeat.
 
     Args:
         catalog: the catalog's database.

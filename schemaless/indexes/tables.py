@@ -1,4 +1,4 @@
-"""Proof that an index's tables belong to the index, before they are read or written; their storage engine."""
+"""Verify that an index's tables belong to it before they are used, and look up their storage engine."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def engine_of(shards: Shards, shard: int) -> StorageEngine:
 def check_tables(shards: Shards, registry: Registry, entry: IndexEntry, numbers: Iterable[int]) -> None:
     """Check that an index's tables in some shards were created from its definition.
 
-    Each table is checked once per server; ``registry.checked`` holds the tables that have passed. A table in another
-    storage engine than its cluster's is logged, and used all the same.
+    Each table is checked once per server; ``registry.checked`` holds the tables that have passed. A table whose storage
+    engine is not its cluster's is logged, but used anyway.
 
     Raises:
         SchemaMismatch: a table's comment is the digest of another definition.
@@ -56,7 +56,7 @@ def check_tables(shards: Shards, registry: Registry, entry: IndexEntry, numbers:
                 elsewhere.append(f"{database} ({str(engine).lower()})")
         if elsewhere:
             _log.warning(
-                "tables of index %s on %s are in another storage engine than the catalog records for their cluster: "
+                "tables of index %s on %s do not use the storage engine that the catalog records for their cluster: "
                 "%s. They work; 'schemaless index rebuild %s' or a move of their shards converts them",
                 entry.name,
                 node,
@@ -66,7 +66,7 @@ def check_tables(shards: Shards, registry: Registry, entry: IndexEntry, numbers:
 
 
 def _comments(shards: Shards, spot: Spot, keys: Mapping[str, tuple[int, int, int]], number: int) -> Rows:
-    """Read the database, comment and engine of an index's tables on one server; ``spot`` is one of the shards'."""
+    """Read the database, comment and engine of an index's tables on the server of ``spot``."""
     statement = sql.select_comments(keys, number)
     try:
         pool = shards.pool_for(spot.node)

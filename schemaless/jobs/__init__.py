@@ -1,1 +1,1 @@
-"""The job engine: long work over a datastore that can be paused, shared between machines and resumed after a crash."""
+"""The job engine: long-running datastore work that can be paused, shared between machines and resumed after a crash."""

@@ -50,5 +50,5 @@ def from_json(value: str | None) -> dict[str, Any]:
 
 
 def parse_time(value: str) -> datetime:
-    """Parse a DATETIME of the catalog, which is in UTC."""
+    """Parse a DATETIME from the catalog as UTC."""
     return datetime.fromisoformat(value).replace(tzinfo=UTC)

@@ -1,7 +1,7 @@
 """The driver of a job, which dispatches shards to workers until none is left.
 
-Each shard is one call, and the runner that executes it first claims the shard, so any number of drivers on any machines
-can share a job. A runner that dies loses only the work since its last checkpoint, about a second.
+Each shard is one call. The runner that executes the call begins by claiming the shard, so any number of drivers on any
+machines can share a job. A runner that dies loses only the work since its last checkpoint, about a second.
 """
 
 from __future__ import annotations
@@ -188,8 +188,8 @@ class Driver:
         self._job_store.leases.release_dead(self._job.job_id, self._name)
         if self._deaths > self._most_deaths:
             raise WorkersDied(
-                f"workers died {self._deaths} times before any shard was completed, the last time with shards "
-                f"{sorted(self._calls.values())} ({error}); check whether they ran out of memory, then run the same "
+                f"workers died {self._deaths} times without completing a shard, most recently with shards "
+                f"{sorted(self._calls.values())} ({error}); check whether workers ran out of memory, then run the same "
                 "command again, perhaps with fewer workers"
             ) from error
         _log.warning("a worker died (%s); new workers take over its shards", error)

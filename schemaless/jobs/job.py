@@ -1,4 +1,4 @@
-"""Values of jobs: the job, its state on each shard and cluster, and its failures. ``job_store`` stores them."""
+"""Data classes for jobs: the job, its state on each shard and cluster, and its failures. ``job_store`` stores them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NAMES: Final[dict[str, str]] = {
 }
 
 NOT_EXCLUSIVE: Final[frozenset[str]] = frozenset({"erase", "retain"})
-"""Kinds of jobs that run beside other jobs on the same shards."""
+"""Kinds of jobs that may run alongside other jobs on the same shards."""
 
 JobState = Literal["running", "paused", "done", "aborted", "finalised"]
 
@@ -65,7 +65,7 @@ class Job:
 
     @property
     def thresholds(self) -> Thresholds:
-        """The thresholds when the job was read; they may change at any time."""
+        """The thresholds as of when the job was read; they may change at any time."""
         return thresholds_of(self.spec)
 
     @property
@@ -77,7 +77,7 @@ class Job:
         """Check that the job is of this kind.
 
         Raises:
-            InvalidInput: the job is of another kind. For an unfinished job, the message has the command to continue it.
+            InvalidInput: the job is of another kind; if it is unfinished, the message says how to continue it.
         """
         if self.kind != kind:
             next_step = f"; '{continue_command(self.kind, self.job_id)}' continues it" if self.unfinished else ""
@@ -96,14 +96,14 @@ class RunStarted(Event):
 class RunProgress(Event):
     """A run is in progress; sent about twice a second with the job as last read.
 
-    The listener may query the catalog. A ``ServerError`` that it raises is handled like one of the run itself.
+    The listener may query the catalog. A ``ServerError`` that it raises is handled like one raised by the run itself.
     """
 
     job: Job
 
 
 def thresholds_of(spec: Mapping[str, Any]) -> Thresholds:
-    """Return the thresholds in the spec of a job of any kind."""
+    """Return the thresholds stored in the spec of any kind of job."""
     return Thresholds.of(spec.get("thresholds", {}))
 
 
@@ -133,7 +133,7 @@ def _article(kind: Kind) -> str:
 
 
 def start_command(kind: Kind) -> str:
-    """Return the command that starts a job of a kind."""
+    """Return the command that starts a job of the given kind."""
     return f"schemaless {_COMMANDS[kind]} --execute"
 
 
@@ -165,12 +165,12 @@ class ShardState:
         top_id: highest added_id at the start of the pass, or the checkpoint if that is higher.
         checkpoint: the pass has completed the cells up to and including this added_id.
         cells: bodies replaced.
-        bytes_before: size of those bodies before.
-        bytes_after: size of those bodies after.
+        bytes_before: total size of those bodies before replacement, in bytes.
+        bytes_after: total size of the bodies that replaced them, in bytes.
         left_cells: bodies left unchanged in this pass.
         counters: detailed counters, defined by the kind of job.
-        busy_s: time that runners have worked on the shard. Waiting for servers and for the rate limit counts, since it
-            will be needed for the rest, too; being paused and the time between passes do not.
+        busy_s: time that runners have spent on the shard, in seconds. Waits for servers and for the rate limit are
+            included, since the remaining work will need them, too; pauses and the time between passes are not.
         data_bytes: InnoDB's estimate of the table's size when the job was created, used as a weight.
         runner: the runner that holds the shard, or held it last.
         epoch: number of times the shard was claimed.
@@ -211,7 +211,7 @@ class ShardState:
 
     @property
     def fraction(self) -> float:
-        """Completed share of the pass by added_ids, 0 to 1."""
+        """Completed share of the pass, measured by added_id, 0 to 1."""
         if self.state != "waiting":
             return 1.0
         if not self.top_id:
@@ -226,9 +226,9 @@ class ClusterState:
 
     Attributes:
         cluster: name of the cluster.
-        runner: the runner that watches.
+        runner: the runner that holds the watch, or held it last.
         lease_left_s: seconds left of the watch's lease; as in ``ShardState``.
-        looked_ago_s: age of the last poll in seconds; None if there was none.
+        polled_ago_s: age of the last poll in seconds; None if there was none.
         reason: why work on this cluster waits, or None.
         figures: measurements of the last poll.
         waits: seconds waited, by kind of reason.
@@ -271,7 +271,7 @@ class Signal:
         state: state of the job.
         stop: whether the runner has to stop.
         reason: why work on the cluster waits, or None.
-        looked_ago_s: age of the last poll of the cluster in seconds; None if there was none.
+        polled_ago_s: age of the last poll of the cluster in seconds; None if there was none.
         watches: whether this runner holds the watch of the cluster.
         yields: whether to take small steps because applications use the cluster's primary.
         spec: parameters of the job as JSON text; thresholds may have changed.

@@ -30,7 +30,7 @@ from schemaless.wire.connection import Connection
 from schemaless.wire.sql.sessions import release_lock, take_lock
 
 FAILURES_KEPT: Final = 1_000
-"""Maximum number of failures stored per shard; counters count all."""
+"""Maximum number of failures stored per shard; the counters include all failures."""
 
 _TURN_WAIT_S: Final = 10
 
@@ -72,7 +72,7 @@ class JobStore:
 
         Raises:
             JobConflict: an unfinished job includes one of these shards.
-            InvalidInput: there is no shard.
+            InvalidInput: ``shards`` is empty.
         """
         if not shards:
             raise InvalidInput("a job needs at least one shard")
@@ -118,7 +118,7 @@ class JobStore:
                 )
 
     def jobs(self, kind: Kind | None = None) -> list[Job]:
-        """Return all jobs, or those of a kind, newest last."""
+        """Return all jobs, or only those of one kind, newest last."""
         return [_job(row) for row in self.catalog.rows(sql.select_jobs(self._name, kind=kind))]
 
     def job(self, job_id: int) -> Job:
@@ -135,8 +135,8 @@ class JobStore:
     def latest(self, kind: Kind) -> Job | None:
         """Return the default job of a kind, or None if there is no job.
 
-        That is the newest unfinished job; else the newest that replaced a body, since a run that finds nothing to do
-        is a job, too; else the newest.
+        That is the newest unfinished job; failing that, the newest that replaced a body, since even a run with nothing
+        to do creates a job; failing that, the newest of all.
         """
         jobs = self.jobs(kind)
         unfinished = [job for job in jobs if job.unfinished]
@@ -178,7 +178,7 @@ class JobStore:
         return thresholds
 
     def complete(self, job_id: int) -> bool:
-        """Mark an unfinished job as done if no shard is waiting; return whether it was."""
+        """Mark an unfinished job as done if no shard is waiting; return whether this changed its state."""
         changed = self.catalog.execute(sql.complete(self._name, job_id))
         if changed:
             self.record_event(job_id, "done")
@@ -263,7 +263,7 @@ class JobStore:
         return self.catalog.run(operation, writes=False)
 
     def record_failures(self, job_id: int, failures: Sequence[Failure]) -> None:
-        """Store cells left unchanged; a cell that is stored already gets the new reason."""
+        """Store cells left unchanged; a cell that is already stored gets the new reason."""
         for start in range(0, len(failures), 100):
             rows = [
                 (
@@ -280,7 +280,7 @@ class JobStore:
             self.catalog.execute(sql.insert_failures(self._name, job_id, rows))
 
     def failures(self, job_id: int, limit: int = FAILURES_KEPT, shards: Iterable[int] | None = None) -> list[Failure]:
-        """Return the first ``limit`` cells left unchanged, optionally only of some shards."""
+        """Return the first ``limit`` cells left unchanged, optionally only those in some shards."""
         rows = self.catalog.rows(sql.select_failures(self._name, job_id, limit, shards))
         return [
             Failure(int(shard), int(added_id), bytes(row_key), str(column), int(ref_key), str(reason), str(message))

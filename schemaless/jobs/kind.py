@@ -45,7 +45,7 @@ class JobSpec:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Restore parameters from ``as_json`` of this version or an earlier one; missing ones get their defaults."""
+        """Restore parameters from ``as_json`` output of this or an earlier version; missing ones get their defaults."""
         known = {field.name: value[field.name] for field in fields(cls) if field.name in value}
         arguments: dict[str, Any] = {
             name: tuple(item) if isinstance(item, list) else item for name, item in known.items()
@@ -60,7 +60,7 @@ class RunOptions(TypedDict, total=False):
     """Options of a run, for every kind of job.
 
     Attributes:
-        job: continue this job; its own parameters apply.
+        job: the job to continue, with its own parameters; None to start or join one.
         new: whether ``job`` was created for this run.
         count: number of workers: 1 (the default) is a thread of this process, more are processes.
         dask: address of a Dask scheduler, or "local".
@@ -102,8 +102,8 @@ class JobKind(Generic[S]):
         work: does the work on a shard; a module-level function.
         check: raises if a new job with these parameters is not possible on these shards. Called before the job is
             created, and not for a job that is joined, which passed the check when it was created.
-        covers: whether an unfinished job, given by its parameters, is the one that a command asks for, whatever shards
-            the command finds now. A drain has fewer shards left with each one that has moved.
+        covers: whether a command joins an unfinished job with the same parameters even if its shards differ from the
+            job's. For example, a drain has fewer shards left after each move.
         reaches: returns clusters involved besides those of the shards.
         before: called once for a new job, before its work.
         after: called after each run that ends with the job done or aborted.
@@ -131,8 +131,8 @@ class JobKind(Generic[S]):
             The job, and whether it is new.
 
         Raises:
-            InvalidInput: a shard does not exist, there is no shard, or an error of ``check``.
-            JobConflict: another unfinished job includes one of these shards; the message says how it differs.
+            InvalidInput: a shard does not exist, there are no shards, or ``check`` raised it.
+            JobConflict: another unfinished job includes one of these shards; the message says how that job differs.
         """
         chosen = internals_of(store).chosen_shards(shards)
         job_store = JobStore(store)
@@ -172,7 +172,7 @@ class JobKind(Generic[S]):
         return JobConflict(f"{conflict}; it differs from this command in {', '.join(parts)}", conflict.job_id)
 
     def same(self, job_store: JobStore, spec: S, shards: Sequence[int]) -> Job | None:
-        """Return the unfinished job with the same parameters (except thresholds) and shards, or None."""
+        """Return the unfinished job that a command with these parameters and shards joins, or None."""
         for job in job_store.jobs(self.name):
             if not job.unfinished:
                 continue
@@ -200,7 +200,7 @@ class JobKind(Generic[S]):
             The job in its final state.
 
         Raises:
-            InvalidInput: the job is of another kind, or an error of ``begin_or_join``.
+            InvalidInput: the job is of another kind, or ``begin_or_join`` raised it.
             JobConflict: another unfinished job includes one of these shards, or the job was aborted or has ended.
             ServerError: a server cannot be reached. The work done is kept, and the same call continues the job.
         """

@@ -1,8 +1,9 @@
 """Leases on the shards of jobs, and the checkpoints and polls of the runners that hold them.
 
-A shard belongs to one runner at a time, by a lease on the catalog server's clock. Every update of a shard's state is
-guarded by the runner and the epoch of its lease, so a runner presumed dead cannot overwrite its successor's state. The
-bodies do not depend on leases: each replacement is guarded by a digest of the body that was read.
+A shard belongs to one runner at a time, which holds a lease timed by the catalog server's clock. Every update of a
+shard's state is guarded by the runner and the epoch of its lease, so a runner presumed dead cannot overwrite its
+successor's state. The safety of bodies does not depend on leases: each replacement is guarded by a digest of the body
+that was read.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ LEASE_S: Final = 30
 """Duration of a lease on a shard, in seconds."""
 
 RENEWED_WITHIN_S: Final = 5
-"""Age from which a lease is renewed, in seconds. A runner in contact with the catalog has at least the rest left."""
+"""Age at which a lease is renewed, in seconds, so that ``LEASE_S`` minus this remains while the catalog answers."""
 
 INTERRUPTED: Final = "interrupted"
 """Message of a shard whose last runner died without releasing it."""
@@ -30,7 +31,7 @@ _PROGRESS: Final = (
     *("pass_number", "first_id", "top_id", "checkpoint", "cells", "bytes_before", "bytes_after", "left_cells"),
 )
 _WATCH_LEASE_S: Final = 5
-"""Duration of a lease on a watch, in seconds. Each poll renews it; another runner takes over soon after the last."""
+"""Duration of a lease on a watch, in seconds. Polls renew it; if they stop, another runner soon takes over."""
 
 
 class Leases:
@@ -45,7 +46,7 @@ class Leases:
 
         Returns:
             State of the shard, with ``INTERRUPTED`` as its message if the previous runner died without releasing it;
-            None if another runner holds the shard, it is done, or the job has ended.
+            None if the shard is done or held by another runner, or the job has ended.
         """
         interrupted = self._catalog.rows(sql.select_interrupted(self._name, job_id, shard, runner, INTERRUPTED))
         if not self._catalog.execute(sql.claim_shard(self._name, job_id, shard, runner, LEASE_S)):

@@ -1,8 +1,8 @@
 """A runner's claim on a shard: renews the lease, and provides the gate that makes the work wait or stop.
 
-A thread renews the lease twice a second and receives changes to the job: paused, aborted, asked to stop. One of the
-runners on a cluster also holds the cluster's watch: it polls the servers for all of them and stores in the catalog
-whether they have to wait.
+Twice a second, a thread checks whether the lease is due for renewal, the job was paused or aborted, or the runner was
+asked to stop. One of the runners on a cluster also holds the cluster's watch: it polls the servers on behalf of all
+runners and stores in the catalog whether they have to wait.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger("schemaless")
 
 _HEARTBEAT_S: Final = 0.5
 _FIRST_HEARTBEAT_S: Final = 0.005
-"""First interval between heartbeats; it doubles until the servers have been polled, up to ``_HEARTBEAT_S``."""
+"""First interval between heartbeats, in seconds; doubles until the servers are polled, up to ``_HEARTBEAT_S``."""
 
 _CHECKPOINT_S: Final = 1.0
 _STALE_S: Final = 10.0
@@ -76,7 +76,7 @@ class ShardRun:
         job: the job.
         state: state of the shard when it was claimed; the work updates it.
         cluster: cluster of the shard.
-        watch: returns the watch over the cluster's servers for some thresholds; called when this runner takes over the
+        watch: returns a watch over the cluster's servers for given thresholds; called when this runner takes over the
             watch. None to run without throttling.
         learned: values that the work keeps from one shard of the job to the next.
     """
@@ -159,7 +159,7 @@ class ShardRun:
         return self._make_watch is None or (signal.polled_ago_s is not None and signal.polled_ago_s < _STALE_S)
 
     def spend(self, amount: int) -> None:
-        """Block until the job's rate limit allows that many more bytes; raises what ``gate`` raises."""
+        """Block until the job's rate limit allows ``amount`` more bytes; raises what ``gate`` raises."""
         mb_per_s = self._thresholds.max_mb_per_s
         if mb_per_s is None:
             return
@@ -301,7 +301,7 @@ class ShardRun:
 
 
 def make_watch(store: Datastore, job: Job, cluster: str, runner: str, thresholds: Thresholds) -> Watch:
-    """Create the watch over a cluster's servers, which follows changes of the topology."""
+    """Create a watch over a cluster's servers that follows topology changes."""
     internals = internals_of(store)
     job_store = JobStore(store)
 

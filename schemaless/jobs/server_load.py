@@ -49,5 +49,5 @@ def server_activity(connection: Connection, *, history: bool = True) -> ServerAc
 
 
 def discount_read(connection: Connection) -> None:
-    """Offset one of the job's own SELECTs in ``ServerActivity.calls``, which would count as application load."""
+    """Offset one of the job's own SELECTs in ``ServerActivity.calls``, lest it count as application load."""
     connection.execute(NOTHING)

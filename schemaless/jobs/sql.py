@@ -1,4 +1,4 @@
-"""Statements on the job tables of the catalog. Times are those of the catalog server's clock in UTC; JSON is text."""
+"""Statements on the job tables of the catalog. Times are UTC by the catalog server's clock; JSON is passed as text."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def insert_event(catalog: str, job_id: int, who: str, what: str) -> bytes:
 
 
 def select_by_token(catalog: str, token: str) -> bytes:
-    """Select the job that was created with a token, which is stored with its versions."""
+    """Select the job that was created with a token, which is stored among the job's versions."""
     return b"SELECT job_id FROM %b WHERE versions LIKE '%%\"%b\"%%' ORDER BY job_id DESC LIMIT 1" % (
         table(catalog, b"job"),
         token.encode(),
@@ -126,9 +126,9 @@ def select_shards(
     """Select the shard states of a job in shard order.
 
     Args:
-        counters: fetch the columns that may be long, counters and measures.
+        counters: also fetch the potentially long columns ``counters`` and ``measures``.
         shard: select only this shard.
-        runner: select only the shards whose last runner this is.
+        runner: select only the shards that this runner holds or held last.
     """
     test = matching(job_id=job_id, shard=shard, runner=runner)
     long = (b"counters", b"measures") if counters else (b"NULL", b"NULL")
@@ -248,7 +248,7 @@ def ask_to_stop(catalog: str, job_id: int, runner_prefix: str) -> bytes:
 
 
 def lock_shard_measures(catalog: str, job_id: int, shards: Iterable[int]) -> bytes:
-    """Select the shard and measures of some shards, and lock their rows."""
+    """Select the numbers and measures of some shards, and lock their rows."""
     return b"SELECT shard, measures FROM %b WHERE job_id=%d AND shard IN (%b) FOR UPDATE" % (
         table(catalog, b"job_shard"),
         job_id,
@@ -320,7 +320,7 @@ def update_cluster_measures(catalog: str, job_id: int, cluster: str, measures: s
 
 
 def spend(catalog: str, job_id: int, cost_us: int) -> bytes:
-    """Advance the time up to which a job's budget is spent; GREATEST, because unused budget does not accumulate."""
+    """Advance the time up to which a job's budget is spent, starting no earlier than now, so unused budget is lost."""
     end = b"LAST_INSERT_ID(GREATEST(budget_us, %b) + %d)" % (_NOW_US, cost_us)
     return update(table(catalog, b"job"), {"budget_us": end}, job_id=job_id)
 
@@ -330,7 +330,7 @@ SELECT_SPENT: Final = b"SELECT LAST_INSERT_ID(), " + _NOW_US
 
 
 def insert_failures(catalog: str, job_id: int, failures: Iterable[FailureRow]) -> bytes:
-    """Insert cells left unchanged; a cell that is recorded already gets the new reason."""
+    """Insert cells left unchanged; a cell that is already recorded gets the new reason."""
     names = "job_id, shard, added_id, row_key, column_name, ref_key, reason, message"
     rows = (
         (job_id, shard, added_id, blob_hex(row_key), column, ref_key, reason, message)
@@ -341,7 +341,7 @@ def insert_failures(catalog: str, job_id: int, failures: Iterable[FailureRow]) -
 
 
 def select_failures(catalog: str, job_id: int, limit: int, shards: Iterable[int] | None = None) -> bytes:
-    """Select the first ``limit`` cells left unchanged, optionally only of some shards."""
+    """Select the first ``limit`` cells left unchanged, optionally only those in some shards."""
     where = b"" if shards is None else b" AND shard IN (%b)" % numbers([-1, *shards])
     return (
         b"SELECT shard, added_id, row_key, column_name, ref_key, reason, message FROM %b "

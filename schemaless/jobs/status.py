@@ -16,9 +16,9 @@ _Z_95: Final = 1.96
 
 @dataclass(frozen=True, slots=True)
 class Eta:
-    """Estimated seconds until a job is done: mean and 95 % interval, from how much shards differ in speed.
+    """Estimated seconds until a job is done: mean and 95 % interval, based on how much the shards' speeds vary.
 
-    The remaining work is weighed in bytes. The estimate assumes that the number of runners stays the same.
+    The remaining work is measured in bytes. The estimate assumes that the number of runners stays the same.
     """
 
     low_s: float
@@ -36,7 +36,7 @@ class JobStatus:
         clusters: state of each cluster.
         bytes_total: size of the tables, as InnoDB estimated it when the job was created.
         bytes_through: the part of ``bytes_total`` that is done.
-        runners: shards that a runner works on now.
+        runners: number of shards that runners are working on.
         mb_per_s: table bytes processed by these runners, in megabytes per second; None if not known yet.
         eta: estimated time to completion; None if not known yet, or without a runner.
     """

@@ -1,8 +1,8 @@
 """Throttling: poll the servers of a cluster, and compare their load and lag with a job's thresholds.
 
 Lag is measured with tokens that are written on the primary and read on each replica, so it is the lag of committed
-transactions, works alike on MySQL and MariaDB, and requires no privilege. The tokens also prove that a replica belongs
-to the primary: one that never shows a token does not replicate from it and cannot throttle the job.
+transactions. This works the same on MySQL and MariaDB, and requires no replication privilege. The tokens also prove
+that a replica belongs to the primary: one that never shows a token does not replicate from it and is refused.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _OPTIONS: Final = PoolOptions(
     connect_timeout_s=0.8, read_timeout_s=0.8, write_timeout_s=0.8, pool_size=2, pool_timeout_s=0.8
 )
 _NO_LONG_LOCKS: Final = set_session({"lock_wait_timeout": 1, "innodb_lock_wait_timeout": 1})
-"""Bounds the wait for a lock, such as a backup's, that blocks the write of a token."""
+"""Statement that limits how long the write of a token waits for a lock, such as a backup's."""
 
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 30.0
@@ -69,10 +69,10 @@ class Thresholds:
     """Conditions that make a job wait or slow down; None disables a condition.
 
     Attributes:
-        max_lag_s: maximum lag of a replica, in seconds; None polls no replica.
+        max_lag_s: maximum lag of a replica, in seconds; if None, replicas are not polled.
         max_threads_running: maximum number of statements that a primary executes at a time, including the job's own.
-        max_history_length: maximum number of transactions that a primary has not purged. While a long reader blocks
-            the purge, the old copy of every replaced body stays in the files.
+        max_history_length: maximum number of transactions that a primary has not purged. While a long-running read
+            blocks the purge, the old copy of every replaced body stays in the files.
         max_mb_per_s: rate limit for the whole job, in megabytes (1,000,000 bytes) of old bodies per second. It is
             enforced by the runners, not by the watch.
         flag_file: absolute path of a file; the job waits while it exists. It is checked by the runner that watches a
@@ -124,7 +124,7 @@ class Look:
     """Result of polling the servers of a cluster.
 
     Attributes:
-        reason: why the job has to wait, for people; None if it may continue.
+        reason: why the job has to wait, as text for users; None if it may continue.
         kind: the reason as a keyword, for programs; None without a reason.
         figures: measurements as JSON values. ``lag_s``: seconds by replica, None if unknown; ``threads_running`` and
             ``history_length`` of the primary, None if unknown; ``calls_per_s``: application reads and writes on the
@@ -162,8 +162,8 @@ class ClusterWatch:
             thresholds: thresholds to compare with.
             writer: name of 1 to 255 characters that is unique among the watches of this cluster, such as a runner's.
             proof_s: time after which a replica that answers but shows no token is refused, in seconds.
-            proven: replicas that have shown a token to this job before, named as in ``Look.figures``; they are not
-                refused any more.
+            proven: replicas that have shown a token to this job before, named as in ``Look.figures``; they are no
+                longer refused for lack of a token.
             catalog: connection pool of the catalog, used to detect whether the catalog is on this primary; None if
                 runners send it no queries.
         """
@@ -192,8 +192,9 @@ class ClusterWatch:
     def look(self, reads: int = 0, runners: int = 1) -> Look:
         """Poll the primary and each replica once, and decide whether the job has to wait.
 
-        This takes two round trips to the primary and one to the replicas in parallel, at most about two seconds if
-        servers do not answer. The first call takes longer, as it creates the table of tokens if it is missing.
+        This takes up to four round trips to the primary, then one to each replica in parallel; at most about two
+        seconds if servers do not answer. The first call takes longer, as it creates the table of tokens if it is
+        missing.
 
         Args:
             reads: total number of SELECTs that this runner has sent to the catalog.
@@ -288,7 +289,7 @@ class ClusterWatch:
             self._asks_history = False
             if self.thresholds.max_history_length is not None:
                 self._notes.append(
-                    f"{connection.node} does not show its history length to this account, so that threshold is not "
+                    f"{connection.node} does not show its history length to this account, so max_history_length is not "
                     "checked; "
                     f"{own_grant(connection, 'PROCESS')}"
                 )
@@ -347,7 +348,7 @@ class ClusterWatch:
         elif not replica.proven and now_s - replica.answers_since_s >= self._proof_s:
             last_error = "" if replica.problem is None else f" (last error: {replica.problem.message})"
             raise ReplicaRefused(
-                f"replica {replica.node} has received no write of its primary {self.cluster.primary} within "
+                f"replica {replica.node} has received no write from its primary {self.cluster.primary} within "
                 f"{self._proof_s:g} s{last_error}: it replicates from another server, lags by more than that, or its "
                 "replication is stopped; repair replication, or remove the replica with 'schemaless topology "
                 f"remove-replica --cluster {self.cluster.name}'"
@@ -369,7 +370,7 @@ class ClusterWatch:
         if replica.lag_s is None:
             error = "" if replica.problem is None else f": {replica.problem}"
             primary = self.cluster.primary
-            return "unproven", f"waiting for replica {replica.node} to receive a write of {primary}{error}"
+            return "unproven", f"waiting for replica {replica.node} to receive a write from {primary}{error}"
         if limit_s is not None and replica.lag_s > limit_s:
             return "lag", f"replica {replica.node} lags by {_seconds(replica.lag_s)} s (limit {limit_s:g} s)"
         return None
@@ -383,7 +384,7 @@ class ClusterWatch:
         limit = self.thresholds.max_history_length
         if limit is not None and load.history_length is not None and load.history_length > limit:
             reason = (
-                f"{node} has {load.history_length:,} transactions to purge (limit {limit:,}); look for a long "
+                f"{node} has {load.history_length:,} transactions to purge (limit {limit:,}); look for a long-running "
                 "transaction"
             )
             waits.append(("history", reason))
@@ -403,8 +404,8 @@ class _Endpoint:
     def ask(self, operation: Callable[[Connection], T]) -> T:
         """Run an operation, and retry it once after a dead connection or a deadlock.
 
-        A server that timed out may still be executing the statement, which occupies one of its connections. It is not
-        asked again before a pause, which doubles with each timeout.
+        A server that timed out may still be executing the statement, which occupies one of its connections. It is
+        therefore not contacted for a time that doubles with each timeout.
         """
         if self._timed_out is not None and time.monotonic() < self._asleep_until_s:
             raise self._timed_out.with_traceback(None)
@@ -432,7 +433,7 @@ class _Replica(_Endpoint):
 
     Attributes:
         proven: whether it has shown a token of this job.
-        differs_from_primary: whether it is known to be another server than the primary.
+        differs_from_primary: whether it is known not to be the primary itself.
         answers_since_s: when it began to answer without showing a token; None if it does not answer.
         lag_s: lag at the last poll; None if unknown.
         problem: error of the last poll.

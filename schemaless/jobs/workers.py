@@ -34,11 +34,11 @@ _DASK_TIMEOUT_S: Final = 10.0
 
 
 class Workers:
-    """Executor of a number of workers.
+    """Pool of workers that execute calls.
 
     Args:
         size: number of workers.
-        make: creates the executor; called again after workers died.
+        make: creates the executor; called again when workers have died.
         end: releases resources when the workers are closed.
     """
 
@@ -194,7 +194,7 @@ def _dask(count: int, address: str, timeout_s: float) -> Workers:
 
 
 def run_shards(pool: Workers, function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
-    """Yield ``function(*each)`` for each of the arguments in order of completion, for work without checkpoints.
+    """Yield the result of each call of the function, in order of completion; for work without checkpoints.
 
     Raises:
         SchemalessError: raised by the function; calls that have not started are cancelled.

@@ -1,1 +1,1 @@
-"""Private MySQL servers for a laptop, a demo, a test run: no root, no Docker."""
+"""Private MySQL servers for a laptop, a demo or a test run, without root or Docker."""

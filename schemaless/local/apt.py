@@ -73,7 +73,7 @@ class Source:
     Attributes:
         uri: its address.
         suites: the configured suites.
-        components: such as ``main``.
+        components: the configured components, such as ``main``.
         signed_by: key file, fingerprint or inline key (continuation lines included); None for the global keyring.
     """
 
@@ -159,8 +159,8 @@ def distribution_sources(
 ) -> list[Source]:
     """Return the sources of the distribution itself: component ``main``, suites of the running release.
 
-    A source without ``Signed-By`` gets the distribution's keyring if it is on disk, so that third-party keys among the
-    machine's trusted keys verify nothing here.
+    A source without ``Signed-By`` gets the distribution's keyring if there is one on disk, so that third-party keys
+    that the machine trusts are not accepted here.
     """
     release = _os_release(os_release)
     name = release.get("ID", "debian")
@@ -337,7 +337,7 @@ class Apt:
         return 1024 * sum(int(match) for match in re.findall(r"^Installed-Size: (\d+)", text, re.MULTILINE))
 
     def download(self, packages: Sequence[Package]) -> None:
-        """Fetch ``packages`` into ``debs``, except those that are there with the digest from the index."""
+        """Fetch ``packages`` into ``debs``, except those already there with the digest given in the index."""
         missing = [package for package in packages if not _is_package(self.debs / package.file_name, package)]
         total = sum(package.file_bytes for package in missing)
         if not missing:

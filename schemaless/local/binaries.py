@@ -47,9 +47,9 @@ class Binary:
 
     Attributes:
         flavour: "mysql" or "mariadb".
-        version: such as "9.7.4".
+        version: its version, such as "9.7.4".
         command: its path, preceded by its own dynamic loader if it was unpacked.
-        root: the folder it was unpacked in, or None for an installed program.
+        root: the folder it was unpacked into, or None for an installed program.
         name: a unique identifier that is safe as a file name.
     """
 
@@ -101,7 +101,8 @@ class Binary:
 def environment() -> dict[str, str]:
     """Return the environment for server programs: no secrets, and no LD_ variables.
 
-    A server may outlive its starter by days, and the loader of an unpacked server would obey LD_PRELOAD.
+    A server may outlive the process that started it by days, and the loader of an unpacked server would obey
+    LD_PRELOAD.
     """
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "USER", "TZ", "TMPDIR") if name in os.environ}
     return {**kept, "LC_ALL": "C"}
@@ -128,7 +129,7 @@ def candidates(
 
     If ``SCHEMALESS_MYSQLD`` is set, it is the only candidate. Otherwise programs on ``PATH`` and in the system's
     folders come first, then one unpacked from the package archive, which is contacted only if the caller gets that far.
-    For ``mysql``, that one is MariaDB if the archive has no MySQL.
+    For ``mysql``, the unpacked server is MariaDB if the archive has no MySQL.
 
     Raises:
         LocalServerError: no server is installed and none can be fetched; the message says what to install.
@@ -140,7 +141,7 @@ def candidates(
         if not binary.has_engine(engine):
             raise LocalServerError(
                 f"SCHEMALESS_MYSQLD is {binary.program}, and {binary.plugins} has no {rocksdb.PLUGIN}; install "
-                f"{rocksdb.PACKAGES[0]}, or unset it"
+                f"{rocksdb.PACKAGES[0]}, or unset the variable"
             )
         yield binary
         return
@@ -274,7 +275,7 @@ def unpacked(
     folder = servers_folder()
     if re.search(r"[:;]", str(folder)):
         raise LocalServerError(
-            f"the path of the cache folder {folder} contains a colon or semicolon, which library paths cannot; set "
+            f"the path of the cache folder {folder} contains a colon or semicolon, which library paths must not; set "
             "SCHEMALESS_CACHE to another folder"
         )
     with cache_lock(folder, say):
@@ -322,7 +323,7 @@ def _fill(folder: Path, flavour: str, engine: str, say: Say, progress: Progress 
 
 
 class _Unfit(LocalServerError):
-    """The server package does not run on this machine."""
+    """A server package cannot be used on this machine."""
 
 
 def _offers(
@@ -374,7 +375,7 @@ def _updated(
 
 
 def _server_packages(apt: Apt, flavour: str) -> list[str]:
-    """Return server packages, newest first: ``mysql-server-core-8.4``, then those without a number."""
+    """Return server packages, newest first: those such as ``mysql-server-core-8.4``, then those without a number."""
     names = apt.search(f"^{flavour}-server-core(-[0-9.]+)?$")
 
     def version(name: str) -> tuple[bool, list[int]]:

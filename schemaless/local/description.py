@@ -1,4 +1,4 @@
-"""Descriptions of private servers: the values that callers get, and ``server.json`` on disk."""
+"""Descriptions of private servers: the objects that callers receive, and ``server.json`` on disk."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class LocalServer(_Server):
         number: 1, 2, ...; a replica has the number of its primary.
         replica: 0 for a primary; 1, 2, ... for its replicas.
         flavour: "mysql" or "mariadb".
-        version: such as "9.7.4".
+        version: its version, such as "9.7.4".
         socket: path of its Unix socket.
-        folder: contains its data, its log and its description.
+        folder: folder with its data, log and description.
         pid: its process id.
         port: port on 127.0.0.1 on which a primary listens for its replicas, or None.
         replicas: the replicas of a primary, by number.
@@ -143,7 +143,7 @@ class Description(_Server):
         return Binary(self.flavour, self.version, self.command, self.root, self.program)
 
     def server(self, pid: int) -> LocalServer:
-        """Return the value for callers of a running server."""
+        """Return the ``LocalServer`` for this server, running as process ``pid``."""
         # The command line of the running process is authoritative for the socket.
         arguments = command_line(pid)
         socket = next(

@@ -17,7 +17,7 @@ from schemaless.local.description import Description
 from schemaless.local.processes import Watcher, socket_path
 
 MARKER: Final = "schemaless-local.json"
-"""File that marks a folder as one of private servers."""
+"""Name of the file that marks a folder as containing private servers."""
 
 _SERVER_FOLDER: Final = re.compile(r"server-[1-9]\d*(-replica-[1-9])?")
 
@@ -35,7 +35,7 @@ def server_folders(folder: Path) -> list[Path]:
 
 
 def descriptions(folder: Path) -> list[Description]:
-    """Return the complete servers in a folder by number, each primary before its replicas.
+    """Return the complete servers in a folder in numerical order, each primary before its replicas.
 
     Raises:
         LocalServerError: a description is damaged.

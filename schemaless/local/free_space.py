@@ -1,4 +1,4 @@
-"""Disk space: free and used bytes, and the errors of a full disk."""
+"""Disk space: free and used bytes, and errors for a full disk."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Final
 
 from schemaless.errors import LocalServerError
 
-SERVERS_REMEDY: Final = "free some, or choose a folder on another disk, and run the same command again"
-CACHE_REMEDY: Final = "free some, or set SCHEMALESS_CACHE to a folder on another disk, and run the same command again"
+SERVERS_REMEDY: Final = "make room, or choose a folder on another disk, and run the same command again"
+CACHE_REMEDY: Final = "make room, or set SCHEMALESS_CACHE to a folder on another disk, and run the same command again"
 
 
 class NoSpace(LocalServerError):
@@ -65,7 +65,7 @@ def require(folder: Path, needed_bytes: int, what: str, remedy: str) -> None:
 
 @contextmanager
 def full_disk_is_an_error(folder: Path, what: str, remedy: str) -> Iterator[None]:
-    """Turn the errors of a full disk, a quota or a read-only file system into one with a remedy."""
+    """Turn an error caused by a full disk, a quota or a lack of write access into one that states a remedy."""
     try:
         yield
     except OSError as problem:

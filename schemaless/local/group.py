@@ -17,7 +17,7 @@ from schemaless.topology.sql import replicas
 from schemaless.wire.sql.sessions import SELECT_PORT
 
 REPLICAS: Final = 2
-"""Replicas per group; with the server itself, three members are the fewest that survive the loss of one."""
+"""Replicas per group: with the server itself, three members, the fewest that can survive the loss of one."""
 
 ARGUMENTS: Final = (
     "--plugin-load-add=group_replication.so",
@@ -62,14 +62,14 @@ def fault(server: LocalServer) -> str | None:
             state = _state(opened)
     except LocalServerError as problem:
         return str(problem)
-    return None if state == "ONLINE" else f"it is {state} in its group"
+    return None if state == "ONLINE" else f"its state in the group is {state}"
 
 
 def form(members: Sequence[LocalServer], say: Callable[[str], None]) -> None:
     """Make running servers join their group, and wait until all of them are online in it.
 
-    If the group is down, as after all its servers were stopped, and all its members are running, the member with the
-    most transactions bootstraps it. The group then elects its primary.
+    If the group is down, for example because all its servers were stopped, and all its members are running again, the
+    member with the most transactions bootstraps it. The group then elects its primary.
 
     Raises:
         LocalServerError: a server cannot join.
@@ -117,7 +117,7 @@ def _most_advanced(opened: dict[LocalServer, Session]) -> LocalServer:
         if not member_session.run(replicas.select_lacking(applied)):
             return member
     raise LocalServerError(
-        f"the servers of the group of server {next(iter(opened)).number} have diverged: each lacks transactions of "
+        f"the members of the group of server {next(iter(opened)).number} have diverged: each lacks transactions from "
         "another; delete them with 'schemaless local down --delete', and start again"
     )
 
@@ -141,7 +141,7 @@ def _wait(member: LocalServer, opened: Session, say: Callable[[str], None]) -> N
     while (state := _state(opened)) != "ONLINE":
         now = time.monotonic()
         if state != "RECOVERING" or now - began > _WAIT_S:
-            raise LocalServerError(f"{member.name} is {state} in its group; see its log, {member.log}")
+            raise LocalServerError(f"{member.name} is in state {state} in its group; see its log, {member.log}")
         if now - said > 5:
             said = now
             say(f"{member.name} is still recovering before it joins its group")

@@ -94,7 +94,7 @@ _MARIADB_TABLES: Final = (
 
 
 def option_arguments(options: Mapping[str, object] | Sequence[str]) -> list[str]:
-    """Return options as arguments: ``{"port": 1}`` and ``["port=1"]`` and ``["--port=1"]`` are all ``--port=1``."""
+    """Return options as arguments: ``{"port": 1}``, ``["port=1"]`` and ``["--port=1"]`` all become ``--port=1``."""
     if isinstance(options, str):
         raise TypeError("options must be a mapping or a sequence of strings, not a single string")
     given = [f"{name}={value}" for name, value in options.items()] if isinstance(options, Mapping) else list(options)
@@ -132,10 +132,10 @@ def server_command(binary: Binary, server: Description) -> list[str]:
 
 
 def make_data_folder(binary: Binary, data: Path, report: Callable[[str], None]) -> None:
-    """Create the data directory ``data``: system tables, and root without a password over the socket.
+    """Create the data directory ``data``, with system tables and a root account that needs no password on the socket.
 
-    It is copied from a template in the cache, which is created if necessary, without the parts that must differ
-    between servers (UUID, keys). If the cache is not writable, the server initialises ``data`` itself.
+    It is copied from a template in the cache, created if necessary, that lacks the parts that must differ between
+    servers (UUID, keys). If the cache is not writable, the server initialises ``data`` itself.
 
     Raises:
         LocalServerError: the server cannot initialise it, or the disk is full.
@@ -171,7 +171,7 @@ def _template(binary: Binary, report: Callable[[str], None]) -> Path | None:
             for pid in processes_on(old / "data"):  # left by a run that was killed
                 send(pid, old / "data", signal.SIGKILL)
             shutil.rmtree(old, ignore_errors=True)
-        report(f"initialising {binary.flavour} {binary.version} (once, a few seconds)")
+        report(f"initialising {binary.flavour} {binary.version} (only once, takes a few seconds)")
         part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder))
         try:
             data = part / "data"

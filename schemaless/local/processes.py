@@ -31,7 +31,8 @@ _POLL_S: Final = 0.02
 def runtime_folder() -> Path:
     """Return this user's private folder for sockets, creating it if necessary.
 
-    ``$XDG_RUNTIME_DIR/schemaless`` if that variable names a folder, else ``schemaless-<uid>`` in the temporary folder.
+    It is ``$XDG_RUNTIME_DIR/schemaless`` if that variable names a folder that this user owns, else ``schemaless-<uid>``
+    in the temporary folder.
 
     Raises:
         LocalServerError: the folder belongs to another user, or is open to others.
@@ -68,7 +69,7 @@ def socket_path(server_folder: Path) -> Path:
     length = len(os.fsencode(path))
     if length > SOCKET_PATH_MAX_BYTES:
         raise LocalServerError(
-            f"the socket path {path} has {length} bytes, and at most {SOCKET_PATH_MAX_BYTES} are possible; set "
+            f"the socket path {path} has {length} bytes, but the limit is {SOCKET_PATH_MAX_BYTES}; set "
             "XDG_RUNTIME_DIR or TMPDIR to a folder with a shorter path"
         )
     return path
@@ -92,7 +93,7 @@ def processes_on(data_folder: Path, *, hint: int | None = None) -> list[int]:
 
 
 def lock_holder(path: Path) -> int | None:
-    """Return the process that holds a POSIX lock on ``path``, 0 if its id is not visible here, or None.
+    """Return the id of the process that holds a POSIX lock on ``path``; 0 if it is not visible, None without a lock.
 
     InnoDB locks ``ibdata1`` while it runs, so this also finds servers with another command line.
     """
@@ -110,7 +111,8 @@ def lock_holder(path: Path) -> int | None:
 def spawn(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
     """Start ``command`` in a new session, so that it outlives this process; return its process id.
 
-    Its output is appended to ``log``; its input is empty. ``subprocess`` would warn about a child that keeps running.
+    Its output is appended to ``log``; its input is empty. Does not use ``subprocess``, which would warn about a child
+    that keeps running.
     """
     files = [
         (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
@@ -192,8 +194,7 @@ def send(pid: int, data_folder: Path, number: signal.Signals) -> None:
 class Watcher:
     """Process that stops the servers of a folder when this process ends, even by ``kill -9``.
 
-    It waits both for end-of-file on a pipe from this process and for the end of this process itself, since a forked
-    child may keep the pipe open.
+    It watches both a pipe from this process and the process itself, since a forked child may keep the pipe open.
     """
 
     def __init__(self, folder: Path, sockets: Sequence[Path], *, remove: bool) -> None:
@@ -221,7 +222,7 @@ class Watcher:
             os.close(ready)
         if not started:
             self.close()
-            raise LocalServerError("the watcher process of tied servers did not start within 30 s")
+            raise LocalServerError("the watcher process for tied servers did not start within 30 s")
 
     def close(self) -> None:
         """Stop watching, without stopping the servers. Does nothing in a forked child."""

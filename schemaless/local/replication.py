@@ -21,15 +21,15 @@ from schemaless.topology.sql import replicas
 from schemaless.wire.sql import sessions as servers
 
 MINIMUM: Final = {"mysql": (8, 0, 27), "mariadb": (10, 6, 1)}
-"""Oldest versions for replicas: parallel appliers that preserve the commit order are the default from these on."""
+"""Oldest versions for replicas: from these on, parallel appliers preserve the commit order by default."""
 
 HOST: Final = "127.0.0.1"
 STANDSTILL_S: Final = 120.0
-"""Timeout for a replica that makes no progress towards its primary, in seconds."""
+"""Timeout for a replica that makes no progress in catching up with its primary, in seconds."""
 
 _ACCESS_DENIED: Final = 1045
 _PURGED: Final = 1236
-_START_AGAIN: Final = "delete the servers with 'schemaless local down --delete' and start again, replicas included"
+_START_AGAIN: Final = "delete the servers with 'schemaless local down --delete' and recreate them with their replicas"
 
 
 class Session:
@@ -68,7 +68,7 @@ def session(server: LocalServer) -> Iterator[Session]:
     """Open a session on a running server.
 
     Raises:
-        LocalServerError: connecting or a statement fails.
+        LocalServerError: the connection or a statement fails.
     """
     opened = None
     try:
@@ -78,7 +78,7 @@ def session(server: LocalServer) -> Iterator[Session]:
         code = problem.args[0] if problem.args else None
         if code == _ACCESS_DENIED:
             raise LocalServerError(
-                f"{server.name} rejects root on its socket ({problem.args[-1]}); replicas are managed by root without "
+                f"{server.name} rejects root on its socket ({problem.args[-1]}); replicas are managed as root without "
                 "a password: remove root's password"
             ) from problem
         raise LocalServerError(f"{server.name} ({server.socket}): {problem}; see its log, {server.log}") from problem
@@ -173,7 +173,7 @@ def require_whole_binary_log(primary: LocalServer) -> None:
 def follow(primary: LocalServer, replica: LocalServer) -> None:
     """Configure a replica's primary if necessary, and start its replication.
 
-    The account gets a random password that only the two servers know.
+    The replication account gets a random password that only the two servers know.
     """
     account = f"replica_{replica.replica}"
     with session(primary) as source, session(replica) as opened:

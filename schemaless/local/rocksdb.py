@@ -14,7 +14,7 @@ PLUGIN: Final = "ha_rocksdb.so"
 """File of the plugin in a server's plugin folder."""
 
 PACKAGES: Final = ("mariadb-plugin-rocksdb", "libsnappy1v5")
-"""Packages that a server needs for MyRocks besides those of the server itself."""
+"""Packages that MyRocks needs in addition to those of the server."""
 
 CF_OPTIONS: Final = (
     "block_based_table_factory={block_size=16384;cache_index_and_filter_blocks=1;filter_policy=bloomfilter:10:false;"
@@ -25,7 +25,7 @@ CF_OPTIONS: Final = (
 """Column family options: blocks of 16 KB, and zstd with a dictionary of 16 KB per file.
 
 The upper levels need zstd too: the rows of append-only tables do not overlap, so compaction moves their files down
-without compressing them again, and they would stay in LZ4.
+without compressing them again, and they would stay compressed with the default, LZ4.
 """
 
 ARGUMENTS: Final = (
@@ -40,7 +40,7 @@ ARGUMENTS: Final = (
     "--rocksdb-block-cache-size=64M",
     "--rocksdb-db-write-buffer-size=64M",
 )
-"""Options that servers with MyRocks are started with."""
+"""Start options of servers with MyRocks."""
 
 
 def is_wanted(options: Sequence[str]) -> bool:
@@ -49,12 +49,12 @@ def is_wanted(options: Sequence[str]) -> bool:
 
 
 def check_engine(engine: str, flavour: str) -> None:
-    """Check that servers of a flavour can have a storage engine.
+    """Check that servers of a flavour support a storage engine.
 
     Raises:
-        LocalServerError: they cannot.
+        LocalServerError: they do not.
     """
     if engine not in ENGINES:
         raise LocalServerError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
     if engine == "rocksdb" and flavour != "mariadb":
-        raise LocalServerError(f"{flavour} has no MyRocks; private servers with it are MariaDB: add --flavour mariadb")
+        raise LocalServerError(f"{flavour} has no MyRocks; it needs MariaDB: add --flavour mariadb")

@@ -12,7 +12,7 @@ from schemaless.local.replication import session
 from schemaless.topology.sql import replicas
 
 TIMEOUT_MS: Final = 86_400_000
-"""Time until a primary stops waiting for replicas, in milliseconds: a day, so that it never falls back unnoticed."""
+"""Time until a primary stops waiting for replicas, in milliseconds: a day, so that the waiting never ends unnoticed."""
 
 ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "mysql": (
@@ -27,7 +27,7 @@ ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
         "--rpl-semi-sync-slave-enabled=ON",
     ),
 }
-"""Start options. Waiting is enabled later: the primary creates its first replica's account before it has a replica."""
+"""Start options. Waiting is enabled later, because creating the first replica's account would also have to wait."""
 
 _WAIT_S: Final = 30.0
 _POLL_S: Final = 0.02
@@ -49,7 +49,7 @@ def enable(primary: LocalServer) -> None:
     with session(primary) as opened:
         if not opened.rows(replicas.SHOW_SEMI_SYNC):
             raise LocalServerError(
-                f"{primary.name} was started without semi-synchronous replication; run 'schemaless local down', and "
+                f"{primary.name} was started without semi-synchronous replication; run 'schemaless local down', then "
                 "the same command again"
             )
         opened.run(sql.begin_semi_sync(mariadb=mariadb))
@@ -58,6 +58,6 @@ def enable(primary: LocalServer) -> None:
             if time.monotonic() >= give_up_s:
                 raise LocalServerError(
                     f"the replicas of {primary.name} do not acknowledge transactions; perhaps they were started "
-                    "without --semi-sync: run 'schemaless local down', and the same command again"
+                    "without --semi-sync: run 'schemaless local down', then the same command again"
                 )
             time.sleep(_POLL_S)

@@ -1,8 +1,8 @@
 """Private MySQL and MariaDB servers in a folder: starting, finding, stopping and killing them.
 
 A folder contains servers 1, 2, ... and their replicas, each with its data, its log and ``server.json``, which is
-written once its data directory is complete. Commands on one folder take turns by a lock. A server outlives the process
-that started it, unless it is tied to it.
+written once its data directory is complete. A lock makes commands on the same folder take turns. A server outlives the
+process that started it, unless it is tied to it.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def up(
     Args:
         folder: used only for these servers; created if it does not exist.
         servers: minimum number, 1 to 100. If the folder has more, all of them are started.
-        flavour: "mysql" or "mariadb". If the package archive has no MySQL, MariaDB is used and reported.
+        flavour: "mysql" or "mariadb". If the package archive has no MySQL, MariaDB is used instead, with a notice.
         engine: storage engine that the servers offer for cells, "innodb" or "rocksdb" (MyRocks, on MariaDB only).
             Servers with MyRocks also have InnoDB, for all other tables. Kept for later starts.
-        replicas: minimum number per server, 0 to 9. A server with replicas listens on a port of 127.0.0.1; a running
+        replicas: minimum number per server, 0 to 9. A server with replicas listens on a port on 127.0.0.1; a running
             server that gets its first replica is restarted for that.
         semi_sync: make commits on a primary wait until a replica has received them, for up to a day. Kept for later
             starts; running servers without it are an error.
@@ -66,8 +66,8 @@ def up(
             MySQL only.
         tied: stop the servers when this process ends, even by ``kill -9``.
         remove: with ``tied``, kill the servers and delete the folder.
-        options: server options such as ``{"innodb-buffer-pool-size": "1G"}``, kept for later starts; empty means the
-            kept ones. A running server uses them from its next start.
+        options: server options such as ``{"innodb-buffer-pool-size": "1G"}``, kept for later starts; if empty, the ones
+            kept from an earlier start are used. A running server uses them from its next start.
         report: callback for lines of progress.
         progress: shows the progress of long steps; see ``apt.Progress``.
 
@@ -137,7 +137,7 @@ def _check_folder(folder: Path, there: Sequence[Description], flavour: str, engi
             "with 'schemaless local down --delete'"
         )
     if there and engine == "rocksdb" and not _have_rocksdb(there):
-        raise LocalServerError(f"{folder} holds servers without MyRocks; choose another --folder for servers with it")
+        raise LocalServerError(f"the servers in {folder} have no MyRocks; choose another --folder for MyRocks")
     if there and group and not _have_group(there):
         raise LocalServerError(f"the servers in {folder} are not a group; choose another --folder for a group")
 
@@ -259,10 +259,10 @@ def down(
         report: callback for lines of progress.
 
     Returns:
-        The state of the servers before.
+        The state of the servers before the shutdown.
 
     Raises:
-        LocalServerError: ``folder`` contains something else.
+        LocalServerError: ``folder`` contains something other than servers.
     """
     say = report or (lambda line: None)
     folder = Path(folder).expanduser().resolve()
@@ -283,7 +283,7 @@ def down(
         deadline = time.monotonic() + timeout_s
         for pid, data in running:
             if not wait_gone(pid, data, max(0.0, deadline - time.monotonic())):
-                say(f"killed {data.parent.name}, which did not stop in {timeout_s:.0f} s; its next start recovers")
+                say(f"killed {data.parent.name} after waiting {timeout_s:.0f} s; it recovers at its next start")
                 end(pid, data)
         for path in server_folders(folder):
             clean_up(path)

@@ -26,7 +26,7 @@ SELECT_GTID_PURGED: Final = b"SELECT @@global.gtid_purged"
 
 
 def show_replica(*, mariadb: bool) -> bytes:
-    """Show a replica's status; no row if no primary was ever configured."""
+    """Show a replica's status; returns no row if no primary was ever configured."""
     return b"SHOW SLAVE STATUS" if mariadb else b"SHOW REPLICA STATUS"
 
 
@@ -49,7 +49,7 @@ def stop_replica(*, mariadb: bool) -> bytes:
 
 
 def point_replica(settings: Mapping[str, Value], *, mariadb: bool) -> bytes:
-    """Configure a replica's primary; setting names come without ``SOURCE_`` (MariaDB: ``MASTER_``)."""
+    """Configure a replica's primary; setting names are given without ``SOURCE_`` (MariaDB: ``MASTER_``)."""
     prefix = b"MASTER_" if mariadb else b"SOURCE_"
     changes = b", ".join(b"%b%b=%b" % (prefix, name.encode(), literal(value)) for name, value in settings.items())
     if mariadb:
@@ -90,7 +90,7 @@ STOP_GROUP: Final = b"STOP GROUP_REPLICATION"
 
 
 _RECOVERY: Final = "group_replication_recovery"
-"""Channel by which a joining member recovers missing transactions; its account is also that of the group."""
+"""Channel through which a joining member fetches missing transactions; the group uses its account too."""
 
 
 def make_member_account(name: str, host: str, password: str) -> tuple[bytes, ...]:

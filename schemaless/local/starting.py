@@ -82,7 +82,7 @@ def begin(description: Description, manner: Manner, *, listens: bool = False) ->
     """Start a server unless it is running.
 
     Args:
-        listens: whether it must listen on a port of 127.0.0.1; a running server that does not is restarted.
+        listens: whether it must listen on a port on 127.0.0.1; a running server that does not is restarted.
 
     Raises:
         LocalServerError: it cannot be started.
@@ -205,7 +205,7 @@ def _answers(socket: Path) -> bool:
 
 
 def _free_port(wanted: int | None) -> int:
-    """Return ``wanted`` if that port of 127.0.0.1 is free, else any free port."""
+    """Return ``wanted`` if that port on 127.0.0.1 is free, else any free port."""
     for port in (wanted, 0) if wanted else (0,):
         with sockets.socket(sockets.AF_INET, sockets.SOCK_STREAM) as probe:
             probe.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
@@ -215,7 +215,7 @@ def _free_port(wanted: int | None) -> int:
                 continue
             return int(probe.getsockname()[1])
     raise LocalServerError(
-        "no port of 127.0.0.1 is free for replicas to connect to; stop programs that listen on many ports"
+        "no port on 127.0.0.1 is free for replicas to connect to; stop programs that listen on many ports"
     )
 
 
@@ -283,7 +283,7 @@ def make_primaries(
             if binary.root is not None or os.environ.get("SCHEMALESS_MYSQLD"):
                 raise
             # For example, AppArmor may confine an installed program to its own paths.
-            manner.say(f"{binary.program} cannot run here, trying an unpacked server instead: {problem}")
+            manner.say(f"{binary.program} cannot run here; trying an unpacked server instead: {problem}")
             for place in places:
                 path = server_folder(folder, *place)
                 for pid in processes_on(path / "data"):
@@ -301,7 +301,7 @@ def make(
         folder: the folder of all servers.
         place: its server number and its replica number, 0 for a primary.
         asked: the requested flavour.
-        listens: whether it must listen on a port of 127.0.0.1.
+        listens: whether it must listen on a port on 127.0.0.1.
 
     Raises:
         LocalServerError: it cannot be created or started.

@@ -1,4 +1,4 @@
-"""Capacity metrics: the latest measurement in the catalog, and the forecast from all measurements."""
+"""Capacity metrics: the latest measurement in the catalog, and the forecast based on all measurements."""
 
 from __future__ import annotations
 

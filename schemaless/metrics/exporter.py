@@ -72,7 +72,7 @@ class Exporter(RegistryCollector):
         """Serve scrapes on an address for the duration of a ``with`` block, and yield the port; 0 picks a free one.
 
         Raises:
-            InvalidInput: it cannot listen on the address.
+            InvalidInput: the exporter cannot listen on the address.
         """
         try:
             server, thread = start_http_server(port, host, self.registry)

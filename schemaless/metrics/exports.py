@@ -1,4 +1,4 @@
-"""Metrics of exports: lag, shard states, and what their manifests list."""
+"""Metrics of exports: lag, shard states, and the contents of their manifests."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ _EXPORT: Final = ("export",)
 _STATES: Final = (RUNNING, "waiting", QUARANTINED, STOPPED, "missing")
 
 LAG_IDS: Final = Metric(
-    "export_ids_behind", "The added_ids between the export's locations and the ends of all shards.", _EXPORT
+    "export_ids_behind", "Number of added_ids between the export's locations and the ends of the shards.", _EXPORT
 )
 LAG_S: Final = Metric("export_behind_seconds", "Age of the oldest cell not yet exported; 0 if there is none.", _EXPORT)
 SHARDS: Final = Metric(
     "export_shards",
-    "Shards: running, waiting for the next attempt at a file, quarantined (a page killed its worker), stopped, or "
+    "Shards by state: running, waiting for the next attempt at a file, quarantined (a page killed its "
+    "worker), stopped, or "
     "missing (no progress row, or unreachable).",
     (*_EXPORT, "state"),
 )

@@ -1,4 +1,4 @@
-"""End of each shard's change feed. A consumer's lag is that minus the consumer's own location."""
+"""End of each shard's change feed. A consumer's lag is that end minus the consumer's location."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _TRIGGER: Final = ("trigger",)
 _STATES: Final = (RUNNING, "waiting", QUARANTINED, STOPPED, "missing")
 
 LAG_IDS: Final = Metric(
-    "trigger_ids_behind", "The added_ids between the trigger's locations and the ends of all shards.", _TRIGGER
+    "trigger_ids_behind", "Number of added_ids between the trigger's locations and the ends of the shards.", _TRIGGER
 )
 LAG_S: Final = Metric(
     "trigger_behind_seconds", "Age of the oldest cell that the trigger has not processed; 0 if there is none.", _TRIGGER
@@ -24,7 +24,8 @@ LAG_S: Final = Metric(
 PARKED: Final = Metric("trigger_parked_cells", "Cells that the trigger has parked.", _TRIGGER)
 SHARDS: Final = Metric(
     "trigger_shards",
-    "Shards: running, waiting for the next attempt at a cell, quarantined (a cell killed its worker), stopped, or "
+    "Shards by state: running, waiting for the next attempt at a cell, quarantined (a cell killed its "
+    "worker), stopped, or "
     "missing (no progress row, or unreachable).",
     (*_TRIGGER, "state"),
 )

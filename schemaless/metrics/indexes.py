@@ -21,15 +21,15 @@ STATE: Final = Metric(
 )
 LAG_IDS: Final = Metric(
     "index_ids_behind",
-    "The added_ids between the index's locations and the ends of all shards.",
+    "Number of added_ids between the index's locations and the ends of the shards.",
     _INDEX,
 )
 LAG_S: Final = Metric(
-    "index_behind_seconds", "Age of the oldest cell that the index lacks; 0 if there is none.", _INDEX
+    "index_behind_seconds", "Age of the oldest cell that is missing from the index; 0 if none is.", _INDEX
 )
 SHARDS: Final = Metric(
     "index_shards",
-    "Shards: running, quarantined (a page killed its worker), or missing (no progress row, or unreachable).",
+    "Shards by state: running, quarantined (a page killed its worker), or missing (no progress row, or unreachable).",
     (*_INDEX, "state"),
 )
 WORKERS: Final = Metric("index_workers", "Live workers that maintain the index.", _INDEX)

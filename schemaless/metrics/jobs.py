@@ -18,7 +18,7 @@ STATE: Final = Metric("job_state", "1 for the job's current state.", (*_JOB, "st
 FRACTION: Final = Metric("job_fraction", "Completed fraction of the job, by bytes, from 0 to 1.", _JOB)
 SHARDS: Final = Metric(
     "job_shards",
-    "Shards: waiting, held by a runner, abandoned by a runner (its lease expired), or done.",
+    "Shards by state: waiting, held by a runner, abandoned by a runner (its lease expired), or done.",
     (*_JOB, "state"),
 )
 CELLS: Final = Metric("job_cells", "Bodies that the job has replaced.", _JOB, "counter")
@@ -28,7 +28,7 @@ LEFT: Final = Metric("job_left_cells", "Bodies that the job left unchanged in th
 LEASE: Final = Metric("job_lease_left_seconds", "Seconds until the first lease expires, unless renewed.", _JOB)
 ETA: Final = Metric(
     "job_eta_seconds",
-    "Estimated seconds until the job is done, and the bounds of the 95 % interval.",
+    "Estimated seconds until the job is done, with the bounds of the 95 % interval.",
     (*_JOB, "bound"),
 )
 WAITS: Final = Metric("job_waits", "1 if the job is waiting on the cluster, else 0.", (*_JOB, "cluster"))

@@ -20,7 +20,7 @@ class Metric:
     """A metric.
 
     Attributes:
-        name: without ``PREFIX`` and without the ``_total`` of counters.
+        name: its name, without ``PREFIX`` and a counter's ``_total``.
         text: help text, one sentence.
         labels: label names; ``datastore`` is added to every metric.
         kind: "counter" if the value never decreases for the same labels.
@@ -51,7 +51,7 @@ class Sample(NamedTuple):
 
 
 Read = Callable[[], Iterable[Sample]]
-"""Reads all samples of a collector. A ``SchemalessError`` means that there are none until the next reading."""
+"""Reads all samples of a collector. After a ``SchemalessError``, there are no samples until the next reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Collector:
     Attributes:
         name: its ``collector`` label in the metrics about readings.
         metrics: all metrics that it may return.
-        every_s: pause between two readings, in seconds.
+        every_s: pause between readings, in seconds.
         reading: creates a reader for a datastore; the reader may keep state between calls.
     """
 

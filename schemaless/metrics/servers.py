@@ -27,7 +27,8 @@ _EVERY_S: Final = 5.0
 _WAIT_S: Final = 0.05
 """Time that a replica waits for a GTID position, in seconds; 0 would mean no timeout."""
 _KEPT: Final = 1_800
-"""Number of recorded positions, at least an hour's worth. A replica with a greater lag shows that of the oldest one."""
+"""Number of recorded positions, at least an hour's worth. A replica that lags further is reported with the age of the
+oldest one."""
 _OPTIONS: Final = PoolOptions(connect_timeout_s=2, read_timeout_s=2, write_timeout_s=2, pool_size=1, pool_timeout_s=2)
 
 UP: Final = Metric("server_up", "1 if the server answers, else 0.", ("cluster", "role", "server"))
@@ -38,13 +39,13 @@ BREAKER: Final = Metric(
 )
 LAG: Final = Metric(
     "replica_lag_seconds",
-    "Seconds by which the replica lags the commits of its primary.",
+    "Seconds by which the replica lags behind the commits of its primary.",
     ("cluster", "server"),
 )
 
 
 class Lag(NamedTuple):
-    """Replication lag; ``is_minimum`` if the replica was behind at the first reading already."""
+    """Replication lag; ``is_minimum`` if the replica was already behind at the first reading."""
 
     seconds: float
     is_minimum: bool
@@ -63,7 +64,7 @@ class ReplicaLag:
         self._caught_up: set[Node] = set()
 
     def note_primary(self, cluster: Cluster) -> None:
-        """Record the present position of the primary, for each of its replicas."""
+        """Record the primary's current position for each of its replicas."""
         try:
             position = self._pool_for(cluster.primary).run(gtid_position)
         except ServerError:
@@ -92,7 +93,7 @@ class ReplicaLag:
 
 
 def probe_pool(shards: Shards, node: Node) -> NodePool:
-    """Return a pool that gives up soon, so that a server that is down does not delay the others."""
+    """Return a pool that gives up quickly, so that a server that is down does not delay the others."""
     return shards.pools.new_pool(node, _OPTIONS)
 
 

@@ -31,7 +31,7 @@ FORMAT: Final = 1
 MARK: Final = struct.Struct("<4sI8sIIII")
 """Layout of a mark, the skippable zstd frame before each data frame.
 
-Fields: magic, length, file id, number of the data frame, its compressed length, its content's length, its CRC-32.
+Fields: magic, length, file id, then the data frame's number, compressed length, content length and CRC-32.
 ``MARK_CHECKSUM``, the CRC-32 of these fields, follows.
 """
 MARK_CHECKSUM: Final = struct.Struct("<I")
@@ -91,7 +91,7 @@ def archived(cell: StoredCell, new_body: bytes) -> ArchivedCell:
 
 
 def archive_dictionary(folder: Path, dictionary: Dictionary) -> Path:
-    """Store a dictionary that originals depend on in the archive, synced to disk, unless it is there already.
+    """Store in the archive a dictionary that originals depend on, synced to disk, unless it is already there.
 
     Args:
         folder: the datastore's folder in the archive; created if missing.
@@ -180,7 +180,7 @@ class ArchiveWriter:
 
     @classmethod
     def replacing(cls, path: Path, header: Mapping[str, Any]) -> Self:
-        """Return a writer for a file that takes the place of another one, with the same header, once it is complete.
+        """Return a writer for a file that, once complete, will replace another one with the same header.
 
         Args:
             path: the new file, in a folder that exists.
@@ -227,7 +227,7 @@ class ArchiveWriter:
         return written
 
     def close(self) -> None:
-        """Write the end mark and close the file. A file without an end mark is valid too: its runner died.
+        """Write the end mark and close the file. A file left without one by a runner that died is also valid.
 
         Raises:
             ArchiveFailed: the end mark cannot be written.
@@ -238,7 +238,7 @@ class ArchiveWriter:
 
     def _write(self, contents: list[bytes]) -> int:
         if self._broken:
-            raise ArchiveFailed(f"{self.path}: this writer is closed or failed earlier; create another one")
+            raise ArchiveFailed(f"{self.path}: this writer is closed or has failed; create another one")
         self._broken = True  # until the sync succeeds: an interrupt may leave half a frame, too
         try:
             if self._fd is None:

@@ -1,4 +1,4 @@
-"""Strict reader for the archive of a migration, one frame at a time.
+"""Strictly read the archive of a migration, one frame at a time.
 
 ``archive`` writes the files; ARCHIVE.md specifies their format.
 """
@@ -152,8 +152,8 @@ class ArchiveReader:
 
     Attributes:
         cells: cells read so far.
-        torn_bytes: size of an incomplete last frame; set at the end. If the writer died there, none of its cells had
-            been updated. If the file is an incomplete copy, they may have been.
+        torn_bytes: size of an incomplete last frame; set at the end. If the writer died there, none of that frame's
+            cells had been updated. If the file is an incomplete copy, they may have been.
         closed: whether the file has an end mark; set at the end. A file without one belongs to a runner that died.
     """
 
@@ -285,7 +285,7 @@ class _Frames:
         self.torn_bytes = len(mark)
 
     def _lost_in_power_failure(self, end: int) -> bool:
-        """Whether the file ends in zeros that start within this frame, which would end at offset ``end``."""
+        """Return whether the file ends in zeros that begin within this frame; ``end`` is where the frame should end."""
         fd = self._stream.fileno()
         size = os.fstat(fd).st_size
         begin = size

@@ -32,7 +32,7 @@ _EVENT_SIZE: Final = 8192
 
 _ESCAPED: Final = 1.01
 _STATEMENT_ROW_BYTES: Final = 106
-"""Overhead of the statement text: escapes as a factor of the new body, digest and id as bytes per row."""
+"""Bytes of digest and id per row of statement text; ``_ESCAPED`` is the factor by which escapes lengthen bodies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ class BinaryLog:
         format: "ROW", "STATEMENT" or "MIXED".
         by_rows: whether an UPDATE of bodies is logged as rows. With MIXED, MariaDB logs rows and MySQL the statement.
         row_image: "FULL", "NOBLOB" or "MINIMAL".
-        annotation: name of the variable that makes the server log statement text beside rows; None if it is off.
+        annotation: name of the variable that makes the server log statement text along with rows; None if it is off.
         settings: the SET SESSION for ``Connection.ensure`` that reduced the volume; None if there was nothing to
             reduce or the account lacks the privilege.
-        grant: the GRANT that the account lacks to reduce the volume; None if it lacks none.
+        grant: the GRANT that the account needs to reduce the volume; None if no privilege is missing.
     """
 
     kept: bool
@@ -93,7 +93,7 @@ def binary_log(connection: Connection, *, full_images: bool = False, try_setting
 
 
 def log_settings(connection: Connection, *, full_images: bool = False) -> bytes | None:
-    """Return the SET SESSION of ``binary_log``, also when an earlier call has applied it to this connection."""
+    """Return the SET SESSION that ``binary_log`` applies, even if an earlier call has already applied it here."""
     applied = next((statement for statement in connection.ensured if b" binlog_" in statement), None)
     return applied or binary_log(connection, full_images=full_images).settings
 
@@ -119,10 +119,10 @@ def bytes_between(connection: Connection, start: BinaryLogPoint, end: BinaryLogP
 
 
 def predicted_bytes(log: BinaryLog, cells: int, bytes_before: int, bytes_after: int) -> int:
-    """Estimate the bytes of binary log that replacing bodies writes.
+    """Estimate how many bytes replacing bodies adds to the binary log.
 
-    benchmarks/binary_log.py measured within 5 % of the estimate. If the server compresses its log, this is an upper
-    bound.
+    The volumes that benchmarks/binary_log.py measured were within 5 % of the estimate. If the server compresses its
+    log, this is an upper bound.
 
     Args:
         log: the binary log settings in effect.

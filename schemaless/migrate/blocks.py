@@ -14,7 +14,7 @@ class BlockBounds:
     Attributes:
         first_rows: rows in the first block. The size of later blocks is derived from how long statements take.
         most_rows: maximum number of rows in a block.
-        most_bytes: maximum memory for the bodies of a block.
+        most_bytes: maximum memory for the bodies of a block, in bytes.
         next_pass_s: pause between passes over a shard when the migration follows new writes, in seconds.
     """
 

@@ -19,8 +19,8 @@ class Fault(Event):
     """A fault found by ``check`` or ``verify``.
 
     Attributes:
-        kind: name of the exception that a reader of the cell would get, ``Misplaced``, ``InvalidCell``, or one of the
-            kinds of ``verify``.
+        kind: name of the exception that reading the cell would raise, or ``Misplaced``, ``InvalidCell``, or a kind
+            defined by ``verify``.
         shard: shard number; None for a fault of the whole datastore.
         key: key of the cell; None for a fault of the shard itself.
         added_id: the cell's added_id, or None.

@@ -41,7 +41,7 @@ class FinaliseOutcome:
 
     @property
     def freed_bytes(self) -> int:
-        """Total size of those files."""
+        """Total size of the files that may be deleted."""
         return sum(file.size_bytes for file in self.files)
 
 
@@ -107,7 +107,8 @@ def finalise(
         store: the datastore.
         job: a migration that is done.
         folders: as in ``archive_of``.
-        accept_left: accept cells that the job left unchanged and recorded, and archived cells that were erased since.
+        accept_left: accept cells that the job left unchanged and recorded, and archived cells that have been erased
+            since.
         replicas: as in ``verify``.
         lag_timeout_s: as in ``verify``.
         workers: as in ``verify``.

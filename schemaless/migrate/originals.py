@@ -62,7 +62,7 @@ def stored_digests(store: Datastore, shard: int, ids: Iterable[int]) -> dict[int
 
 
 def digested(cell: StoredCell) -> StoredDigest:
-    """Convert a cell that was read with its body."""
+    """Convert a cell that was read with its body to a ``StoredDigest``."""
     return StoredDigest(
         cell.added_id,
         cell.row_key.bytes,
@@ -75,7 +75,7 @@ def digested(cell: StoredCell) -> StoredDigest:
 
 
 def same_meaning(store: Datastore, original: bytes, stored: bytes) -> bool:
-    """Whether two bodies decode to the same document; False if one of them does not decode or was erased."""
+    """Return whether two bodies decode to the same document; False if one of them does not decode or was erased."""
     if is_erased(original) or is_erased(stored):
         return False
     try:
@@ -151,7 +151,7 @@ class Originals:
         return Originals([file for file in self.files if file.shard == shard])
 
     def of_shard(self, shard: int) -> Iterator[ArchivedCell]:
-        """Yield the cells of a shard, newest job first, each cell once per job as that job archived it last.
+        """Yield the cells of a shard, newest job first, each cell once per job, as that job last archived it.
 
         Every file of the shard is read and checked before the first cell is yielded.
 
@@ -170,7 +170,7 @@ class Originals:
                         yield cell
 
     def _duplicates(self, files: list[ArchiveFile]) -> Counter[int]:
-        """Read files to the end; return by added_id how many extra copies of a cell they hold."""
+        """Read files to the end; return the number of extra copies of each cell in them, by added_id."""
         bitmaps: dict[int, bytearray] = {}
         duplicates: Counter[int] = Counter()
         for file in files:

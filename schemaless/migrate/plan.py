@@ -39,10 +39,10 @@ _EXAMPLES: Final = 20
 _EXACT: Final = Bounds(sample_bytes=1 << 62, whole_rows=1 << 62)
 
 _GROWN_BYTES: Final = (3 << 20, 8 << 20)
-"""Measured growth of a shard's file, minimum and typical, with 5 to 100 MB of bodies in overflow pages, in bytes."""
+"""Minimum and typical measured growth of a file with 5 to 100 MB of bodies in overflow pages, in bytes."""
 
 _WRITE_SHARE: Final = Interval(0.40, 0.57, 0.75)
-"""Share of a run's time spent in UPDATEs, neither reading nor re-encoding (docs/migration-reference.md)."""
+"""Share of a run's time spent in UPDATEs rather than in reading and re-encoding (docs/migration-reference.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class RunTime:
 
     Attributes:
         seconds: run time without throttling.
-        read_bytes_per_s: body bytes read from the servers per second, one window after the other.
+        read_bytes_per_s: body bytes read from the servers per second, one window at a time.
         recode_bytes_per_s: body bytes decoded, re-encoded and verified per second on this machine.
     """
 
@@ -111,10 +111,11 @@ class LogCost:
     """Bytes that a run would add to the binary logs of the primaries.
 
     Attributes:
-        noblob: with ``binlog_row_image=NOBLOB`` and no statement text, which a run sets if its account may.
+        noblob: with ``binlog_row_image=NOBLOB`` and no statement text, the settings that a run applies if its account
+            is allowed to.
         full: with full row images.
-        kept: whether a server keeps a binary log.
-        grants: the GRANT that the account lacks for these settings, by cluster; empty if it lacks none.
+        kept: whether at least one server writes a binary log.
+        grants: the GRANT that the account needs for these settings, by cluster; empty if no privilege is missing.
     """
 
     noblob: Interval
@@ -196,7 +197,7 @@ def plan_migration(
 
     Args:
         store: the datastore.
-        codec: target codec; ``LEGACY`` to predict the way back to JSON text.
+        codec: target codec; ``LEGACY`` to predict the conversion back to JSON text.
         sources: consider only bodies stored in these codecs; by default every body that is not in ``codec``.
         columns: consider only cells of these columns, all by default.
         shards: shard numbers, all by default.

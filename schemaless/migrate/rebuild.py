@@ -1,9 +1,10 @@
-"""Rebuild tables online, one at a time on each server, so that their files give free space back to the disk.
+"""Rebuild tables online, one at a time on each server, to return the free space in their files to the disk.
 
 On MyRocks, a rebuild is a compaction of the whole server, once per job.
 
-A running rebuild cannot be throttled, and each replica repeats it and lags by its duration. So every check comes before
-it starts: free disk space, predicted duration, and whether the replicas have caught up with the previous rebuild.
+A running rebuild cannot be throttled, and each replica repeats it and lags by its duration. All checks are therefore
+made before it starts: free disk space, predicted duration, and whether the replicas have caught up with the previous
+rebuild.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from schemaless.wire.pool import PoolOptions
 from schemaless.wire.sql.sessions import set_session, take_lock
 
 ASSUMED_BYTES_PER_S: Final = Interval(20e6, 60e6, 400e6)
-"""Assumed bytes rebuilt per second, by the larger of the old and the new file, until a cluster has measurements."""
+"""Assumed rebuild speed, in bytes of the larger of the old and new file, until a cluster has measurements."""
 
 MOST_LAG_S: Final = 366 * 86_400
 """Upper limit of ``RebuildSpec.max_rebuild_lag_s``, in seconds."""
@@ -66,7 +67,7 @@ class RebuildSpec(JobSpec):
     """The parameters of a rebuild, stored with its job.
 
     Attributes:
-        max_rebuild_lag_s: skip a shard of a cluster with replicas if its rebuild may take longer, in seconds.
+        max_rebuild_lag_s: skip a shard of a cluster with replicas if its rebuild may take longer than this, in seconds.
         free_bytes: free disk space of each server according to the operator, used where it cannot be determined.
         lock_wait_s: time that the ALTER waits for transactions that use the table, in seconds. New writers queue up
             while it waits.
@@ -181,14 +182,15 @@ def _plan_shard(
         )
     elif cluster.replicas and cluster.engine == INNODB.name and seconds.high > spec.max_rebuild_lag_s:
         refusal = (
-            f"its rebuild may take {seconds.high:,.0f} s and make the replicas of {cluster.name} lag as long, over the "
+            f"its rebuild may take {seconds.high:,.0f} s and make the replicas of {cluster.name} lag for as "
+            f"long, over the "
             f"limit of {spec.max_rebuild_lag_s:g} s; raise the limit with --max-rebuild-lag"
         )
     return RebuildPlan(shard, cluster.name, len(cluster.replicas), size, prediction, seconds, needed, free, refusal)
 
 
 def _speeds(job_store: JobStore) -> dict[str, Interval]:
-    """Return the bytes per second of each cluster that has measurements from recent rebuilds."""
+    """Return the rebuild speed in bytes per second of each cluster with measurements from recent rebuilds."""
     bytes_done: Counter[str] = Counter()
     seconds: Counter[str] = Counter()
     for job in job_store.jobs("rebuild")[-_JOBS_MEASURED:]:
@@ -258,7 +260,7 @@ def run(
         how: see ``RunOptions``. More workers than clusters are of no use.
 
     Returns:
-        The result of each shard, also of those that earlier runs of the job rebuilt.
+        The result of each shard, including those that earlier runs of the job rebuilt.
 
     Raises:
         SchemalessError: as ``JobKind.run``.
@@ -320,7 +322,7 @@ class _ShardWork:
         self._spec = RebuildSpec.of(shard_run.job)
 
     def rebuild(self) -> None:
-        """Rebuild the table, unless an earlier runner's ALTER has, or a check refuses it."""
+        """Rebuild the table, unless an earlier runner's ALTER already did or a check refuses it."""
         self._lock_server()
         # Check the identity of the shard before anything is changed.
         self._internals.shards.verify(self._state.shard, self._node)
@@ -354,7 +356,7 @@ class _ShardWork:
             self._record_speed(counters["seconds"])
 
     def _compact(self) -> None:
-        """Compact all tables of the server, for the first of its shards; compaction has no unit below the server."""
+        """Compact all tables of the server once, when its first shard is due; a single shard cannot be compacted."""
         if not self._cluster_measures().get(_COMPACTED):
             self._run.gate()
             self._state.counters["attempts"] = self._state.counters.get("attempts", 0) + 1
@@ -365,7 +367,7 @@ class _ShardWork:
                     self._connection.execute(statement)
             except AccessDenied as denied:
                 self._skip(
-                    f"{denied.message}. MyRocks compacts with SUPER only: grant it to the account, or run on "
+                    f"{denied.message}. MyRocks requires SUPER for a compaction: grant it to the account, or run on "
                     f"{self._node}: {'; '.join(statement.decode() for statement in COMPACT)}"
                 )
                 return
@@ -385,7 +387,7 @@ class _ShardWork:
         return self._internals.topology.cluster_of(self._state.shard).primary
 
     def _lock_server(self) -> None:
-        """Wait until no other runner rebuilds a shard of this datastore on this server.
+        """Wait until no other runner is rebuilding a shard of this datastore on this server.
 
         The lock belongs to the session. If a client dies, the server keeps its session, and so the lock, until the
         ALTER has ended.
@@ -396,7 +398,7 @@ class _ShardWork:
             self._run.pause(_LOCK_POLL_S)
 
     def _created(self) -> str:
-        """Return the table's creation time. It has a resolution of a second, so wait until that second is over."""
+        """Return the table's creation time once its second is over, since it is only precise to the second."""
         while True:
             created, this_second = self._connection.rows(select_table_created(self._database))[0]
             if not this_second:
@@ -440,7 +442,10 @@ class _ShardWork:
         return None
 
     def _record_speed(self, took_s: float) -> None:
-        """Add to the cluster's measurements; the server's lock keeps other runners from doing so at the same time."""
+        """Add this rebuild to the cluster's measurements.
+
+        The lock on the server keeps other runners from doing so at the same time.
+        """
         job_id, job_store = self._run.job.job_id, self._run.job_store
         (state,) = (state for state in job_store.clusters(job_id) if state.cluster == self._run.cluster)
         size = max(self._state.bytes_before, self._state.bytes_after)

@@ -1,7 +1,7 @@
 """Report the effect of a migration on space: bodies, files and binary logs, before, after and as predicted.
 
-A run records file sizes and binary log positions in its job when it starts and when it ends; rebuilds do the same. The
-report reads only these records, so it needs no server but the catalog's and can be repeated later.
+A run records file sizes and binary log positions in its job when it starts and when it ends; rebuilds record file sizes
+too. The report reads only these records, so it needs no server but the catalog's and can be repeated later.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PREDICTED: Final = Bounds(windows=64, window_rows=32, sample_bytes=8 << 20, who
 
 
 def record_sizes(store: Datastore, job: Job, when: str) -> None:
-    """Record the file size of each shard in the job, and after the run the bytes written to the binary logs.
+    """Record in the job the file size of each shard and, after the run, the bytes written to the binary logs.
 
     Args:
         store: the datastore.
@@ -135,10 +135,10 @@ class Part:
         shards: number of shards.
         rebuilt_shards: number of shards rebuilt since the migration started.
         tally: re-encoded cells and their body bytes.
-        file: file sizes. For several shards, ``rebuilt`` includes the shards that were not rebuilt with their latest
+        file: file sizes. For several shards, ``rebuilt`` also includes shards that were not rebuilt, at their latest
             known size.
         allocated: disk space allocated by the file system.
-        measured: False if the account could not see the sizes and they come from InnoDB's statistics.
+        measured: False if the account could not see the actual sizes, so they come from InnoDB's statistics.
     """
 
     name: str
@@ -248,7 +248,7 @@ def reclaimed_report(store: Datastore, job: Job, made_at: datetime) -> Reclaimed
 
 
 def file_sizes(store: Datastore, job: Job) -> Part:
-    """Return the file sizes of all shards of a job that has recorded them, with an empty tally."""
+    """Return the total file sizes that a job has recorded, as a ``Part`` with an empty tally."""
     job_store = JobStore(store)
     rebuilds = _rebuilds_after(job_store, job)
     return _sum_of("all", [_shard_part(state, Tally(), "", rebuilds) for state in job_store.shards(job.job_id)])

@@ -45,10 +45,10 @@ _STEP_MS: Final = 4
 """Target duration of a statement while applications use the server, in milliseconds, so that they wait only briefly."""
 
 _STEP_BYTES: Final = 128 << 10
-"""Target size of a block while applications use the server; a commit's disk sync costs the same for a few rows."""
+"""Target size of a block while applications use the server; each commit syncs the disk, even for a few rows."""
 
 _MOST_BYTES: Final = 8 << 20
-"""Target size of a block otherwise, judged by the sizes of the last one; longer bodies are fetched separately."""
+"""Target size of a block while no application uses the server; a body that does not fit is fetched separately."""
 
 _ROUNDS: Final = 10
 _REPLICA_WAIT_S: Final = 1.0
@@ -77,7 +77,7 @@ class _BlockInFlight:
         outdated: cells to re-encode.
         left: cells left unchanged so far.
         updated: results of the UPDATEs that have finished.
-        done: completes when all UPDATEs have, or one failed.
+        done: completes when all UPDATEs have finished or one has failed.
     """
 
     last_id: int
@@ -97,7 +97,7 @@ class _Updated(NamedTuple):
 
 
 class _Originals:
-    """Archives original bodies, each synced before its UPDATE is sent; does nothing without an archive."""
+    """Archiver of original bodies, each synced before its UPDATE is sent; does nothing without an archive."""
 
     def __init__(self, store: Datastore, shard_run: ShardRun, spec: MigrateSpec) -> None:
         self._store = store
@@ -142,7 +142,7 @@ class _Originals:
 
 
 class _ReadBack:
-    """Reads back new bodies before each checkpoint, with ``--verify-after``, and compares digests.
+    """Check for ``--verify-after``: reads new bodies back before each checkpoint and compares digests.
 
     Attributes:
         verified_to: the checkpoint up to which all new bodies have been verified.
@@ -159,7 +159,7 @@ class _ReadBack:
 
     @property
     def pending(self) -> bool:
-        """True if new bodies have not been verified."""
+        """True if some new bodies have not been verified yet."""
         return bool(self._bodies)
 
     def add(self, added_id: int, body: bytes) -> None:
@@ -185,7 +185,7 @@ class _ReadBack:
                     if digest != expected[int(added_id)]:
                         raise VerificationFailed(
                             f"shard {self._shard}, added_id {added_id}: the body stored on {node} is not the one just "
-                            "written; another program changes bodies there, or the server lost a write. The run "
+                            "written; another program is changing bodies there, or the server lost a write. The run "
                             "stopped without changing more cells; find the cause, then run the same command again"
                         )
             self._bodies = {}
@@ -259,7 +259,7 @@ class _ShardWork:
         self._note()
 
     def all_passes(self) -> None:
-        """Run one pass over the shard, or with ``follow``, passes until no body is left to re-encode."""
+        """Run one pass over the shard or, with ``follow``, as many as it takes until no body is left to re-encode."""
         if not self._state.top_id:
             self._begin_pass()
         while True:
@@ -328,7 +328,7 @@ class _ShardWork:
         self._settle()
 
     def _resize(self, rows: int, size: int) -> None:
-        """Choose the size of the next block so that its slower statement takes the target duration."""
+        """Choose the size of the next block so that the slower of its two statements takes the target duration."""
         if 2 * rows < self._rows:
             # A short block at the end of the shard is no basis for an estimate.
             return
@@ -340,7 +340,7 @@ class _ShardWork:
         self._run.learned["rows"] = self._rows
 
     def _note(self) -> None:
-        """Write the counters into the shard's state, including the originals synced to the archive file."""
+        """Write the counters into the shard's state, including the number of originals synced to the archive."""
         self._originals.count(self._tally)
         self._tally.store(self._state)
 
@@ -405,7 +405,7 @@ class _ShardWork:
             self._internals.shards.run(self._shard, discount_read)
 
     def _retry_changed(self, updated: list[_Updated]) -> None:
-        """Count replaced cells, and retry those that changed between the read and the UPDATE."""
+        """Count the replaced cells, and retry the ones that changed between the read and the UPDATE."""
         for _ in range(_ROUNDS - 1):
             pending = [cell for update in updated for cell in self._unreplaced(update)]
             if not pending:
@@ -430,7 +430,7 @@ class _ShardWork:
         return changes
 
     def _unreplaced(self, updated: _Updated) -> list[StoredCell]:
-        """Count the cells that an UPDATE replaced, and return those that it has to try again."""
+        """Count the cells that an UPDATE replaced, and return those that have to be tried again."""
         part, affected, resent = updated
         now = None
         if affected != len(part):
@@ -475,7 +475,7 @@ class _ShardWork:
         return self._internals.shards.run(self._shard, operation, writes=True), attempts > 1
 
     def _statements(self, changes: list[_Change]) -> Iterator[tuple[bytes, Sequence[_Change]]]:
-        """Yield UPDATE statements that fit the server's packet limit; leave a body that fits in none."""
+        """Yield UPDATE statements within the server's packet limit; a body that fits in none is left unchanged."""
 
         def update(part: Sequence[_Change]) -> bytes:
             return update_bodies(
@@ -497,7 +497,7 @@ class _ShardWork:
         self._left.append((cell, reason, message))
 
     def _count_left(self) -> None:
-        """Count the cells left unchanged once the block has finished, since an interrupted block is repeated."""
+        """Count the cells left unchanged; called after the block has finished, since an interrupted one is repeated."""
         for cell, reason, message in self._left:
             tally = self._tally.column(cell.column_name)
             tally.left[reason] += 1

@@ -1,4 +1,4 @@
-"""Compare a replica's cells with the primary by digest, and repeat the comparison while replication lags."""
+"""Compare a replica's cells with the primary's by digest, and repeat the comparison while replication lags."""
 
 from __future__ import annotations
 

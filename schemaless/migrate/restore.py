@@ -1,8 +1,8 @@
-"""Restore: the job that puts the originals of an archive back, byte for byte, and so undoes a migration.
+"""Restores: jobs that put archived originals back, byte for byte, and so undo a migration.
 
-``restore_shard`` does the work on a shard. The job holds the progress and the counters; the stored bytes show what is
-restored, so another restore skips it. Originals that a migration recorded but that are missing from the files are
-reported.
+``restore_shard`` does the work on a shard. The job holds the progress and the counters; the stored bytes show which
+cells are restored, so another restore skips them. Originals that a migration recorded but that are missing from the
+files are reported.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from schemaless.wire.connection import Connection
 class RestoreSpec(JobSpec):
     """The parameters of a restore, stored with its job.
 
-    With archives of several jobs, the newest job is undone first, so each cell ends with its oldest original.
+    Given archives of several jobs, the newest job is undone first, so each cell ends up with its oldest original.
 
     Attributes:
         archives: folders that hold archives or parts of them; each worker looks for them on its own machine.
         shards: restore only these shards; None for every shard that has files.
         job: restore only what this migration replaced; None for every job that has files.
-        full_row_images: keep the server's binary log row images.
+        full_row_images: keep the server's setting for row images in the binary log.
     """
 
     archives: tuple[str, ...]
@@ -68,11 +68,11 @@ class RestoreOutcome:
         total: counters of all shards.
         failures: cells left unchanged, at most 1,000.
         jobs: migrations that the originals belong to.
-        torn: files with an incomplete last frame (a runner died, or a copy is incomplete), and its size in bytes.
+        torn: size of the incomplete last frame in bytes, by file; a runner died, or the file is an incomplete copy.
         missing: originals that these jobs recorded and that are missing from the files.
         unknown_jobs: jobs for which the catalog does not record the number of originals.
-        interruptions: runners of these jobs that died. The originals that each archived after its last checkpoint
-            (about a second) are not recorded with the job.
+        interruptions: number of runners of these jobs that died. Originals that such a runner archived after its last
+            checkpoint (about a second's worth) are not counted in the catalog.
     """
 
     job_id: int | None = None
@@ -180,7 +180,8 @@ def count(store: Datastore, spec: RestoreSpec, *, listener: Listener = ignore_ev
         The predicted outcome.
 
     Raises:
-        InvalidInput: a folder is missing, the folders hold no originals of these shards, or the job is not a migration.
+        InvalidInput: a folder is missing, the folders hold no originals of these shards, or ``spec.job`` is not a
+            migration.
         CorruptArchive: a file is damaged.
         ServerError: a server cannot be reached, or rejects a statement.
     """
@@ -207,8 +208,8 @@ def run(
 ) -> RestoreOutcome:
     """Restore originals as a job in the catalog: start a job, or continue an unfinished one with the same spec.
 
-    An unfinished restore of these shards with another spec is aborted unless a runner works on it. Nothing is lost:
-    the stored bytes show what it restored.
+    An unfinished restore of these shards with another spec is aborted unless a runner is working on it. Nothing is
+    lost: the stored bytes show what it restored.
 
     Args:
         store: the datastore; its account needs the role ``migrate``.
@@ -221,7 +222,8 @@ def run(
 
     Raises:
         SchemalessError: as ``JobKind.run``.
-        InvalidInput: a folder is missing, the folders hold no originals of these shards, or the job is not a migration.
+        InvalidInput: a folder is missing, the folders hold no originals of these shards, or ``spec.job`` is not a
+            migration.
         CorruptArchive: a file is damaged. No cell of its shard was changed.
     """
     restore = _Restore(store, spec)
@@ -256,7 +258,7 @@ def work(store: Datastore, shard_run: ShardRun, chunk_cells: int = CHUNK_CELLS) 
     if not originals.files:
         raise InvalidInput(
             f"no originals of shard {state.shard} in {', '.join(spec.archives)} on the machine of this worker; run the "
-            "restore where the archive is, or mount it there"
+            "restore where the archive is, or mount the archive on that machine"
         )
     full_images = spec.full_row_images
     settings = internals.shards.run(state.shard, lambda connection: log_settings(connection, full_images=full_images))

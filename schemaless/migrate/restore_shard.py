@@ -51,8 +51,8 @@ class RestoreTally(Counts):
     Attributes:
         archived: cells in the archive, each counted once per job.
         restored: bodies replaced by their originals, or in a dry run, bodies that would be.
-        bytes_before: size of those bodies before.
-        bytes_after: size of those bodies after.
+        bytes_before: size of those bodies before the restore.
+        bytes_after: size of their originals.
         already: cells that had their original body when the restore started.
         left: cells left unchanged, by reason.
         records: cells in each file by file name, duplicates included.
@@ -69,7 +69,7 @@ class RestoreTally(Counts):
     torn: dict[str, int] = field(default_factory=dict)
 
     def restarted(self) -> RestoreTally:
-        """Return the counters to restart the shard with: only restored cells stay counted."""
+        """Return the counters to restart the shard with; only those of restored cells are kept."""
         return RestoreTally(
             restored=self.restored, bytes_before=self.bytes_before, bytes_after=self.bytes_after, already=-self.restored
         )
@@ -148,7 +148,7 @@ class _ShardRestore:
         self._sent: set[int] = set()
 
     def restore(self, cells: list[ArchivedCell]) -> None:
-        """Restore a chunk of cells; cells that change at the same time are tried again."""
+        """Restore a chunk of cells, retrying those that are changed by others in the meantime."""
         pending = cells
         self._size_before, self._sent = {}, set()
         for _ in range(_ROUNDS):
@@ -179,7 +179,9 @@ class _ShardRestore:
                 continue
             self._size_before.setdefault(cell.added_id, stored.body_bytes)
             if stored.key != cell.key:
-                self._leave(cell, "OtherCell", f"added_id {cell.added_id} is cell {stored.key} in this datastore")
+                self._leave(
+                    cell, "OtherCell", f"added_id {cell.added_id} belongs to cell {stored.key} in this datastore"
+                )
             elif stored.digest == digest_of(cell.body):
                 if cell.added_id in self._sent:
                     self._count(cell)
@@ -194,7 +196,7 @@ class _ShardRestore:
         yield from self._same_documents(others)
 
     def _lacks_dictionary(self, cell: ArchivedCell) -> CorruptBody | None:
-        """Return the error that reading the original would raise because its dictionary is missing from the catalog."""
+        """Return the error if the original's dictionary is missing from the catalog or damaged, else None."""
         try:
             number = dictionary_of(cell.body)
             if number is not None:

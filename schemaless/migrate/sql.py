@@ -74,7 +74,7 @@ def select_block_digests(database: str, after: int, up_to: int) -> bytes:
 
 
 def update_bodies(database: str, changes: Iterable[tuple[int, bytes, bytes]]) -> bytes:
-    """Replace bodies that have not changed since they were read: rows of ``(added_id, body read, new body)``.
+    """Replace bodies that have not changed since they were read, given ``(added_id, body read, new body)``.
 
     The guard is a digest, because sending the old bodies would double the size of the binary log. The statement is an
     UPDATE, because an upsert would bring back a cell that was erased in between. The number of matched rows is the
@@ -106,7 +106,7 @@ SHOW_BINARY_LOG_SETTINGS: Final = (
 
 
 def select_table_created(database: str) -> bytes:
-    """Select when the ``cell`` table was created or last rebuilt, as text, and whether that was within this second."""
+    """Select, as text, when the ``cell`` table was created or rebuilt, and whether that was in the current second."""
     return (
         b"SELECT CONCAT(CREATE_TIME,''), CREATE_TIME>=NOW() FROM information_schema.TABLES "
         b"WHERE TABLE_SCHEMA='%b' AND TABLE_NAME='cell'" % database.encode()

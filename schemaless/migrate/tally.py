@@ -46,8 +46,8 @@ class Tally(Counts):
 
     Attributes:
         cells: replaced bodies.
-        bytes_before: size of the replaced bodies before.
-        bytes_after: size of the replaced bodies after.
+        bytes_before: size of the old bodies.
+        bytes_after: size of the new bodies.
         kept_as_text: replaced bodies that remain JSON text in an envelope, by reason.
         left: bodies left unchanged, by reason.
         left_bytes: size of the bodies left unchanged.
@@ -84,9 +84,9 @@ class ShardTally:
         columns: tallies by column_name.
         rows: rows scanned in this pass.
         outdated: bodies found in this pass that were not in the target codec.
-        interruptions: runners that died without releasing the shard. The work after their last checkpoint (about a
-            second) is done but not counted.
-        archived: originals written to each file of the archive and synced, by file name.
+        interruptions: number of runners that died without releasing the shard. Their work after the last checkpoint
+            (about a second's worth) is not counted.
+        archived: number of originals written and synced to each archive file, by file name.
     """
 
     columns: dict[str, Tally] = field(default_factory=dict)

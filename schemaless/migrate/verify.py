@@ -63,7 +63,7 @@ ERASED: Final = "Erased"
 """Kind of fault for an archived cell that is no longer in the store."""
 
 FAULTS_REPORTED: Final = 1_000
-"""Maximum number of faults of a kind that the listener receives; all are counted."""
+"""Maximum number of faults of each kind passed to the listener; all are counted."""
 
 _MOST_FAULTS: Final = 10_000
 """Maximum number of faults that a worker returns for a shard; all are counted."""
@@ -81,14 +81,14 @@ class VerifyReport(Counts):
         cells: cells decoded.
         body_bytes: total size of their bodies.
         by_codec: cells decoded, by stored codec.
-        left: cells that the job left unchanged and recorded, by reason; they are not faults.
-        blocks: blocks of cells read.
-        blocks_of: blocks in all.
+        left: cells that the job left unchanged, by reason; they are not faults.
+        blocks: number of blocks read.
+        blocks_of: total number of blocks.
         seed: seed of the sample; None if every block was read.
         compared: cells compared with a replica, by the replica's address.
         archived: archived cells looked up.
         records: cells in each archive file, duplicates included.
-        torn: archive files with an incomplete last frame, and its size in bytes.
+        torn: size of the incomplete last frame in bytes, by archive file.
         faults: number of faults by kind.
     """
 
@@ -114,14 +114,15 @@ class VerifyOptions:
     Attributes:
         wanted: parameters of the migration to verify; None accepts every codec.
         named: cells that the job left unchanged and recorded; they are not faults.
-        sample: share of blocks to read, between 0 and 1 exclusive, at least one block per shard; None for all.
+        sample: share of the blocks to read, above 0 and below 1; at least one block per shard is read. None for all.
         seed: seed of the sample; random by default.
         archive: originals to compare with; None to skip the archive.
         replicas: whether to compare with replicas.
-        lag_timeout_s: time for a replica that differs to catch up, in seconds.
-        reported_per_kind: maximum number of faults of a kind that the listener receives, None for no limit. All are
+        lag_timeout_s: maximum time to wait for a replica that differs to catch up, in seconds.
+        reported_per_kind: maximum number of faults of each kind passed to the listener; None for no limit. All are
             counted.
-        block_rows: cells per block; None scans a shard without blocks and compares nothing with replicas.
+        block_rows: cells per block; None scans each shard as a whole and compares it with neither replicas nor the
+            archive.
     """
 
     wanted: MigrateSpec | None = None
@@ -152,10 +153,10 @@ def check(
     workers: Workers | None = None,
     listener: Listener = ignore_events,
 ) -> VerifyReport:
-    """Verify each cell by itself, the identity of each shard, and the dictionaries.
+    """Verify each cell individually, the identity of each shard, and the dictionaries.
 
     A cell must decode to a canonical payload and be in the shard of its key. The dictionaries in the catalog and on
-    each cluster must hold the bytes that were written. Arguments and errors are those of ``verify``.
+    each cluster must hold the bytes that were written. The arguments and errors are the same as for ``verify``.
     """
     report = verify(store, shards, CELLS, workers=workers, listener=listener)
     for message in differences(internals_of(store).dictionary_replicas):
@@ -198,7 +199,7 @@ def verify(
     """
     options = options or VerifyOptions()
     if options.sample is not None and not 0 < options.sample < 1:
-        raise InvalidInput(f"the sample must be a share of the cells above 0 and below 1, got {options.sample!r}")
+        raise InvalidInput(f"the sample must be a share of the cells, above 0 and below 1, got {options.sample!r}")
     numbers = internals_of(store).chosen_shards(shards)
     total = VerifyReport()
     if options.archive is not None:
@@ -257,7 +258,7 @@ class _ShardVerification:
         shard: shard number.
         options: options of this shard.
         listener: receives each fault, and the progress in added_ids.
-        unreachable: replicas that did not answer and are not asked again; shared between shards.
+        unreachable: replicas that did not respond and are not tried again; shared between shards.
     """
 
     def __init__(
@@ -322,10 +323,10 @@ class _ShardVerification:
             yield after, up_to
 
     def _verify_block(self, after: int, up_to: int | None, *, digests: bool) -> dict[int, StoredDigest]:
-        """Verify the cells of a block on the primary, or with ``up_to`` None the rest of the shard.
+        """Verify the cells of a block, or of the rest of the shard if ``up_to`` is None, on the primary.
 
         Returns:
-            The cells' digests by added_id if ``digests``, else nothing.
+            The cells' digests by added_id; empty unless ``digests`` is set.
         """
         on_primary: dict[int, StoredDigest] = {}
         report, wanted = self._report, self._options.wanted
@@ -401,7 +402,7 @@ class _ShardVerification:
             self._report.compared[str(node)] += len(on_primary)
 
     def _compare_ends(self, node: Node) -> None:
-        """Report cells on a replica beyond the primary's highest added_id, which no block includes."""
+        """Report a replica's highest added_id if it is beyond the primary's, since no block covers it."""
         with self._replica_faults(node) as usable:
             if usable and (top := top_beyond(self._store, self._shard, node)) is not None:
                 message = f"it exists on replica {node}, but the primary has no cell with such a high added_id"
@@ -411,7 +412,7 @@ class _ShardVerification:
     def _replica_faults(self, node: Node) -> Iterator[bool]:
         """Turn errors of a replica into faults, and yield whether the replica is still usable.
 
-        A replica that lags is skipped for the rest of the shard, one that does not answer for the rest of the run.
+        A replica that lags is skipped for the rest of the shard; an unreachable one, for the rest of the run.
         """
         if node in self._skipped or node in self._unreachable:
             yield False
@@ -431,7 +432,7 @@ class _ShardVerification:
             if error.node != str(node):
                 raise
             self._unreachable.add(node)
-            self._fault(type(error).__name__, None, None, f"replica {error}; the rest was not compared with it")
+            self._fault(type(error).__name__, None, None, f"replica {error}; its remaining cells were not compared")
 
     def _look_up(self, cells: Iterable[ArchivedCell]) -> None:
         for chunk in in_chunks(cells, _CHUNK_CELLS, _CHUNK_BYTES):
@@ -458,7 +459,7 @@ class _ShardVerification:
                 if is_erased(body):
                     self._archived_fault(ERASED, cell, "it was erased, but the archive still has its original")
                 elif not same_meaning(self._store, cell.body, body):
-                    self._archived_fault("ArchivedChanged", cell, "its stored body is not the document of the original")
+                    self._archived_fault("ArchivedChanged", cell, "its stored body does not hold the original document")
 
     def _archived_fault(self, kind: str, cell: ArchivedCell, message: str) -> None:
         self._fault(kind, cell.key, cell.added_id, message)
@@ -469,7 +470,7 @@ class _ShardVerification:
 
 
 def _is_due(spec: MigrateSpec, cell: StoredCell, dictionaries: Dictionaries) -> bool:
-    """Whether a migration would replace the body of a cell.
+    """Return whether a migration would replace the body of a cell.
 
     Raises:
         CorruptBody: the body's codec cannot be determined.

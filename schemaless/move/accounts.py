@@ -1,6 +1,7 @@
 """Privilege checks before a move.
 
-Every account that can use a shard on the source needs the same access on the target, or its programs fail there.
+Every account that can use a shard on the source needs the same access on the target, or the programs that use it would
+fail there.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def _database_wide(connection: Connection, database: str) -> set[str]:
 
 
 def _covers(pattern: str, database: str) -> bool:
-    """Whether a GRANT's database pattern, with the wildcards ``_`` and ``%``, matches a database name."""
+    """Return whether a GRANT's database pattern, with the wildcards ``_`` and ``%``, matches a database name."""
     parts = re.findall(r"\\.|.", pattern)
     wild = {"_": ".", "%": ".*"}
     return re.fullmatch("".join(wild.get(part) or re.escape(part[-1]) for part in parts), database) is not None

@@ -27,12 +27,12 @@ class Compared:
         record: the move.
         cells: number of cells in the leftovers.
         left_digest: SHA-256 over the ids, keys, times and bytes of the leftover cells.
-        digest: the same over these cells on the shard's present cluster; it differs if a cell was re-encoded since.
+        digest: the same over these cells on the shard's present cluster; differs if one was re-encoded or erased.
         re_encoded: number of cells with different bytes but the same document.
-        erased: number of cells that were erased since.
+        erased: number of cells erased since the move.
         lacking: added_ids missing from the present cluster.
         differing: added_ids whose key, time or document differs.
-        strange: added_ids up to the last leftover one that exist only on the present cluster.
+        strange: added_ids, up to the last leftover one, that exist only on the present cluster.
     """
 
     record: MoveRecord
@@ -47,7 +47,7 @@ class Compared:
 
     @property
     def same(self) -> bool:
-        """True if the present cluster has every leftover cell unchanged, and no others in that id range."""
+        """True if the present cluster has every leftover cell, unless it was erased, and no others in that id range."""
         return not (self.lacking or self.differing or self.strange)
 
 

@@ -1,7 +1,7 @@
-"""Rate control for copying a shard: pauses between steps leave the servers to applications.
+"""Rate control for copying a shard: pauses between steps leave server capacity for applications.
 
-If new cells arrive at more than half the copy rate, the pauses get shorter, since the copy would otherwise hardly
-converge. A copy that falls behind even without pauses logs a warning and gives up after a while.
+If new cells arrive at more than half the copy rate, the pauses get shorter, since the copy would otherwise barely catch
+up. A copy that falls behind even without pauses logs a warning and gives up after a while.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WINDOW_S: Final = 2.0
 """Copying time per measurement of the rates, in seconds."""
 
 _MIN_SHARE: Final = 1 / 16
-"""Smallest share of a pause; below it, the copy does not pause at all."""
+"""Minimum share of the regular pause; below it, the copy does not pause at all."""
 
 _STEP_BYTES: Final = 128 << 10
 """Target size of a step while applications use the servers, in bytes; small, so that their calls wait only briefly."""
@@ -82,7 +82,7 @@ class CopyRate:
 
         Args:
             settled: the id up to which everything is copied.
-            top: the highest id in the source.
+            top: the highest id on the source.
             copied: total number of cells copied so far; never decreases.
             pauses: whether the job pauses between steps at all.
 
@@ -153,11 +153,11 @@ class TargetServers:
                 self._run.pause(self._check_s)
 
     def rest(self, worked_s: float, share: float = 1.0) -> None:
-        """Pause to leave both clusters' servers to applications; see ``ShardRun.rest``."""
+        """Pause to leave capacity on both clusters' servers for applications; see ``ShardRun.rest``."""
         self._run.rest(worked_s, share, called=self._busy)
 
     def rest_ungated(self, worked_s: float) -> None:
-        """Pause after work that passes no gate, and therefore does not wait for lagging replicas."""
+        """Pause after work that is done without ``gate``, and so without waiting for lagging replicas."""
         if self._due:
             # The next gate reports server errors.
             with suppress(TopologyError, ServerError):

@@ -168,7 +168,7 @@ def _id_parts(lengths: Sequence[tuple[int, int]], max_rows: int) -> Iterator[Seq
 
 
 def carry_over(source: Connection, target: Connection, database: str, token: str, *, fenced: bool) -> None:
-    """Replace the target's followers and parked cells by the source's; each follower's epoch is raised by one.
+    """Replace the target's followers and parked cells with the source's; each follower's epoch is raised by one.
 
     Args:
         source: a session that can read them now.
@@ -197,7 +197,7 @@ def carry_over(source: Connection, target: Connection, database: str, token: str
 def copy_erasures(source: Connection, target: Connection, database: str, token: str, *, fenced: bool) -> None:
     """Erase the copies of cells that were erased after they were copied, and copy the log of erased cells.
 
-    Every cell that is copied later has been read with its tombstone. Safe to repeat: an event is copied after its
+    Erased cells that are copied later already have their tombstones. Safe to repeat: an event is copied after its
     tombstone.
 
     Args:

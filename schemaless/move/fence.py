@@ -37,7 +37,7 @@ _IDLE_TIMEOUT_S: Final = 7 * 24 * 3600
 """Idle timeout of a session while cells are copied, in seconds."""
 
 _FENCED_IDLE_TIMEOUT_S: Final = 5
-"""Idle timeout of the session that holds the fence, in seconds; bounds the fence of a mover that hangs."""
+"""Idle timeout of the session that holds the fence, in seconds; limits how long a hung mover holds it."""
 
 _LOCK_WAIT_S: Final = 1
 """Time that a statement waits for a table lock, in seconds."""
@@ -235,7 +235,7 @@ class Fence:
         return side_of(self.source, self.database), target
 
     def take_over(self, token: str) -> tuple[Side, Side]:
-        """Rename all tables of the move to this runner's token; complete or undo a rename that was half done.
+        """Rename all tables of the move to names with this runner's token; complete or undo a half-done rename.
 
         The other tables follow ``cell``: they are fenced if it is, and otherwise get their plain names back.
 
@@ -244,8 +244,8 @@ class Fence:
 
         Raises:
             MoveRefused: there are tables that a single move cannot have left.
-            ServerTimeout: something such as a backup blocks a server. If it is the target, and the cut is not
-                complete, the source's tables have their plain names back.
+            ServerTimeout: something such as a backup blocks a server. If that is the target, and the cut is not
+                complete, the source's tables have been given their plain names back.
         """
         source, target = self.sides()
         for side, node in zip((source, target), self._nodes, strict=True):
@@ -300,7 +300,7 @@ class Fence:
     # The cut
 
     def probe(self, token: str) -> None:
-        """Create, rename and drop a table on both servers, to detect a backup that blocks DDL before the pause.
+        """Create, rename and drop a table on both servers, to find out before the pause whether a backup blocks DDL.
 
         Raises:
             ServerTimeout: DDL is blocked.
@@ -314,8 +314,8 @@ class Fence:
     def target_renames_fast(self, token: str, max_s: float) -> bool:
         """Rename the copied tables back and forth until that is fast; return whether the last round beat ``max_s``.
 
-        A server does not rename a table's file while it flushes the table's pages. After such a wait it takes a moment
-        until it flushes the next pages. Each table is renamed away and back in one statement.
+        A server does not rename a table's file while it flushes the table's pages. After such a wait, the server
+        flushes no more pages for a moment. Each table is renamed away and back in one statement.
 
         Raises:
             ServerTimeout: DDL is blocked.
@@ -336,7 +336,7 @@ class Fence:
         return took_s
 
     def lock(self, budget_s: float) -> bool:
-        """Lock the shard's tables against readers and writers; return False if that exceeds the budget, in seconds."""
+        """Lock the shard's tables against readers and writers; return False if that takes longer than ``budget_s``."""
         wait_s = max(_LOCK_WAIT_S, math.ceil(budget_s))
         self._locked = self._fenced(side_of(self.source, self.database))
         self.source.execute(set_session({"wait_timeout": _FENCED_IDLE_TIMEOUT_S, "lock_wait_timeout": wait_s}))

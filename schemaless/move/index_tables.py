@@ -1,10 +1,11 @@
 """Moves a shard's index tables: they are copied while followers write to them, and the followers are rewound later.
 
-A shard's index entries are derived from rows of any shard and written by followers of those shards, so nothing records
+A shard's index entries are derived from rows in any shard and written by followers of those shards, so nothing records
 which entries changed during the copy. Before the first entry is copied, the locations of the indexes' followers in all
-shards are saved in a table on the target. After the move, each follower that advanced is rewound to its saved location
-under a higher epoch, so that a page in flight at that moment is not recorded as processed, and it repeats everything
-written since. Entry writes are conditional on the versions that an entry is derived from, so repeating them is safe.
+shards are saved in a table on the target. After the move, the followers of each shard that was written to since then
+are rewound to their saved locations under a higher epoch, so that a page in flight at that moment is not recorded as
+processed, and everything written since is processed again. Entry writes are conditional on the versions that an entry
+is derived from, so repeating them is safe.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def refusal_of_indexes(entries: Sequence[IndexEntry], source: Side, node: str) -
 
 
 class IndexMover:
-    """Copies the index tables of a shard that is moved, and rewinds their followers.
+    """Copies the index tables of a shard that is being moved, and rewinds their followers.
 
     Args:
         internals: internals of the datastore.
@@ -88,7 +89,7 @@ class IndexMover:
     def copy(self, fence: Fence, token: str) -> set[str]:
         """Save the followers' locations, then copy all index entries; return the names of the index tables.
 
-        Copies of an earlier mover are dropped: its saved locations are older, so followers would repeat more.
+        Copies made by an earlier mover are dropped: its saved locations are older, so followers would repeat more work.
 
         Raises:
             SchemaMismatch: a table does not match the catalog's definition of its index.
@@ -140,8 +141,8 @@ class IndexMover:
     def rewind_followers(self, node: Node) -> None:
         """Rewind the indexes' followers to their saved locations, then drop the saved locations.
 
-        Safe to repeat after an interruption. Until it completes, entries are missing without being reported as late.
-        Therefore it waits neither for a paused job nor for lagging replicas, and rewinds every reachable shard even if
+        Safe to repeat after an interruption. Until it completes, entries may be missing without being reported as
+        lagging. Therefore it runs even if the job is paused or replicas lag, and rewinds every reachable shard even if
         others fail.
 
         Args:
@@ -174,7 +175,7 @@ class IndexMover:
                 connection.execute(sql.drop_table(database, table))
 
     def drop_left(self, node: Node, token: str) -> None:
-        """Drop the old tables of followers and indexes, which are not needed and may have parts of erased documents.
+        """Drop the old follower and index tables, which are not needed and may contain parts of erased documents.
 
         Call it after ``rewind_followers``: until the followers have been rewound, an erasure can count as
         acknowledged although its entries are still in these tables. Safe to repeat.
@@ -189,7 +190,7 @@ class IndexMover:
                 connection.execute(sql.drop_table(database, moving.moved(table, token)))
 
     def _locations(self, names: Sequence[str]) -> list[tuple[str, int, int, int]]:
-        """Return the name, shard, location and erased_event of the followers in all shards; 0 if there is no row."""
+        """Return name, shard, location and erased_event of each follower in each shard; 0 and 0 if it has no row."""
         locations = dict.fromkeys(((name, shard) for name in names for shard in self._all), (0, 0))
         for shard, name, location, event in self._ask_all(lambda some: sql.select_locations(some, names)):
             locations[str(name), int(shard)] = int(location), int(event)
@@ -232,4 +233,4 @@ class IndexMover:
 
 
 def _entry_too_long(row: object, size: int) -> None:
-    raise AssertionError(f"the statement of one index entry has {size:,} bytes, although its fields fit into a key")
+    raise AssertionError(f"the statement for one index entry has {size:,} bytes, although its fields fit into a key")

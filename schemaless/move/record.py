@@ -33,7 +33,7 @@ class MoveRecord:
         verified_id: cells up to this id were verified after the move.
         fence_id: highest added_id of the leftovers; None before the flip.
         fence_rows: number of cells in the leftovers; None before verification.
-        target_server: fingerprints of the two servers used by the copy, separated by a space; None before it.
+        target_server: fingerprints of the two servers used by the copy, separated by a space; None before the copy.
         pause_s: duration of the last cut, during which reads and writes waited, in seconds.
     """
 
@@ -100,8 +100,8 @@ class Records:
 
         Raises:
             LeaseLost: another runner has the shard.
-            TopologyError: a primary of the two clusters changed since ``before``.
-            OutcomeUnknown: the reply was lost; a repetition settles the outcome.
+            TopologyError: the primary of one of the clusters has changed since ``before``.
+            OutcomeUnknown: the reply was lost; repeating the call settles the outcome.
         """
         statement = self._guarded(run, {"phase": "moved", **changes}, token, (*BEFORE_COMMIT, "moved"))
 
@@ -120,7 +120,7 @@ class Records:
         self._flipping.run(lambda connection: connection.version)
 
     def note_outcome(self, job_id: int, shard: int, before: Sequence[Phase], changes: Mapping[str, Value]) -> bool:
-        """Update the record of a shard without a runner; return False if it is not in one of the phases ``before``."""
+        """Update a shard's record from outside a runner; return False if it is not in one of the phases ``before``."""
         statement = sql.note_outcome(self._name, job_id, shard, before, changes)
         return bool(self._internals.catalog.run(lambda connection: connection.execute(statement).affected, writes=True))
 

@@ -53,8 +53,8 @@ def refusal_of(
     for side, connection in ((source, at_source), (target, at_target)):
         for names, step in (
             (side.moved, "run 'schemaless shards drop-moved' to drop leftovers that are no longer needed"),
-            (side.incoming, "its move was aborted while this server was down, and no program reads it: drop it"),
-            ({"noted": side.saved_locations}, "its move was aborted, and it is no longer needed: drop it"),
+            (side.incoming, "that move was aborted while this server was down; no program reads the table: drop it"),
+            ({"noted": side.saved_locations}, "that move was aborted, and the table is no longer needed: drop it"),
         ):
             leftovers = [name for tables in names.values() for name in tables]
             if leftovers:

@@ -32,7 +32,7 @@ from schemaless.wire.errors import DatabaseMissing
 from schemaless.wire.node import Node
 
 ASSUMED_BYTES_PER_S: Final = Interval(5e6, 14e6, 40e6)
-"""Copy rate assumed before any move was measured, in bytes of a table per second."""
+"""Copy rate assumed until a move has been measured, in table bytes per second."""
 
 _SPREAD: Final = 2.0
 _JOBS_MEASURED: Final = 5
@@ -137,13 +137,13 @@ def plan(
             refusal, grants = _check_shard(store, shard, spec, at_target)
             size = sizes.get(shard, TableSize(0, 0))
             if refusal is None and shard in busy:
-                refusal = f"job {busy[shard]} has not finished it"
+                refusal = f"job {busy[shard]} has not finished with it"
             if refusal is None:
                 needed += size.file_bytes
                 if free_bytes is not None and needed > free_bytes:
                     refusal = (
                         f"the disk of {node} is too small for this shard and those before it: they need {needed:,} "
-                        f"bytes, and {free_bytes:,} are free"
+                        f"bytes, but only {free_bytes:,} are free"
                     )
             seconds = Interval(*(size.file_bytes / rate for rate in (speed.high, speed.mid, speed.low)))
             source = internals.topology.cluster_of(shard).name
@@ -190,7 +190,7 @@ def _busy(store: Datastore) -> dict[int, int]:
 
 
 def _speed(store: Datastore) -> Interval:
-    """Return the copy rate of the last moves, in body bytes per second."""
+    """Return the copy rate of the most recent moves, in body bytes per second."""
     job_store = JobStore(store)
     states = [state for job in job_store.jobs("move")[-_JOBS_MEASURED:] for state in job_store.shards(job.job_id)]
     size, took_s = sum(state.bytes_before for state in states), sum(state.busy_s for state in states)
@@ -215,7 +215,7 @@ def run(store: Datastore, spec: MoveSpec, shards: Iterable[int], **how: Unpack[R
 
     Raises:
         MoveRefused: a shard cannot be moved now; shards that have moved stay on the target.
-        SchemalessError: as ``JobKind.run``.
+        SchemalessError: as for ``JobKind.run``.
     """
     return Records(store).all(MOVE.run(store, spec, shards, **how).job_id)
 
@@ -307,7 +307,7 @@ class Leftovers:
 
 
 def left_behind(store: Datastore, shards: Iterable[int] | None = None) -> list[Leftovers]:
-    """Return the leftovers of all moves, of all shards or of some.
+    """Return the leftovers of all moves, for all shards or only some.
 
     Raises:
         ServerError: a server cannot be reached.
@@ -336,19 +336,19 @@ def _read_leftovers(store: Datastore, record: MoveRecord, node: Node, connection
     counts = [int(connection.rows(sql.count_rows(database, name))[0][0]) for name in tables if name == cells]
     refusal = None
     if record.phase == "moved":
-        refusal = f"the moved shard has not been compared with it yet; job {record.job_id} has not finished"
+        refusal = f"the moved shard has not been compared with its leftovers yet; job {record.job_id} has not finished"
     elif side.has_cell or internals.topology.cluster_of(record.shard).name == record.source:
         refusal = f"the shard is on {node} again"
     elif counts and counts != [record.fence_rows]:
-        refusal = f"it has {counts[0]:,} cells, but {record.fence_rows:,} were compared"
+        refusal = f"its leftovers have {counts[0]:,} cells, but {record.fence_rows:,} were compared"
     return Leftovers(record, node, tables, sum(counts), refusal)
 
 
 def drop(store: Datastore, left: Leftovers, *, listener: Listener = ignore_events) -> None:
-    """Drop a move's leftovers, and the shard's database there if nothing else is in it.
+    """Drop a move's leftovers, and then the shard's old database if nothing else is in it.
 
-    Checks again under the movers' locks, and drops in the session that holds them: a mover that brings the shard back
-    kills this session first. After an interruption, the same call continues.
+    Repeats the checks under the movers' locks, and drops the tables in the session that holds the locks: a mover that
+    moves the shard back kills that session first. After an interruption, the same call continues.
 
     Args:
         store: the datastore; its account needs the role ``move``.

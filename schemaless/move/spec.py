@@ -12,7 +12,7 @@ from schemaless.topology.sql import moving
 Phase = Literal["preparing", "copying", "cutting", "moved", "verified", "dropped", "aborting", "aborted"]
 
 BEFORE_COMMIT: Final[tuple[Phase, ...]] = moving.BEFORE_COMMIT
-"""Phases in which the catalog still assigns the shard to the source; the servers may be further."""
+"""Phases in which the catalog still assigns the shard to the source; the servers may be further along."""
 
 CREATED_NEW: Final = "created new"
 
@@ -46,8 +46,8 @@ class MoveSpec(JobSpec):
         give_up_s: time limit for cutting a shard over once it is copied, and for a copy whose backlog does not shrink,
             in seconds.
         accounts: whether to refuse the move if accounts that use a shard lack privileges on the target.
-        drain: the cluster that the move empties, if it moves all its shards. Not compared: draining a cluster and
-            moving the same shards by number are the same job.
+        drain: the cluster that the move empties; None if it only moves given shards. Not compared: draining a cluster
+            and moving the same shards by number are the same job.
     """
 
     target: str = ""

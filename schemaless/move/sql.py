@@ -67,7 +67,7 @@ def probe(token: str) -> str:
 
 
 def select_lock_holder(name: str) -> bytes:
-    """Select the connection id that holds a named lock, or NULL."""
+    """Select the id of the connection that holds a named lock, or NULL."""
     return b"SELECT IS_USED_LOCK(%b)" % text(name)
 
 
@@ -87,8 +87,8 @@ def rename(database: str, names: Sequence[tuple[str, str]], *, locked_mariadb: b
     Args:
         database: name of the database.
         names: pairs of old and new name.
-        locked_mariadb: True on MariaDB if the session holds LOCK TABLES on the tables: it refuses RENAME TABLE then,
-            and they are altered one by one.
+        locked_mariadb: True on MariaDB if the session has locked the tables with LOCK TABLES: the server then refuses
+            RENAME TABLE, so ALTER TABLE renames them one by one.
     """
     pairs = [(quoted_table(database, old), quoted_table(database, new)) for old, new in names]
     if locked_mariadb:
@@ -172,7 +172,7 @@ def delete_all(database: str, name: str) -> bytes:
 
 
 def rewind_followers(database: str, location: int) -> bytes:
-    """Rewind followers past a location and revoke their leases."""
+    """Rewind the followers that are past a location to it, and revoke their leases."""
     ahead = (quoted_table(database, "follower"), location, location)
     return b"UPDATE %b SET location=%d, epoch=epoch+1 WHERE location>%d" % ahead
 
@@ -202,7 +202,7 @@ def insert_events(database: str, name: str, rows: Iterable[Sequence[Any]]) -> by
 
 
 def select_locations(shards: Iterable[tuple[str, int]], names: Sequence[str]) -> bytes:
-    """Select shard, name, location and erased_event of the named followers in shards, each ``(database, shard)``."""
+    """Select shard, name, location and erased_event of the named followers in shards given as ``(database, shard)``."""
     return b" UNION ALL ".join(
         b"SELECT %d, name, location, erased_event FROM %b WHERE name IN (%b)"
         % (shard, quoted_table(database, "follower"), texts(names))
@@ -211,7 +211,7 @@ def select_locations(shards: Iterable[tuple[str, int]], names: Sequence[str]) ->
 
 
 def select_ends(shards: Iterable[tuple[str, int]]) -> bytes:
-    """Select shard, highest added_id and last event of erased cells of shards, each ``(database, shard)``."""
+    """Select number, highest added_id and last erasure event of each shard, given as ``(database, shard)``."""
     return b" UNION ALL ".join(
         b"SELECT %d, (SELECT MAX(added_id) FROM %b), (SELECT MAX(event_id) FROM %b)"
         % (shard, quoted_table(database, "cell"), quoted_table(database, "erased_cell"))
@@ -239,7 +239,7 @@ def select_saved_locations(database: str, name: str) -> bytes:
 
 
 def rewind_follower(database: str, name: str, location: int, erased_event: int) -> bytes:
-    """Rewind a follower to a location and an event unless it is below them, and revoke its lease."""
+    """Rewind a follower to at most a location and an event, and revoke its lease in any case."""
     changes = {
         "location": b"LEAST(location,%d)" % location,
         "erased_event": b"LEAST(erased_event,%d)" % erased_event,
@@ -328,13 +328,13 @@ def update_move(
 
 
 def note_outcome(catalog: str, job_id: int, shard: int, before: Sequence[str], changes: Mapping[str, Value]) -> bytes:
-    """Update the record of a move without a runner if it is in one of the phases ``before``."""
+    """Update a move record from outside a runner if it is in one of the phases ``before``."""
     statement = update(quoted_table(catalog, "shard_move"), changes, job_id=job_id, shard=shard)
     return statement + b" AND phase IN (%b)" % texts(before)
 
 
 def add_cluster_to_jobs(catalog: str, cluster: str) -> bytes:
-    """Add a cluster to all unfinished jobs that lack it; without it, their next lease renewal would fail."""
+    """Add a cluster to all unfinished jobs that lack it; otherwise, their next lease renewal would fail."""
     unfinished = b"SELECT job_id, %b FROM %b WHERE state IN ('running','paused')" % (
         text(cluster),
         quoted_table(catalog, "job"),

@@ -49,7 +49,7 @@ from schemaless.wire.connection import Connection
 _log = logging.getLogger("schemaless")
 
 ID_GAP: Final = 1 << 20
-"""Distance of the target's first new id from the source's next one, so that no id is ever assigned twice."""
+"""Gap between the source's next id and the target's first new one, so that no id is ever assigned twice."""
 
 _MAX_TAIL_S: Final = 0.05
 """Maximum predicted copy time of the tail at which a shard is cut over, in seconds."""
@@ -59,7 +59,7 @@ _MAX_TAIL_IDS: Final = 50_000
 
 _FIRST_BUDGET_S: Final = 0.15
 _BACKOFF: Final = 10
-"""Wait this multiple of the last attempt's duration before the next attempt to cut over."""
+"""Pause before the next attempt to cut over, as a multiple of the last attempt's duration."""
 
 _MAX_LAG_S: Final = 1.0
 """Maximum lag of the target's replicas when clients begin to read from them, in seconds."""
@@ -67,7 +67,7 @@ _MAX_LAG_S: Final = 1.0
 _FINGERPRINT_DIGITS: Final = 32
 
 _LONG_WAIT_S: Final = 1.0
-"""After a longer wait, in seconds, new cells are copied in regular steps instead of at once."""
+"""Maximum wait after which new cells are copied in one go, in seconds; after a longer wait, in regular steps."""
 
 
 def work(store: Datastore, run: ShardRun, backoff: float = _BACKOFF) -> None:
@@ -155,10 +155,10 @@ class _ShardMove:
     def _detect_failovers(
         self, record: MoveRecord, source: Cluster, target: Cluster, at_source: Side, at_target: Side
     ) -> tuple[Side, Side]:
-        """Compare cells from the beginning if a server was replaced since the last runner.
+        """Compare cells from the beginning if a server has been replaced since the last run.
 
-        If the source was replaced, the copy is dropped: it may contain cells that the new server has lost, or has
-        under other keys.
+        If the source was replaced, the copy is dropped: it may contain cells that the new server lacks, or has under
+        other keys.
 
         Returns:
             The tables on the source and the target afterwards.
@@ -219,7 +219,7 @@ class _ShardMove:
             case _:
                 raise MoveRefused(
                     f"shard {self._shard}: {fence.source.node} has {_named(source)}, and {fence.target.node} has "
-                    f"{_named(target)}; a move does not leave that state. Did one of the servers fail over, or was it "
+                    f"{_named(target)}; a move never ends in that state. Did one of the servers fail over, or was it "
                     "restored? Nothing was changed. Find out which server has the cells to keep, rename cell on the "
                     f"other one (to cell_moved_{self._token} on the first, or to cell_incoming_{self._token} on the "
                     "second), and run the same command again"
@@ -361,7 +361,7 @@ class _ShardMove:
         except ServerTimeout as error:
             obstacle = f"is a backup running? {error}"
         if obstacle:
-            _log.warning("shard %d is not cut over now; %s", self._shard, obstacle)
+            _log.warning("shard %d cannot be cut over yet; %s", self._shard, obstacle)
             self._run.pause(self._backoff_factor * self._spec.max_pause_s)
             return False
         self._raise_counter("cell")
@@ -391,7 +391,7 @@ class _ShardMove:
         self._run.pause(self._backoff_factor * took_s)
 
     def _check_unchanged(self) -> None:
-        """Check that the shard has no new tables, and the catalog still names the same servers.
+        """Check that the shard has no new tables, and that the catalog still names the same servers.
 
         Raises:
             MoveRefused: something has changed.
@@ -418,11 +418,11 @@ class _ShardMove:
     def _finish_cut(self, began_s: float) -> bool:
         """Copy the tail again from the fenced table, and rename the target's tables.
 
-        Correctness rests on this read after the RENAME, in another session than the one that held the lock; the lock
+        Correctness rests on this read after the RENAME, in a session other than the one that held the lock; the lock
         only shortens the pause.
 
         Returns:
-            False if the target is blocked, for example by a backup; the source serves the shard again.
+            False if the target is blocked, for example by a backup; the source then serves the shard again.
         """
         fence = self._fence
         fenced = moving.moved("cell", self._token)
@@ -437,7 +437,7 @@ class _ShardMove:
             # A RENAME that reported an error may still have happened.
             if not target.has_cell:
                 fence.rename_back(self._token)
-                _log.warning("shard %d is not cut over now; is a backup running? %s", self._shard, error)
+                _log.warning("shard %d cannot be cut over yet; is a backup running? %s", self._shard, error)
                 fence.take_over(self._token)
                 self._back_off(began_s)
                 return False
@@ -498,13 +498,13 @@ def _identity(topology: Topology, shard: int) -> Identity:
 
 
 def _has_index_copies(source: Side, target: Side, replaced: bool) -> bool:
-    """Return whether the target has a complete copy of the index tables; it does not count if a server was replaced."""
+    """Return whether the target has complete copies of the index tables; after a failover, they do not count."""
     indexes = index_tables(source.moved)
     return not indexes or (not replaced and indexes == index_tables(target.incoming) and bool(target.saved_locations))
 
 
 def _caught_up(cluster: Cluster, lags: Sequence[float | None]) -> bool:
-    """Return whether replicas were nearly up to date at the last check; clients are about to read them."""
+    """Return whether the replicas, which clients are about to read, were nearly up to date at the last check."""
     return not cluster.replicas or all(lag_s is not None and lag_s < _MAX_LAG_S for lag_s in lags)
 
 

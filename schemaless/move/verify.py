@@ -1,7 +1,8 @@
 """Verifies a moved shard row by row against its leftovers on the source. Cells are immutable, so nothing may differ.
 
-A missing cell is restored from the leftovers, and followers past it are rewound. A move never changes a body: one that
-differs was either re-encoded since, with the same document, or is reported as an error.
+A missing cell is restored from the leftovers, and followers past it are rewound. A move never changes a body: a
+different body is accepted if the cell has since been erased, or re-encoded with the same document; anything else is an
+error.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def verify_shard(store: Datastore, run: ShardRun, record: MoveRecord, rest: Call
         if len(names) != 1:
             raise MoveRefused(
                 f"cannot verify shard {run.state.shard}: {database} on {source.node} has {len(names)} tables "
-                "cell_moved_..., but there must be one to compare with; was it dropped by hand?"
+                "named cell_moved_..., but there must be exactly one to compare with; was it dropped by hand?"
             )
         rows = verification.compare(source, names[0], records, rest)
     run.checkpoint()
@@ -115,13 +116,13 @@ class _Verification:
             self._fail(cell, "Lacking", "the cell was restored, and followers were rewound to it")
             return
         if new[:4] != old[:4]:
-            raise self._differs(added_id, "has another key or time")
+            raise self._differs(added_id, "has a different key or time on the target")
         (current,) = self._internals.read_stored(shard, [added_id])
         if not current.erased and not same_document(current, cell):
-            raise self._differs(added_id, "has another document")
+            raise self._differs(added_id, "has a different document on the target")
 
     def _restore(self, row: CellRow) -> None:
-        """Insert a cell and rewind followers past it in one transaction; safe to repeat."""
+        """Insert a cell and rewind the followers that are past it, in one transaction; safe to repeat."""
         shards, shard, added_id = self._internals.shards, self._run.state.shard, row[0]
 
         def operation(connection: Connection) -> None:
@@ -134,7 +135,7 @@ class _Verification:
         except DuplicateKey as error:
             # The cell exists if an earlier COMMIT succeeded and its reply was lost.
             if not shards.rows(shard, sql.select_ids(self._database, "cell", added_id - 1, added_id)):
-                raise self._differs(added_id, "exists under another added_id") from error
+                raise self._differs(added_id, "exists on the target under another added_id") from error
 
     def _fail(self, cell: StoredCell, reason: str, message: str) -> None:
         key = cell.key
@@ -145,7 +146,7 @@ class _Verification:
     def _differs(self, added_id: int, how: str) -> MoveRefused:
         source: Node = self._internals.topology.cluster(self._record.source).primary
         return MoveRefused(
-            f"shard {self._run.state.shard}: the cell with added_id {added_id} {how}; the leftovers stay on {source}, "
+            f"shard {self._run.state.shard}: the cell with added_id {added_id} {how}. The leftovers stay on {source}; "
             "compare the two cells"
         )
 
@@ -156,7 +157,7 @@ def by_id(rows: tuple[tuple[Any, ...], ...]) -> Mapping[int, tuple[Any, ...]]:
 
 
 def same_document(one: StoredCell, other: StoredCell) -> bool:
-    """Whether two cells contain the same document, or the same bytes if one cannot be decoded."""
+    """Return whether two cells contain the same document, or the same bytes if one cannot be decoded."""
     try:
         return repr(one.decode().body) == repr(other.decode().body)
     except CorruptBody:

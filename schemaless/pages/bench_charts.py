@@ -175,7 +175,7 @@ def _times(shown: Sequence[Combination], result: Result) -> Callable[[Figure, bo
 
 
 def _limit(values: Sequence[float]) -> float:
-    """Return the length at which bars are cut: most are near 1, and a few outliers would squeeze those."""
+    """Return the length at which bars are cut: most are near 1 and would be squeezed by a few outliers."""
     return min(max(values), _BARS_END_AT)
 
 

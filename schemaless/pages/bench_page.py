@@ -198,7 +198,7 @@ def losses_table(result: Result) -> str:
 
 
 def method(result: Result) -> list[tuple[str, str]]:
-    """Return pairs of term and text that describe how and where the benchmark was run."""
+    """Return (term, text) pairs that describe how and where the benchmark was run."""
     corpus, machine = result.corpus, result.machine
     rows = "each in its own row" if corpus.rows is None else f"in {corpus.rows:,} rows"
     rounds = f"{result.rounds}"
@@ -225,7 +225,7 @@ def method(result: Result) -> list[tuple[str, str]]:
 
 
 _ROUNDS: Final = (
-    "Rounds are interleaved: every contender processes a chunk of about 1 MB before the next chunk. Figures are "
+    "Rounds are interleaved: every contender processes a chunk of about 1 MB before the next one begins. Figures are "
     "medians; the spread is the interquartile range relative to the median."
 )
 _TIME: Final = (
@@ -237,8 +237,9 @@ _EXACTNESS: Final = (
     "Every decoded document of every round is compared with the original: 1 is not 1.0, and the order of keys counts."
 )
 _STORE: Final = (
-    "Serializers named 'store' are the codecs of schemaless, including exactness check, envelope and checksum, and the "
-    "packages of the extra [fast] if they are installed. Dictionaries are trained on one half of the rows and "
+    "Serializers named 'store' are the codecs of schemaless, including the exactness check, envelope and "
+    "checksum, and the "
+    "packages of the [fast] extra if they are installed. Dictionaries are trained on one half of the rows and "
     "evaluated on the other, then the other way round."
 )
 _ARTICLE: Final = (
@@ -251,9 +252,9 @@ def busy(result: Result) -> str:
     """Return a sentence on how busy the machine was during the benchmark."""
     load = f"load {result.load[0]:.1f} at the start, {result.load[1]:.1f} at the end"
     if result.cpu_share >= _QUIET_SHARE and result.load[0] <= _QUIET_LOAD * result.machine.cores:
-        return f"The machine was quiet: this process had a processor {result.cpu_share:.0%} of the time ({load})."
+        return f"The machine was quiet: this process was running {result.cpu_share:.0%} of the time ({load})."
     return (
-        f"The machine was busy: this process had a processor {result.cpu_share:.0%} of the time ({load}). CPU times "
+        f"The machine was busy: this process was running {result.cpu_share:.0%} of the time ({load}). CPU times "
         "do not include waiting, but other processes still affect caches and clock speed."
     )
 

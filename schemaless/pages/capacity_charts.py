@@ -68,7 +68,7 @@ def overview(report: CapacityReport) -> Chart | None:
             title += f"; re-encoded to {report.codec}: {_full_text(after)}"
     else:
         shown = "; ".join(part.title[:1].lower() + part.title[1:] for part in parts)
-        title = f"{report.measurement.datastore}: {shown}; unknown how long the disks last"
+        title = f"{report.measurement.datastore}: {shown}; unknown how long the disks will last"
     if report.warnings:
         title += " (with a warning)"
     height = 460 * math.ceil(len(parts) / 2) + 40
@@ -76,7 +76,7 @@ def overview(report: CapacityReport) -> Chart | None:
 
 
 def _full_text(scenario: Scenario) -> str:
-    """Return in a few words when the first disk is full."""
+    """Describe in a few words when the first disk will be full."""
     days = answer(scenario).days
     if days.startswith("over "):
         return f"not full within {days.removeprefix('over ')}"
@@ -88,7 +88,7 @@ def _known(scenario: Scenario) -> bool:
 
 
 def _fill(report: CapacityReport) -> Chart | None:
-    """Chart past and future usage of the disk that is full first, with and without re-encoding."""
+    """Chart past and future usage of the first disk to fill up, with and without re-encoding."""
     first = report.now.first
     if first is None:
         return None
@@ -156,7 +156,7 @@ def _fill(report: CapacityReport) -> Chart | None:
     )
     title = f"Disk usage of {first.disk}" if len(report.disks) > 1 else "Disk usage"
     description = (
-        f"Bytes used of {bytes_text(size)}: {len(past)} days until today, and {until:,} days ahead with 80 and 95 "
+        f"Bytes used of {bytes_text(size)}: the past {len(past)} days, and {until:,} days ahead with 80 and 95 "
         f"percent bands. Time until full, {texts}."
     )
     marks = [
@@ -168,7 +168,7 @@ def _fill(report: CapacityReport) -> Chart | None:
 
 
 def _until(report: CapacityReport, disk: str, horizon: int) -> int:
-    """Return the number of days to draw: until both lines have clearly crossed the top, or the horizon."""
+    """Return the number of days to draw: until both lines have clearly crossed the top, but at most the horizon."""
     ends = []
     for scenario in (report.now, report.after):
         outlook = next((of_disk for of_disk in scenario.disks if of_disk.disk == disk), None) if scenario else None
@@ -178,7 +178,7 @@ def _until(report: CapacityReport, disk: str, horizon: int) -> int:
 
 
 def _growth(report: CapacityReport) -> Chart | None:
-    """Chart measured and forecast growth a day; averaged by week for long histories."""
+    """Chart measured and forecast daily growth, averaged by week for long histories."""
     total = report.total
     if total is None or len(total.history) < 2:
         return None
@@ -217,7 +217,7 @@ def _growth(report: CapacityReport) -> Chart | None:
     recent = [value for _, value in history[-28:]]
     description = (
         f"{len(history)} days measured, {bytes_text(sum(recent) / len(recent))} a day now"
-        + (f"; {bytes_text(ahead[-1].mid)} a day forecast in {len(ahead)} days" if ahead else "; no forecast")
+        + (f"; forecast in {len(ahead)} days: {bytes_text(ahead[-1].mid)} a day" if ahead else "; no forecast")
         + "."
     )
     return Chart("growth", "Daily growth of disk usage", description, draw, _SIZE, None)
@@ -283,7 +283,7 @@ def _days_by_codec(report: CapacityReport) -> Chart | None:
 
 
 def _days_by_scenario(report: CapacityReport) -> Chart | None:
-    """Chart the days until full in each scenario of the user, in their order."""
+    """Chart the days until full in each of the user's scenarios, in the order given."""
     if not report.compares:
         return None
     rows = [(compared.change.name, compared.scenario.first) for compared in report.comparisons]
@@ -298,7 +298,7 @@ def _days_chart(name: str, title: str, known: Sequence[tuple[str, DiskOutlook]],
         name: Name of the chart.
         title: Title of the chart.
         known: Name and outlook of each bar; the first one is the present.
-        marked: Name of the bar in the colour of re-encoding.
+        marked: Name of the bar to draw in the colour of re-encoding; None for none.
     """
     horizon = max(first.horizon_days or 0 for _, first in known)
     ends = [_ending(first.days, horizon) for _, first in known]

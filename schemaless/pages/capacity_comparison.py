@@ -31,7 +31,7 @@ _WEEK: Final = datetime.timedelta(7)
 
 
 def comparison_tables(report: CapacityReport) -> list[Table]:
-    """Return the tables of datastores, scenarios and budget; without rows where there is nothing to compare."""
+    """Return the tables of datastores, scenarios and budget; one with nothing to compare has no rows."""
     return [_datastores(report), _side_by_side(report), _by_disk(report), _budget(report)]
 
 
@@ -51,7 +51,7 @@ def _datastores(report: CapacityReport) -> Table:
         for total in totals
     ]
     columns = ["datastore", "cells", "body bytes", "files", "all copies", "a day now", "first disk full in", "disk"]
-    note = "Files: of one copy. A day now: growth of the files of one copy, averaged over the last weeks."
+    note = "Files: those of one copy. A day now: growth of the files of one copy, averaged over the last few weeks."
     return Table(DATASTORES, columns, rows if len(totals) > 1 else [], 1, note)
 
 
@@ -95,8 +95,8 @@ def _side_by_side(report: CapacityReport) -> Table:
         ]
     note = (
         "Days with 80 % and 95 % intervals, as in the other tables. Stored at the start and growth count all "
-        "copies, in powers of 1,000, the units that disks are sold in. "
-        "Cost at the start: of the space that more copies need at once."
+        "copies, in the units that disks are sold in (powers of 1,000). "
+        "Cost at the start: the price of the space that additional copies need at once."
     )
     return Table(SIDE_BY_SIDE, ["figure", *(each.change.name for each in compared)], rows, 1, note)
 
@@ -123,7 +123,8 @@ def _budget(report: CapacityReport) -> Table:
     ]
     rows.append(["total", *(_price(each.year_price) for each in compared)])
     note = (
-        "Price of the disk space that each month's growth takes, all copies counted; at the start: that more copies "
+        "Price of the disk space that each month's growth takes, all copies counted; at the start: price of the "
+        "space that additional copies "
         "take at once. Months add up to the total. The free space of today's disks and space that re-encoding frees "
         "are not deducted."
     )
@@ -131,7 +132,7 @@ def _budget(report: CapacityReport) -> Table:
 
 
 def month_text(month: Month) -> str:
-    """Return the name of a month, and the number of days if only a part of it is in the period."""
+    """Return the name of a month, with the number of days if only part of it falls in the period."""
     following = (month.first_day.replace(day=28) + _WEEK).replace(day=1)
     whole = month.first_day.day == 1 and month.days == (following - month.first_day).days
     return f"{month.first_day:%Y-%m}" + ("" if whole else f" ({month.days} {'day' if month.days == 1 else 'days'})")

@@ -19,7 +19,7 @@ from schemaless.terminal.shown import CSVText
 
 
 def csv_text(report: CapacityReport) -> str:
-    """Return one line per figure with section, name, item, unit and intervals; empty values are unknown or never."""
+    """Return one line per figure with section, name, item, unit and intervals; empty values mean unknown or never."""
     writer = CSVText()
     writer.writerow(["section", "name", "item", "figure", "unit", "low_95", "low_80", "value", "high_80", "high_95"])
 

@@ -109,7 +109,7 @@ def _answers(report: CapacityReport) -> str:
             size = estimate_text(report.after.file_bytes, bytes_text)
             detail += f" Re-encoded to {report.codec} and rebuilt: {size}."
         boxes.append(("", "Stored now", files, detail))
-    planned = (("For the disk that is full first", order_answer(report)), ("All disks", cost_answer(report)))
+    planned = (("For the first disk to fill up", order_answer(report)), ("All disks", cost_answer(report)))
     boxes += [("", head, answer.days, _sentence(answer.detail)) for head, answer in planned if answer is not None]
     inner = "".join(
         f'<div class="answer {kind}"><h2>{escape(head)}</h2><b>{_text(big)}</b><p class="soft">{_text(small)}</p>'
@@ -151,7 +151,7 @@ def _charts(report: CapacityReport) -> str:
 
 
 def _chart_table(name: str, report: CapacityReport) -> str:
-    """Return the figures of a chart that are in no other table of the page."""
+    """Return, as an HTML table, the figures of a chart that are in no other table of the page."""
     if name != "growth":
         return ""
     table = history_table(report)

@@ -23,7 +23,7 @@ _MOST_DISKS: Final = 10
 
 
 def planning_lines(report: CapacityReport) -> list[str]:
-    """Return sentences on the disk that is full first, and on the cost of growth."""
+    """Return sentences about the disk that fills up first, and about the cost of growth."""
     answers = [levels_text(report), order_answer(report), cost_answer(report)]
     return [
         answer if isinstance(answer, str) else f"{answer.days}: {answer.detail}"
@@ -33,7 +33,7 @@ def planning_lines(report: CapacityReport) -> list[str]:
 
 
 def levels_text(report: CapacityReport) -> str | None:
-    """Return a sentence on when the disk that is full first reaches each threshold."""
+    """Return a sentence about when the disk that fills up first reaches each threshold."""
     levels = [level for level in report.planning.first() if level.share < FULL]
     if not levels:
         return None
@@ -71,7 +71,7 @@ def cost_answer(report: CapacityReport) -> Answer | None:
     sizes = "; ".join([now, *after])
     return Answer(
         f"Growth of {costs[0][0].days:,} days costs {price_text(costs[0][1].mid)}",
-        f"{sizes}. All copies counted, at {price:,g} per TB of disk. In brackets: 80 % intervals.",
+        f"{sizes}. All copies are counted, at {price:,g} per TB of disk. In brackets: 80 % intervals.",
     )
 
 
@@ -91,7 +91,7 @@ def level_name(level: Level) -> str:
 
 
 def levels_table(report: CapacityReport) -> Table:
-    """Return when each disk reaches each level, most urgent disk first."""
+    """Return a table of when each disk reaches each level, most urgent disk first."""
     planning = report.planning
     disks = list(dict.fromkeys(level.disk for level in planning.now))
     shown = disks[:_MOST_DISKS]
@@ -107,8 +107,9 @@ def levels_table(report: CapacityReport) -> Table:
                     rows.append([*row, _order_day_text(level)] if orders else row)
     columns = ["disk", "stored", "level", "on", "80 %", "days", "constant rate"]
     note = (
-        "The disk that is full first comes first. Rows with a codec: after re-encoding and a rebuild. 80 %: interval "
-        "of the date. Constant rate: days if growth stays as it was in the last weeks, with a 95 % interval."
+        "The disk that fills up first is listed first. Rows with a codec: after re-encoding and a rebuild. "
+        "80 %: interval "
+        "of the date. Constant rate: days if growth stays as it was in recent weeks, with a 95 % interval."
     )
     if orders:
         columns.append("order by")
@@ -117,12 +118,12 @@ def levels_table(report: CapacityReport) -> Table:
             "time in 9 of 10 cases."
         )
     if len(disks) > len(shown):
-        note += f" The table shows the first {len(shown)} of {len(disks):,} disks; --json and --csv have all."
+        note += f" The table shows the first {len(shown)} of {len(disks):,} disks; --json and --csv list all of them."
     return Table(LEVELS, columns, rows, 3, note)
 
 
 def costs_table(report: CapacityReport) -> Table:
-    """Return disk space and price of the growth."""
+    """Return a table of the disk space and price of the growth."""
     rows = [
         [
             "as now" if cost.name == "now" else f"{cost.name}, rebuilt",
@@ -138,7 +139,7 @@ def costs_table(report: CapacityReport) -> Table:
 
 
 def fullest_table(report: CapacityReport) -> Table:
-    """Return the largest shards, by allocated bytes or, if there are many, by file length."""
+    """Return a table of the largest shards, by allocated bytes or, if there are many, by file length."""
     sizes = report.shard_sizes
     by_files = not report.skew.shards
     average = sum(shard.size_bytes for shard in sizes) / max(1, report.skew.shard_count)
@@ -150,7 +151,7 @@ def fullest_table(report: CapacityReport) -> Table:
         times = f"{shard.size_bytes / average:.2f}" if average else ""
         rows.append([str(shard.shard), shard.cluster, size, times])
     measure = "file" if by_files else "allocated"
-    note = f"Of {report.skew.shard_count:,} shards, which have {bytes_text(average)} on average."
+    note = f"There are {report.skew.shard_count:,} shards, with {bytes_text(average)} on average."
     if by_files:
         note += " File lengths as reported by the servers, because this many shards are not sampled one by one."
     return Table(FULLEST, ["shard", "cluster", measure, "times the average"], rows, 2, note)
@@ -198,7 +199,7 @@ def _order_day_text(level: Level) -> str:
 
 
 def price_text(price: float) -> str:
-    """Format a price; from 1,000 on without decimals."""
+    """Format a price; without decimals if it is 1,000 or more."""
     return f"{price:,.2f}" if price < 1000 else f"{price:,.0f}"
 
 

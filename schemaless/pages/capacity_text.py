@@ -96,7 +96,7 @@ def _scenarios(report: CapacityReport) -> Table:
             ]
         )
     columns = ["scenario", "days until full", "80 %", "95 %", "constant rate", "full on", "full first", "description"]
-    note = "Constant rate: days if growth stays as it was in the last weeks, with a 95 % interval."
+    note = "Constant rate: days if growth stays as it was in recent weeks, with a 95 % interval."
     beyond = [first for first in (scenario.first for scenario in report.scenarios) if first and first.days]
     if any(first.days and math.isinf(first.days.high_95) for first in beyond):
         note += f" {horizon_text(beyond[0])}"
@@ -118,9 +118,10 @@ def _forecasts(report: CapacityReport) -> Table:
         "inside bands",
     ]
     note = (
-        "Series: growth of disk usage, and of the body bytes of each column. Change in a year: of the growth a day. "
+        "Series: growth of disk usage, and of the body bytes of each column. Change in a year: change in "
+        "the growth per day. "
         "The back-test forecasts the last days of the history from the days before them. Inside bands: share of these "
-        "days inside the 80 % and 95 % bands, which should be close to that."
+        "days inside the 80 % and 95 % bands, which should be close to those percentages."
     )
     return Table("Forecasts and their back-tests", columns, rows, 1, note)
 
@@ -208,7 +209,7 @@ def _codecs(report: CapacityReport) -> Table:
         columns,
         rows,
         2,
-        "CPU a day: to write the current number of new cells a day, and to read them once."
+        "CPU a day: to write the current number of new cells per day, and to read them once."
         + ("" if report.choice is None else f" Over all columns, {report.choice.knee_text}."),
     )
 
@@ -227,7 +228,7 @@ def _engines(report: CapacityReport) -> Table:
         for effect in report.engines
     ]
     columns = ["column", "storage engine", "codec", "cells tried", "now", "in the engine", "vs. now"]
-    note = "Now, in the engine: bytes of a large table per body byte of now, with 95 % intervals."
+    note = "Now, in the engine: bytes of a large table per current body byte, with 95 % intervals."
     return Table("Storage engines tried on sampled cells", columns, rows, 3, note)
 
 
@@ -298,10 +299,11 @@ def _moves(report: CapacityReport) -> Table:
         for move in report.skew.moves[:_MOST_SHARD_ROWS]
     ]
     more = len(report.skew.moves) - len(rows)
-    note = f"A proposal, nothing is moved. The moves copy {bytes_text(report.skew.moved_bytes)}." + (
-        f" --json has {more} more." if more > 0 else ""
+    note = (
+        f"This is a proposal; nothing has been moved. The moves would copy "
+        f"{bytes_text(report.skew.moved_bytes)}." + (f" --json has {more} more." if more > 0 else "")
     )
-    return Table("Moves that balance the clusters", ["shard", "from", "to", "allocated"], rows, 3, note)
+    return Table("Moves that would balance the clusters", ["shard", "from", "to", "allocated"], rows, 3, note)
 
 
 def _share_text(low: float, mid: float, high: float) -> str:

@@ -1,4 +1,4 @@
-"""Format the answers of a capacity report as text; the ``Table`` type of its tables."""
+"""Formats the answers of a capacity report as text, and defines the ``Table`` type of its tables."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer in a few words, and sentences with the date and the intervals."""
+    """An answer in a few words, with sentences that give the date and the intervals."""
 
     days: str
     detail: str
 
 
 def answer(scenario: Scenario) -> Answer:
-    """Return when the first disk of a scenario is full."""
+    """Return when the first disk of a scenario will be full."""
     first = scenario.first
     if first is None:
         reasons = sorted({outlook.why or "" for outlook in scenario.unknown}) or ["no cluster holds any cells"]
         why = "; ".join(reasons)
         return Answer("unknown", f"{why[:1].upper()}{why[1:]}.")
     finite = first.days is not None and math.isfinite(first.days.mid)
-    where = f" The disk of {first.disk} is full first." if len(scenario.disks) > 1 and finite else ""
+    where = f" The disk of {first.disk} fills up first." if len(scenario.disks) > 1 and finite else ""
     unknown = [outlook.disk for outlook in scenario.unknown]
     missing = f" Unknown for {', '.join(unknown)}." if unknown else ""
     return Answer(days_text(first), f"{interval_text(first)}{where}{missing}{_constant_text(first)}")
 
 
 def _constant_text(outlook: DiskOutlook) -> str:
-    """Return a sentence on the constant rate of the last weeks, with a leading space."""
+    """Return a sentence about the constant rate over recent weeks, with a leading space."""
     if outlook.at_rate is None or outlook.rate_days is None or outlook.at_rate.mid == 0:
         return ""
     mid, bracket, ends = at_rate_text(outlook.at_rate).partition(" (")
@@ -67,7 +67,7 @@ def _constant_text(outlook: DiskOutlook) -> str:
 
 
 def at_rate_text(days: Interval | None) -> str:
-    """Return whole days at a constant rate, with their interval."""
+    """Return the whole days until full at a constant rate, with their interval."""
     if days is None:
         return ""
     return estimate_text(days, lambda value: "never" if math.isinf(value) else f"{math.floor(value):,}")
@@ -112,7 +112,7 @@ def horizon_text(outlook: DiskOutlook) -> str:
     horizon, measured = outlook.horizon_days or 0, outlook.history_days or 0
     length = f"{HISTORY_TIMES} times the {measured:,} days measured"
     limit = "" if horizon == HISTORY_TIMES * measured else f", at most {MOST_DAYS:,}"
-    return f"The forecast covers {horizon:,} days and no more: {length}{limit}."
+    return f"The forecast covers only {horizon:,} days: {length}{limit}."
 
 
 def range_text(low: float, high: float, horizon: int) -> str:
@@ -130,7 +130,7 @@ def date_text(first_day: datetime.date, days: float) -> str:
 
 
 def per_day_text(history: Sequence[tuple[datetime.date, float]]) -> str:
-    """Return the average growth a day over the last four weeks with its interval; "?" for less than two weeks."""
+    """Return the average daily growth over the last four weeks with its interval; "?" for less than two weeks."""
     recent = rate(history)
     return "?" if recent is None else estimate_text(recent.per_day, bytes_text)
 
@@ -145,7 +145,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def share_text(share: float) -> str:
-    """Format a growth share as percent, capped at +10,000 %."""
+    """Format a growth share as a percentage, capped at +10,000 %."""
     return f"{share:+.0%}" if share < 100 else "over +10,000%"
 
 
@@ -155,7 +155,7 @@ def whole(days: float) -> str:
 
 
 def until_text(days: float, horizon: int) -> str:
-    """Format days until full in a word or two; infinite days are more than ``horizon``."""
+    """Format the days until full in a word or two; infinity means more than ``horizon``."""
     if math.isinf(days):
         return f"over {horizon:,} days"
     if days == 0:

@@ -1,8 +1,8 @@
 """Render one drawing as a PNG file and as inline SVG whose colours follow the page, light or dark.
 
-Drawings must use this module's colours. Their values, those of light pages, appear in the PNG file; the SVG has a CSS
-variable in place of each. The SVG has no scripts and no external references, and the
-output is reproducible: no dates, no random ids. Pages with charts include ``STYLE``.
+Drawings must use this module's colours. The PNG file has their values for light pages; the SVG has a CSS variable in
+place of each. The SVG has no scripts and no external references, and the output is reproducible: no dates, no random
+ids. Pages with charts include ``STYLE``.
 
 Matplotlib is imported on first use; if it is missing, the error says what to install.
 """
@@ -46,7 +46,8 @@ INK: Final = _LIGHT["ink"]
 SOFT: Final = _LIGHT["soft"]
 LINE: Final = _LIGHT["line"]
 SERIES: Final = tuple(_LIGHT[str(number)] for number in range(1, 9))
-"""Series colours in order: blue, green, orange, violet, red, olive, pink and grey; safe for most colour blindness.
+"""Series colours in order: blue, green, orange, violet, red, olive, pink and grey; distinguishable with most forms of
+colour blindness.
 
 All have a contrast of at least 3:1 to paper and cards. Blue and green, used for before and after, also differ in
 luminance.
@@ -73,7 +74,7 @@ figure.chart figcaption {{ color: var(--chart-soft); font-size: .875rem; }}
 """CSS for pages with charts."""
 
 _PX_PER_INCH: Final = 72
-"""Makes one Matplotlib point one CSS pixel, so that text sizes match those of the page."""
+"""Resolution at which a Matplotlib point is a CSS pixel, so that text sizes match those of the page."""
 
 _TITLE_PX: Final = 36
 """Height of the title above the drawing in a PNG file, in CSS pixels."""
@@ -121,7 +122,7 @@ class Chart:
 
     Attributes:
         name: Letters, digits and hyphens; unique on a page.
-        title: Short title; the drawing itself has none.
+        title: Short title; it is not part of the drawing itself.
         description: Text alternative: one or two sentences with the main figures.
         draw: Draws on an empty figure. Called for each form with the figure and True for the narrow form; must take its
             colours from this module.
@@ -169,7 +170,7 @@ class Chart:
         return _inline(self, file.getvalue(), narrow=narrow)
 
     def html(self) -> str:
-        """Return a ``<figure>`` element with both forms, of which the page width selects one.
+        """Return a ``<figure>`` element with both forms; the page width selects one of them.
 
         Raises:
             SchemalessError: Matplotlib is missing.
@@ -180,7 +181,7 @@ class Chart:
 
 @contextmanager
 def _drawn(chart: Chart, *, narrow: bool, title_px: int = 0) -> Iterator[Figure]:
-    """Yield the drawn figure, less ``title_px`` of its height, independent of the user's Matplotlib settings."""
+    """Yield the drawn figure, ``title_px`` shorter than the chart, ignoring the user's Matplotlib settings."""
     try:
         matplotlib = import_module("matplotlib")
         figure_type: Callable[..., Figure] = import_module("matplotlib.figure").Figure

@@ -9,7 +9,7 @@ from schemaless.pages.frame import answers, html_page, section, table, terms
 
 
 def erasure_page(receipt: Mapping[str, Any]) -> str:
-    """Return a complete HTML page of a receipt (``erase/receipt.py``)."""
+    """Return a complete HTML page for a receipt (``erase/receipt.py``)."""
     gone = receipt["gone"]
     times = [
         (name.removesuffix("_at").replace("_", " "), str(receipt[name] or "not yet"))
@@ -26,7 +26,7 @@ def erasure_page(receipt: Mapping[str, Any]) -> str:
     signature = receipt.get("signature")
     return html_page(
         f"Erasure {receipt['erasure']} of {receipt['datastore']}",
-        f"reason {receipt['reason']}, asked for by {receipt['requested_by']}",
+        f"reason {receipt['reason']}, requested by {receipt['requested_by']}",
         [
             answers(
                 [
@@ -37,7 +37,7 @@ def erasure_page(receipt: Mapping[str, Any]) -> str:
                 ]
             ),
             section("When", terms(times)),
-            section("What was asked for", table(["target"], [[each] for each in targets])) if targets else "",
+            section("What was requested", table(["target"], [[each] for each in targets])) if targets else "",
             section("Acknowledged by", table(["follower", "when"], followers)) if followers else "",
             section("Export files", table(["export", "file", "documents removed", "state"], files)) if files else "",
             section("What remains, and until when", table(["where", "what", "until"], remains), long=True),

@@ -1,7 +1,7 @@
 """Common frame, style and tables of report pages.
 
-Pages have no scripts and load nothing. They work in light and dark mode, at any width and on paper. All text goes
-through ``html.escape``, and figures of charts are also available in tables.
+Pages have no scripts and load no other files. They work in light and dark mode, at any width and on paper. All text
+goes through ``html.escape``, and the figures of charts are also available as tables.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def _bar(stage: str, label: str, size: int, solid: int, widest: int, name: str) 
 
 
 def _every_shard(shards: Sequence[Part]) -> str:
-    """Return a chart with the file lengths of each shard before, after the run, and after a rebuild."""
+    """Return a chart of each shard's file length before the run, after it, and after a rebuild."""
     widest = _widest(shards)
     columns = []
     for position, part in enumerate(shards):
@@ -265,13 +265,16 @@ def _how(report: ReclaimedReport) -> str:
     sizes = (
         "File lengths as InnoDB reports them, recorded at the start and end of the run and by each rebuild"
         if report.total.measured
-        else "Sums of InnoDB's statistics, some MB too low, because the account lacks the PROCESS privilege"
+        else "Sums of InnoDB's statistics, a few MB too low, because the account lacks the PROCESS privilege"
     )
     terms = [
         ("Bodies", "Counted by the run, cell by cell, before and after; only cells that it re-encoded."),
         ("Files", f"{sizes}. A file does not get shorter until it is rebuilt."),
-        ("Allocated", "Disk space that the file system has allocated for a file, if that differs from its length."),
-        ("Binary log", "Growth of each primary's binary log between start and end of the run, caused by all clients."),
+        ("Allocated", "Disk space that the file system has allocated to a file, if that differs from its length."),
+        (
+            "Binary log",
+            "Growth of each primary's binary log between the start and the end of the run, caused by all clients.",
+        ),
         (
             "Predicted",
             "Estimated before the run from a small sample of each cluster; files after a rebuild by a page model.",

@@ -1,1 +1,1 @@
-"""The catalog's rules on keeping cells: retention policies of columns, and legal holds of rows."""
+"""The catalog's rules about what is kept: retention policies for columns, and legal holds on rows."""

@@ -1,7 +1,7 @@
 """Legal holds: rows that must not be erased until everyone who holds them has released them.
 
-A hold and an erasure of the same row exclude each other. Both take one lock of the catalog's server, so an erasure that
-is recorded later finds the hold, and a hold that is set later finds the erasure.
+A hold and an erasure of the same row exclude each other. Both take the same lock on the catalog's server, so an erasure
+that is recorded later finds the hold, and a hold that is set later finds the erasure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KEYS_PER_STATEMENT: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A legal hold of a row.
+    """A legal hold on a row.
 
     Attributes:
         number: number of the hold, from 1.
@@ -64,7 +64,7 @@ class Holds:
         self._name = datastore
 
     def hold(self, row_keys: Iterable[RowKey], held_by: str, reason: str) -> None:
-        """Hold rows, also ones that do not exist yet. Holding a row again for the same party changes nothing.
+        """Hold rows, including ones that do not exist yet. Holding a row again for the same party changes nothing.
 
         Args:
             row_keys: the rows.
@@ -72,7 +72,8 @@ class Holds:
             reason: a code of 1 to 64 characters of ``[A-Za-z0-9_.:-]``.
 
         Raises:
-            InvalidInput: an argument is invalid, or an erasure of a row is in the ledger and has not been executed.
+            InvalidInput: an argument is invalid, or an erasure of one of the rows is in the ledger and not yet
+                executed.
             ServerError: the catalog's server is unreachable or rejects a statement.
         """
         keys = sorted({row_key_bytes(row_key) for row_key in row_keys})
@@ -99,7 +100,7 @@ class Holds:
         self._catalog().run(operation, writes=True)
 
     def release(self, row_keys: Iterable[RowKey], held_by: str) -> int:
-        """Release rows for one party; other parties' holds stay. Return the number of released holds.
+        """Release rows for one party; other parties' holds remain. Return the number of released holds.
 
         Raises:
             ServerError: the catalog's server is unreachable or rejects a statement.
@@ -118,16 +119,16 @@ class Holds:
         )
 
     def all(self, *, released: bool = False) -> list[Hold]:
-        """Return the holds in force, oldest first; with ``released``, also all earlier ones."""
+        """Return the holds in force, oldest first; with ``released``, also those that have been released."""
         rows = self._catalog().run(lambda connection: connection.rows(sql.select_holds(self._name, released=released)))
         return [_hold(row) for row in rows]
 
     def of_rows(self, row_keys: Collection[bytes], during: tuple[datetime, datetime] | None = None) -> list[Hold]:
-        """Return the holds of some rows that are in force, or were at some time between two times.
+        """Return the holds on some rows that are in force, or that were in force at any time in a period.
 
         Args:
             row_keys: the rows, as 16 bytes each.
-            during: begin and end; None to return only holds that are in force now.
+            during: start and end of the period; None to return only holds that are in force now.
         """
 
         def operation(connection: Connection) -> list[Any]:

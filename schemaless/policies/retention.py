@@ -20,12 +20,12 @@ MOST_VERSIONS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Limits on the cells kept of a column; all others expire. A cell that either limit keeps is kept.
+    """Limits on which cells of a column are kept; all others expire. A cell is kept if either limit keeps it.
 
     Attributes:
         column_name: name of the column.
-        keep_days: keep cells written at most this many days ago; None if age keeps no cell.
-        keep_versions: keep this many of the latest versions of each row; None if their number keeps no cell.
+        keep_days: keep cells written at most this many days ago; None to disregard age.
+        keep_versions: keep this many of the latest versions of each row; None to disregard versions.
         set_by: who set it; empty for a policy that is not in the catalog.
         set_at: when it was set; None for a policy that is not in the catalog.
 
@@ -43,7 +43,9 @@ class Policy:
     def __post_init__(self) -> None:
         check_column_name(self.column_name)
         if self.keep_days is None and self.keep_versions is None:
-            raise InvalidInput(f"a retention policy for {self.column_name} needs a number of days or of versions")
+            raise InvalidInput(
+                f"a retention policy for {self.column_name} needs a number of days, of versions, or both"
+            )
         for name, value, most in (
             ("keep_days", self.keep_days, MOST_DAYS),
             ("keep_versions", self.keep_versions, MOST_VERSIONS),
@@ -76,7 +78,8 @@ def parse_policy(column_name: str, text: str) -> Policy:
         unit = None if found is None else "keep_days" if found["unit"].startswith("day") else "keep_versions"
         if found is None or unit is None or unit in limits:
             raise InvalidInput(
-                f"retention of {column_name}: {text!r} is not a policy; write for example '400 days', '3 versions' or "
+                f"retention of {column_name}: {text!r} is not a policy; write, for example, '400 days', '3 "
+                f"versions' or "
                 "'400 days and the last 3 versions'"
             )
         limits[unit] = int(found["number"].replace(",", ""))
@@ -117,7 +120,7 @@ class Policies:
         self._write(policy.column_name, policy.keep_days, policy.keep_versions)
 
     def remove(self, column_name: str) -> None:
-        """Remove the policy of a column, so that its cells are kept forever; raises as ``set``."""
+        """Remove the policy of a column, so that its cells are kept forever; raises what ``set`` raises."""
         self._write(check_column_name(column_name), None, None)
 
     def _write(self, column_name: str, keep_days: int | None, keep_versions: int | None) -> None:

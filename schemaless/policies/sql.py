@@ -23,7 +23,7 @@ def select_policies(catalog: str) -> bytes:
 def upsert_policy(
     catalog: str, column_name: str, keep_days: int | None, keep_versions: int | None, set_by: str
 ) -> bytes:
-    """Set the policy of a column; without limits, it has none."""
+    """Set the policy of a column; without limits, the column has no policy."""
     return upsert(
         table(catalog, b"retention_policy"),
         {"column_name": column_name},
@@ -32,7 +32,7 @@ def upsert_policy(
 
 
 def select_holds(catalog: str, row_keys: Iterable[bytes] | None = None, *, released: bool = False) -> bytes:
-    """Select the holds of some rows or all rows, oldest first; with ``released`` also those not in force."""
+    """Select the holds on some or all rows, oldest first; with ``released``, also those no longer in force."""
     conditions = [] if released else [b"released_at IS NULL"]
     if row_keys is not None:
         conditions.append(_of_rows(row_keys))
@@ -76,7 +76,7 @@ def release_holds(catalog: str, row_keys: Iterable[bytes], held_by: str, release
 
 
 def select_pending_erasures(catalog: str, row_keys: Iterable[bytes]) -> bytes:
-    """Select row and number of erasures of some rows that are recorded and were not executed yet."""
+    """Select the row and number of each erasure of these rows that is recorded but not yet executed."""
     return b"SELECT row_key, erasure_id FROM %b JOIN %b USING (erasure_id) WHERE executed_at IS NULL AND %b LIMIT 1" % (
         table(catalog, b"erasure"),
         table(catalog, b"erasure_key"),

@@ -1,1 +1,1 @@
-"""What a server's files still hold after an erasure: overwrite it, and search the files byte by byte."""
+"""Overwrite what a server's files still hold after an erasure, and search the files byte by byte."""

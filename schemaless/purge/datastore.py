@@ -24,13 +24,13 @@ _CLUSTERS_AT_ONCE: Final = 4
 def purge_datastore(
     store: Datastore, *, listener: Listener = ignore_events, shards: Sequence[int] | None = None
 ) -> list[Path]:
-    """Make the servers of a datastore overwrite what their files hold of replaced rows; see ``purge_files``.
+    """Make the servers of a datastore overwrite what is left of replaced rows in their files; see ``purge_files``.
 
     Args:
         store: the datastore, opened as root of local servers.
         listener: receives a ``Step`` for each step.
-        shards: shards whose tables are rebuilt, on every server that has some; all by default. Those of the catalog
-            and of dictionaries are rebuilt in any case.
+        shards: shards whose tables are rebuilt, on every server that has any; all by default. The tables of the catalog
+            and of dictionaries are always rebuilt.
 
     Returns:
         The folders that the servers write to, for ``search_files``.

@@ -40,7 +40,7 @@ class FileMatch(NamedTuple):
         kind: "data file", "system tablespace", "undo tablespace", "redo log", "write-ahead log" (of MyRocks),
             "doublewrite file", "binary log", "relay log", "temporary file", "log" or "other file".
         needle: the byte string.
-        occurrences: number of them.
+        occurrences: number of occurrences.
         offset: position of the first one.
     """
 
@@ -54,10 +54,10 @@ class FileMatch(NamedTuple):
 def search_files(
     folders: Iterable[Path], needles: Collection[bytes], *, chunk_bytes: int = CHUNK_BYTES
 ) -> list[FileMatch]:
-    """Search all files in some folders and below for byte strings.
+    """Search all files in some folders and their subfolders for byte strings.
 
-    Files are read while the server writes to them, so call it when nothing writes rows with these bytes. A compressed
-    body does not contain its text.
+    Files are read while the server writes to them, so call this function when nothing is writing rows with these bytes.
+    A compressed body does not contain its text.
 
     Args:
         folders: result of ``folders_of``.

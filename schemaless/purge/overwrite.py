@@ -1,9 +1,10 @@
-"""Makes servers overwrite or delete what their files still hold of rows that were replaced.
+"""Makes servers overwrite or delete what is left of replaced rows in their files.
 
-An UPDATE leaves the old row in free space of its page, in the undo log, the redo log, the doublewrite buffer and the
-binary log. Servers reuse that space eventually. This module forces it: tables are rebuilt, undo tablespaces truncated,
-redo logs replaced by smaller ones and filled, doublewrite buffers filled, and binary logs deleted. MyRocks keeps old
-rows in its write-ahead log and in files that were not compacted: it is flushed and compacted, which deletes both.
+An UPDATE leaves the old row in the free space of its page, in the undo log, the redo log, the doublewrite buffer and
+the binary log. Servers reuse that space eventually; this module forces them to: tables are rebuilt, undo tablespaces
+truncated, redo logs replaced by smaller ones and filled, doublewrite buffers filled, and binary logs deleted. MyRocks
+keeps old rows in its write-ahead log and in files that were not compacted: it is flushed and compacted, which deletes
+both.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ WAIT_S: Final = 120.0
 """Timeout of each step, in seconds."""
 
 SMALL_REDO_BYTES: Final = 8 << 20
-"""Size of the redo log while it is filled. MySQL's minimum; MariaDB's is the size of its log buffer."""
+"""Size of the redo log while it is filled. It is MySQL's minimum; MariaDB's minimum is the size of its log buffer."""
 
 _FILLED: Final = 3
-"""The redo log is filled this many times."""
+"""Number of times the redo log is filled."""
 
 _SINGLE_PAGES: Final = 600
-"""Pages that overwrite MySQL's 512 doublewrite slots for pages written one by one."""
+"""Number of pages written one by one, enough to overwrite MySQL's 512 doublewrite slots for such pages."""
 
 _MAX_ROUNDS: Final = 20
 """Maximum number of times that filler rows are changed to overwrite a doublewrite buffer."""
@@ -63,7 +64,7 @@ _SETTINGS: Final[dict[bool, tuple[str, ...]]] = {
         *("innodb_io_capacity_max", "innodb_io_capacity"),
     ),
 }
-"""Global variables that a purge changes on MySQL (False) and MariaDB (True), each after those that limit it."""
+"""Global variables that a purge changes on MySQL (False) and MariaDB (True), each after the ones that limit it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +84,8 @@ def purge_files(
 ) -> None:
     """Overwrite the remains of replaced rows in the files of a primary and its replicas.
 
-    All binary logs but the current one are deleted, so a replica that is down will not be able to catch up. Deleted
-    files and trimmed ones belong to the file system afterwards, which may keep their blocks.
+    All binary logs but the current one are deleted, so a replica that is down will not be able to catch up. The blocks
+    of deleted and trimmed files return to the file system, which might not overwrite them.
 
     Args:
         primary: connections as an administrator, such as root of a local server.
@@ -94,7 +95,7 @@ def purge_files(
 
     Raises:
         ServerTimeout: a step did not end within ``WAIT_S``: an open transaction keeps earlier rows, or a replica lags.
-        ServerError: a server is unreachable, or rejects the account, which is not an administrator's.
+        ServerError: a server is unreachable, or the account is not an administrator's.
     """
     cluster = _Cluster(primary, replicas, listener)
     with _restored_settings(cluster.servers, listener):
@@ -131,7 +132,7 @@ def _purge(cluster: _Cluster, tables: Sequence[Table]) -> None:
         if not primary.run(lambda connection: connection.is_mariadb):
             # MariaDB's doublewrite buffer makes no difference.
             batched_pages = doublewrite_bytes // PAGE_BYTES - _SINGLE_PAGES
-            cluster.write_filler("by LRU batches", _flush_by_lru, batched_pages)
+            cluster.write_filler("in LRU batches", _flush_by_lru, batched_pages)
     primary.run(partial(_execute, sql.UPDATE_FILLER))
     cluster.catch_up()
     cluster.on_each("writing filler pages by age", _flush)
@@ -185,10 +186,10 @@ def _execute(statement: bytes, connection: Connection) -> None:
 
 @contextmanager
 def _restored_settings(servers: Sequence[NodePool], listener: Listener) -> Iterator[None]:
-    """Restore the settings that a killed purge has changed, and record them in case this one is killed.
+    """Restore the settings changed by a killed purge, and record the current ones in case this one is killed.
 
-    Each step restores what it has changed, unless the process dies. The record is on the primary, and dropped together
-    with the filler.
+    Each step restores what it has changed, unless the process dies. The record is on the primary, and is dropped
+    together with the filler.
     """
     primary = servers[0]
     for statement in sql.CREATE_SETTINGS:
@@ -366,7 +367,7 @@ def _doublewrite_bytes(connection: Connection) -> int:
 
 @contextmanager
 def _without_background_writes(servers: Sequence[NodePool]) -> Iterator[None]:
-    """Keep MySQL from writing changed pages by age, which it does when it is idle: other slots must be overwritten."""
+    """Keep an idle MySQL from writing changed pages by age, which would not use the slots to be overwritten."""
     quiet: dict[str, float] = {
         "innodb_idle_flush_pct": 0,
         "innodb_adaptive_flushing": 0,

@@ -1,4 +1,4 @@
-"""Statements that make a server overwrite or delete what its files hold of replaced rows."""
+"""Statements that make a server overwrite or delete what is left of replaced rows in its files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SELECT_FOLDERS: Final = b"SELECT %b" % b", ".join(b"@@global.%b" % name for name
 """Folders that a server writes to; relative ones are below the first."""
 
 SELECT_FILES: Final = b"SELECT %b" % b", ".join(b"@@global.%b" % name for name in _FILES)
-"""Files that a server writes, or prefixes of their names; each may be in a folder of its own."""
+"""Files that a server writes, or prefixes of their names; each may be in a different folder."""
 
 SELECT_DOUBLEWRITE_FOLDER: Final = b"SELECT @@global.innodb_doublewrite_dir"
 """MySQL only."""
@@ -35,7 +35,7 @@ SELECT_OLDEST_SNAPSHOT: Final = (
 """When the oldest open snapshot of MyRocks was taken, or 0, and the time now, in seconds since 1970."""
 
 SELECT_HISTORY: Final = b"SELECT `COUNT` FROM information_schema.INNODB_METRICS WHERE NAME='trx_rseg_history_len'"
-"""Number of transactions whose undo logs are not purged yet, on both engines."""
+"""Number of transactions whose undo logs have not been purged yet, on both engines."""
 
 SHOW_DIRTY_PAGES: Final = b"SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_pages_dirty'"
 
@@ -51,7 +51,7 @@ FLUSH_BINARY_LOGS: Final = b"FLUSH BINARY LOGS"
 FLUSH_RELAY_LOGS: Final = b"FLUSH RELAY LOGS"
 
 FILLER: Final = "schemaless_purge"
-"""Database of the filler table, which is dropped again."""
+"""Database of the filler table; dropped at the end of a purge."""
 
 FILLER_ROW_BYTES: Final = 3_000
 """Size of a filler row: several fit in a page, so updates write undo records with the whole row."""
@@ -69,10 +69,10 @@ CREATE_SETTINGS: Final = (
     b"CREATE TABLE IF NOT EXISTS %b (node VARCHAR(255) NOT NULL, name VARCHAR(64) NOT NULL, "
     b"value VARCHAR(64) NOT NULL, PRIMARY KEY (node, name)) ENGINE=InnoDB" % _SETTING,
 )
-"""Create the table of settings that a purge changes, which is dropped with the filler at its end."""
+"""Create the table that records the settings a purge changes; it is dropped with the filler when the purge ends."""
 
 SELECT_SETTINGS: Final = b"SELECT node, name, value FROM %b" % _SETTING
-"""Select the settings that a purge has recorded and not restored."""
+"""Select the settings that a purge has recorded but not restored."""
 
 UPDATE_FILLER: Final = b"UPDATE %b SET content=REVERSE(content)" % _TABLE
 EXPORT_FILLER: Final = b"FLUSH TABLES %b FOR EXPORT" % _TABLE
@@ -83,7 +83,7 @@ DROP_FILLER: Final = b"DROP DATABASE IF EXISTS `%b`" % FILLER.encode()
 
 
 def insert_settings(node: str, values: Mapping[str, float]) -> bytes:
-    """Record settings of a server; recorded ones are kept."""
+    """Record settings of a server, except those already recorded."""
     rows = [(node, name, str(value)) for name, value in values.items()]
     return insert(_SETTING, "node, name, value", rows, ignore=True)
 

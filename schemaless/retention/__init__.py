@@ -1,1 +1,1 @@
-"""Retention: erases cells that their column's policy does not keep, except those of rows under a legal hold."""
+"""Retention: erases cells that their column's policy does not keep, except in rows under a legal hold."""

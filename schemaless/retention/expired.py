@@ -12,17 +12,17 @@ from schemaless.policies.retention import Policy
 from schemaless.retention import sql
 
 BLOCK_ROWS: Final = 2_000
-"""Number of rows that are looked at with one statement."""
+"""Number of rows examined per statement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A policy at a moment.
+    """A policy as of a fixed time.
 
     Attributes:
         column_name: the column.
-        before: UTC; cells created at that time or later are kept. None if age keeps no cell.
-        kept_versions: number of latest versions that are kept; None if their number keeps no cell.
+        before: time in UTC; cells created then or later are kept. None if the policy does not consider age.
+        kept_versions: number of latest versions that are kept; None if the policy does not count versions.
     """
 
     column_name: str
@@ -31,7 +31,7 @@ class Rule:
 
     @classmethod
     def of(cls, policy: Policy, now: datetime) -> Self:
-        """Return the rule of a policy at a time, UTC."""
+        """Return the rule of a policy as of a time, in UTC."""
         before = None if policy.keep_days is None else now - timedelta(policy.keep_days)
         return cls(policy.column_name, before, policy.keep_versions)
 
@@ -50,7 +50,7 @@ class Rule:
         return cls(value["column"], None if before is None else datetime.fromisoformat(before), value["versions"])
 
     def condition(self, database: str, as_of: datetime | None = None) -> bytes:
-        """Return the condition that a cell expires, or would have expired at a time, as SQL."""
+        """Return the SQL condition under which a cell expires, or would have expired at an earlier time."""
         return sql.expires(
             database,
             self.column_name,
@@ -94,7 +94,7 @@ def blocks(
         rules: what expires.
         after: added_id before the first cell.
         top: added_id of the last cell.
-        during: begin and end of an earlier run, to yield what expired then: cells and versions that were created later
+        during: start and end of an earlier run, to yield what expired then: cells and versions that were created later
             do not count, and rows that were held then are kept as if they were held now.
         at_once: returns the maximum number of expired cells of the next block.
 

@@ -1,7 +1,7 @@
 """The job that erases expired cells: shard by shard, throttled, and safe to kill anywhere.
 
-A run is one entry of the ledger of erasures: its scope is the rules, with the moment that ages count from. So however
-often a run is interrupted, it erases what was expired when it was started. Every erased cell keeps its key as a
+A run is one entry of the ledger of erasures: its scope is the rules, with the time that ages are measured from. However
+often a run is interrupted, it erases what had expired when it was started. Every erased cell keeps its key as a
 tombstone with the number of the entry: the change feed has no new gap, and the key cannot be written again.
 """
 
@@ -37,7 +37,7 @@ class RetainSpec(JobSpec):
 
     Attributes:
         erasure: number of its entry in the ledger of erasures.
-        replay: erase again what a restored backup has brought back, and nothing else.
+        replay: erase again only what restoring a backup has brought back.
     """
 
     erasure: int = 0
@@ -87,7 +87,7 @@ RETAIN: Final = JobKind(
 
 
 def begin(store: Datastore) -> int | None:
-    """Record a run in the ledger, unless one was interrupted; return its number, or None without policies.
+    """Record a run in the ledger, or find the interrupted one; return its number, or None if there are no policies.
 
     Raises:
         ServerError: the catalog's server is unreachable or rejects a statement.
@@ -116,8 +116,8 @@ class Outcome:
         job_id: number of its job.
         state: state of the job.
         cells: number of erased cells.
-        held: number of expired cells that were kept because their rows are held. After an interruption, those of a
-            repeated block count twice.
+        held: number of expired cells that were kept because their rows are held. After an interruption, those in a
+            repeated block are counted twice.
         bytes_before: size of the erased bodies.
         bytes_after: size of their tombstones.
         sizes: file sizes before and after the run, and after a rebuild.

@@ -39,7 +39,7 @@ class ShardPlan:
 
     Attributes:
         shard: number of the shard.
-        columns: expired cells that were not erased yet, by column.
+        columns: expired cells that have not been erased yet, by column.
         held: number of expired cells that are kept because their row is held.
     """
 
@@ -54,7 +54,7 @@ class RetentionPlan:
 
     Attributes:
         policies: the policies in force.
-        now: the time that ages count from, UTC.
+        now: the time that ages are measured from, UTC.
         shards: what expires, by shard.
     """
 
@@ -63,7 +63,7 @@ class RetentionPlan:
     shards: Sequence[ShardPlan]
 
     def column(self, name: str) -> Expired:
-        """Return what expires of a column in all shards."""
+        """Return the expired cells of a column in all shards."""
         parts = [shard.columns[name] for shard in self.shards if name in shard.columns]
         return Expired(sum(part.cells for part in parts), sum(part.body_bytes for part in parts))
 

@@ -1,8 +1,7 @@
-"""Repeats retention runs after a backup was restored.
+"""Repeats retention runs after restoring a backup.
 
 A restored shard contains expired documents again. Its log of erased cells was restored with them, so the entries that
-the log lacks say which runs were undone. Rules name fixed moments; repeated, they are applied as of the run's
-execution.
+the log lacks say which runs were undone. Rules name fixed times; a repeated run applies them as of the original run.
 """
 
 from __future__ import annotations
@@ -68,9 +67,9 @@ def undone_runs(store: Datastore, *, listener: Listener = ignore_events) -> list
 def replay_runs(
     store: Datastore, undone: Iterable[UndoneRun], thresholds: Thresholds, **how: Unpack[RunOptions]
 ) -> list[Erasure]:
-    """Erase again what retention runs had erased, each as a job.
+    """Repeat undone retention runs, each as a job.
 
-    Cells that were created after a run stay, and so do rows that were held during it or are held now.
+    Cells created after a run are kept, and so are rows that were held during it or are held now.
 
     Args:
         store: the datastore.
@@ -82,7 +81,7 @@ def replay_runs(
         The entries of the ledger afterwards.
 
     Raises:
-        SchemalessError: as ``JobKind.run``; the same call continues.
+        SchemalessError: as ``JobKind.run``; the same call continues the work.
     """
     ledger = internals_of(store).erasures.ledger
     replayed = []

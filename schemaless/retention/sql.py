@@ -25,7 +25,7 @@ def select_block_end(database: str, after: int, up_to: int, rows: int) -> bytes:
 
 
 def select_expired(database: str, after: int, up_to: int, rules: Iterable[bytes]) -> bytes:
-    """Select added_id, row_key and column_name of the cells of a range that a rule lets expire, erased ones included.
+    """Select added_id, row_key and column_name of the cells in a range that expire under a rule, erased ones included.
 
     Args:
         database: the shard's database.
@@ -47,14 +47,14 @@ def expires(
     kept_versions: int | None,
     as_of: datetime | None = None,
 ) -> bytes:
-    """Return the condition that a cell of a column expires.
+    """Return the condition under which a cell of a column expires.
 
     Args:
         database: the shard's database.
         column_name: the column.
-        before: UTC; cells created at that time or later are kept. None: age keeps none.
-        kept_versions: cells with fewer newer versions, erased ones included, are kept. None: this keeps none.
-        as_of: UTC; cells created at that time or later do not expire, and do not count as newer versions.
+        before: time in UTC; cells created then or later are kept; None to disregard age.
+        kept_versions: cells with fewer newer versions, erased ones included, are kept; None to disregard versions.
+        as_of: time in UTC; cells created then or later do not expire, and do not count as newer versions.
     """
     conditions = [b"column_name=%b" % text(column_name)]
     existing = b""
@@ -74,7 +74,7 @@ def expires(
 
 
 def select_sizes(database: str, ids: Iterable[int]) -> bytes:
-    """Select column_name, and number and body bytes of those of these cells that were not erased."""
+    """Select the number and body bytes of these cells by column_name, excluding erased ones."""
     return (
         b"SELECT column_name, COUNT(*), COALESCE(SUM(LENGTH(body)),0) FROM %b WHERE added_id IN (%b) AND %b "
         b"GROUP BY column_name" % (by_id(database), numbers(ids), LIVE)

@@ -37,13 +37,14 @@ from schemaless.wire.connection import Connection
 from schemaless.wire.pool import NodePool
 
 _ENGINE_TABLES: Final = frozenset({"cell"})
-"""Tables of a shard that are in the cluster's storage engine, like index tables; others are small, and in InnoDB."""
+"""Tables of a shard that, like index tables, are in the cluster's storage engine; the others are small and always
+InnoDB."""
 
 
 def create_tables(pool: NodePool, database: str, branch: Branch, engine: StorageEngine = INNODB) -> None:
     """Create a branch's tables in a database and record the newest revision.
 
-    Safe to repeat after an interruption: existing tables and an existing revision are kept.
+    Safe to repeat after an interruption: existing tables and a recorded revision are kept.
 
     Args:
         pool: pool of the database's primary.
@@ -88,7 +89,7 @@ def create_incoming(
     Args:
         connection: connection to the target cluster's primary.
         database: the shard's database.
-        names: temporary names of the tables of cells and followers.
+        names: temporary names of the tables for cells and followers.
         identity: the shard's identity.
         engine: storage engine of the table of cells.
 
@@ -109,7 +110,7 @@ def create_incoming(
     version = str(connection.rows(select_version(database))[0][0])
     if version != head("shard"):
         raise SchemaMismatch(
-            f"{database!r} already exists on {connection.node} at revision {version!r}, and this version needs "
+            f"{database!r} already exists on {connection.node} at revision {version!r}, but this version needs "
             f"{head('shard')!r}. Drop it there if it is a leftover, or use the version that created it"
         )
 

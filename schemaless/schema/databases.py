@@ -50,7 +50,7 @@ def create_database(pool: NodePool, database: str) -> None:
 
 
 def has_identity(pool: NodePool, database: str) -> bool:
-    """Return True if a shard database has an identity table; one whose tables were not created yet does not."""
+    """Return True if a shard database has an identity table, which is missing until its tables are created."""
     return "shard_identity" in tables_of(pool, database)
 
 
@@ -95,12 +95,13 @@ def check_identity(rows: Sequence[Sequence[Any]], database: str, node: str, expe
     identity = Identity(*rows[0])
     if identity.format > expected.format:
         raise ShardIdentityMismatch(
-            f"{database!r} on {node} has format {identity.format}, this version knows up to {expected.format}; "
+            f"{database!r} on {node} has format {identity.format}, but this version only knows formats up "
+            f"to {expected.format}; "
             "use a later version. Nothing was read or written"
         )
     if identity != expected:
         raise ShardIdentityMismatch(
-            f"{database!r} on {node} is {identity}, the catalog says {expected}; nothing was read or written"
+            f"{database!r} on {node} is {identity}, but the catalog says {expected}; nothing was read or written"
         )
 
 

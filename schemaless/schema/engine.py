@@ -23,7 +23,7 @@ from schemaless.wire.sqlalchemy_url import sqlalchemy_url
 def session(pool: NodePool, database: str) -> Iterator[sqlalchemy.Connection]:
     """Open a connection in autocommit mode for schema changes, with ``database`` as its default database.
 
-    SQLAlchemy does not know the default database and cannot inspect its tables. For that there is ``inspection``, which
+    SQLAlchemy does not know the default database and cannot inspect its tables; use ``inspection`` for that, which
     takes 35 ms longer.
 
     Raises:

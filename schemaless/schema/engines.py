@@ -16,7 +16,7 @@ class StorageEngine:
     """A storage engine.
 
     Attributes:
-        name: its name in the catalog and on the command line, which is the server's in lower case.
+        name: its name in the catalog and on the command line, which is the server's name for it in lower case.
         title: its name in messages.
         clause: its name in DDL statements.
     """
@@ -44,10 +44,10 @@ _REQUIRED: Final = {
     "rocksdb_skip_unique_check": ("OFF", "cells could be written twice"),
     "rocksdb_unsafe_for_binlog": ("OFF", "replicas could differ from their primary"),
 }
-"""Required settings of MyRocks, and what could happen with another value."""
+"""Required settings of MyRocks, and what could happen with any other value."""
 
 _LEAST_LOCK_WAIT_S: Final = 10
-"""Minimum of ``rocksdb_lock_wait_timeout``, in seconds: by default, it is 1, which fails writes to a busy row."""
+"""Minimum of ``rocksdb_lock_wait_timeout``, in seconds. With its default of 1, writes to a busy row would fail."""
 
 _LOCK_WAIT: Final = "rocksdb_lock_wait_timeout"
 
@@ -69,7 +69,7 @@ def engine_of_cells(connection: Connection, database: str, table: str = "cell") 
     Args:
         connection: connection to the server.
         database: the shard's database.
-        table: name of the table; another one for tables of moves.
+        table: name of the table; different for tables of moves.
     """
     if not connection.is_mariadb:
         return INNODB
@@ -78,7 +78,7 @@ def engine_of_cells(connection: Connection, database: str, table: str = "cell") 
 
 
 def check_server(pool: NodePool, name: str) -> None:
-    """Check that a server can keep cells in a storage engine with all guarantees.
+    """Check that a server can store cells in an engine without weakening any guarantee.
 
     Raises:
         TopologyError: it cannot; the message has the lines for the server's configuration.
@@ -88,7 +88,7 @@ def check_server(pool: NodePool, name: str) -> None:
 
 
 def setting_faults(pool: NodePool, name: str) -> list[str]:
-    """Return the settings of a server under which an engine does not keep all guarantees, with the right values."""
+    """Return the settings of a server that would weaken an engine's guarantees, with the right values."""
     return pool.run(_faults) if name == ROCKSDB.name else []
 
 
@@ -96,7 +96,7 @@ def _problem(connection: Connection) -> str | None:
     """Return why a server cannot store cells in MyRocks, or None."""
     if not connection.is_mariadb:
         return (
-            f"it is MySQL {connection.version}, which has no MyRocks. MariaDB has it as a plugin; shards cannot be "
+            f"it is MySQL {connection.version}, which has no MyRocks. MariaDB offers it as a plugin; shards cannot be "
             "moved from MySQL to MariaDB, so create the datastore there and copy it with 'schemaless dump' and 'load'"
         )
     version = tuple(int(part) for part in connection.version.split("-", 1)[0].split(".")[:2])
@@ -130,7 +130,8 @@ def _faults(connection: Connection) -> list[str]:
     ]
     if int(found.get(_LOCK_WAIT, 0)) < _LEAST_LOCK_WAIT_S:
         faults.append(
-            f"{_LOCK_WAIT} is {found.get(_LOCK_WAIT)} (a write behind another one of the same row would fail), set "
+            f"{_LOCK_WAIT} is {found.get(_LOCK_WAIT)} (a write that waits for another one to the same row "
+            f"would fail), set "
             f"{_LOCK_WAIT}=50"
         )
     if found.get("binlog_format") == "STATEMENT":

@@ -1,10 +1,10 @@
 """Runner for schema revisions, one database at a time, usable from many threads.
 
-Revision files and operations are Alembic's, but its runner is not used: it keeps operations and connection in process
-globals, and cannot resume a revision that was interrupted halfway, which happens because MySQL commits every DDL
-statement. Here a revision receives its operations as an argument, ``upgrade(op)``. An operation whose work is already
-done is accepted if the tables match this version's metadata at the end. ``migrations/README.md`` has the rules for
-revisions.
+Revision files and operations are Alembic's, but its runner is not used: it keeps the operations and the connection in
+process globals, and cannot resume a revision that was interrupted halfway, as can happen because MySQL commits every
+DDL statement. Here a revision receives its operations as an argument, ``upgrade(op)``. An operation whose work is
+already done is accepted if the tables match this version's metadata at the end. ``migrations/README.md`` has the rules
+for revisions.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _UPGRADE_LOCK_WAIT_S: Final = 10
 """How long an upgrade waits for another upgrade of the same database, in seconds."""
 
 _TABLE_LOCK_WAIT_S: Final = 10
-"""How long a DDL statement waits for the table's metadata lock, in seconds; new queries queue up after it."""
+"""How long a DDL statement waits for the table's metadata lock, in seconds; new queries queue up behind it."""
 
 _ALREADY_DONE: Final = frozenset({1050, 1051, 1060, 1061, 1091})
-"""Errors that mean that a table, column or key to create exists, or one to drop does not."""
+"""Errors saying that a table, column or key to create already exists, or that one to drop does not."""
 
 
 def version_of(connection: sqlalchemy.Connection, database: str) -> str | None:
@@ -90,8 +90,8 @@ def run(
         False if the database was already up to date.
 
     Raises:
-        SchemaMismatch: this version does not know the database's revision, or an operation found its work done and the
-            tables differ from this version's metadata at the end.
+        SchemaMismatch: this version does not know the database's revision, or an operation found its work already done
+            and, at the end, the tables differ from this version's metadata.
         ServerError: the server failed or refused an operation; earlier revisions are done.
     """
     with session(pool, database) as connection, _upgrade_lock(connection, pool, database, turn_s, lock_s):

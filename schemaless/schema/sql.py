@@ -23,7 +23,7 @@ CREATE_VERSION_TABLE: Final = (
 
 
 def create_if_missing(database: str) -> bytes:
-    """Create a database if it does not exist. Servers have different default collations, so it is explicit."""
+    """Create a database if it does not exist. The collation is explicit because servers have different defaults."""
     return b"CREATE DATABASE IF NOT EXISTS `%b` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin" % database.encode()
 
 
@@ -33,7 +33,7 @@ def use(database: str) -> bytes:
 
 
 def select_moved_tables(datastore: str) -> bytes:
-    """Select the database and name of the tables that shard moves left on a server."""
+    """Select the database and name of each table that shard moves left on a server."""
     return (
         b"SELECT table_schema, table_name FROM information_schema.tables WHERE table_name LIKE '%%\\_moved\\_%%' "
         b"AND table_schema LIKE %b ORDER BY table_schema, table_name" % text(datastore.replace("_", "\\_") + "\\_____%")
@@ -77,7 +77,7 @@ def select_table_engine(database: str, name: str) -> bytes:
 
 
 def select_tables_elsewhere(databases: Iterable[str], engine: str) -> bytes:
-    """Select the tables of cells and index entries in another storage engine than the given one.
+    """Select the tables of cells and index entries that are in a storage engine other than the given one.
 
     Returns:
         A statement whose rows are the table, its engine in lower case, and the number of shards.
@@ -91,7 +91,7 @@ def select_tables_elsewhere(databases: Iterable[str], engine: str) -> bytes:
 
 
 COMPACT: Final = (b"SET GLOBAL rocksdb_force_flush_memtable_now=1", b"SET GLOBAL rocksdb_compact_cf='default'")
-"""Compacts all tables of MyRocks on a server, while they are used; OPTIMIZE TABLE would block readers and writers."""
+"""Compacts all tables of MyRocks on a server while they are in use; OPTIMIZE TABLE would block readers and writers."""
 
 
 def select_engine_support(engine: str) -> bytes:

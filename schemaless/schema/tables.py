@@ -1,4 +1,4 @@
-"""Definitions of all tables. Alembic revisions lead to the same tables; a test compares the two."""
+"""Definitions of all tables. The Alembic revisions produce the same tables; a test compares the two."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Schema revisions of this version, by the names of their files, for the check on opening a datastore.
 
-Alembic is not imported here: it takes 0.2 s, and is only needed to run revisions.
+Alembic is not imported here: importing it takes 0.2 s, and it is only needed to run revisions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def known_revisions(branch: Branch) -> frozenset[str]:
 
 @cache
 def head(branch: Branch) -> str:
-    """Return the newest revision of a branch: names end in a number of fixed width."""
+    """Return the newest revision of a branch, the last by name: names end in a number of fixed width."""
     return max(known_revisions(branch))
 
 

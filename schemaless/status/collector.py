@@ -1,4 +1,4 @@
-"""The collector: reads each part of a status at its own interval, and assembles what was read last."""
+"""The collector: reads each part of a status at its own interval, and assembles the latest readings."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ _JOBS_S: Final = 2.0
 _FOLLOWERS_S: Final = 3.0
 _CAPACITY_S: Final = 60.0
 _REST: Final = 200.0
-"""Rest after reading all shards, as a multiple of the time it took."""
+"""Rest after reading all shards, as a multiple of the time that the reading took."""
 _MOST_REST_S: Final = 1800.0
-"""Longest such rest, in seconds. With 4,096 shards and MySQL's default table cache, this is below 1 % of a core."""
+"""Maximum of that rest, in seconds. With 4,096 shards and MySQL's default table cache, the readings then take less than
+1 % of a core."""
 _SOON: Final = 10.0
 """Minimum rest before a requested reading of all shards, as a multiple of the duration of the last one."""
 _STOP_WAIT_S: Final = 5.0
@@ -42,8 +43,8 @@ class Part(Generic[T]):
 
     Args:
         name: name of the part.
-        every_s: rest between two readings, in seconds.
-        read: reads it; an error is reported, and leaves the part unknown until the next reading.
+        every_s: rest between readings, in seconds.
+        read: reads the part; an error is reported, and the part is unknown until the next reading.
         rest: minimum rest, as a multiple of the duration of the last reading.
     """
 
@@ -83,7 +84,7 @@ class Part(Generic[T]):
         self._read_at = datetime.now(UTC)
 
     def wait(self) -> None:
-        """Wait until the next reading is due, or ``wake`` was called; after a long reading, not at once."""
+        """Wait until the next reading is due or ``wake`` has been called; always rest after a long reading."""
         soonest_s = max(self._every_s, min(self.rest_s, _SOON * self._took_s))
         if not self._ended.wait(soonest_s):
             self._woken.wait(self.rest_s - soonest_s)
@@ -107,7 +108,7 @@ class Collector:
     """Collects the status of a datastore: once with ``collect``, or repeatedly during its ``with`` block.
 
     Args:
-        store: the datastore. Give it short timeouts, so that a server that hangs is reported soon.
+        store: the datastore. Give it short timeouts, so that a hanging server is reported quickly.
     """
 
     def __init__(self, store: Datastore) -> None:
@@ -150,7 +151,7 @@ class Collector:
         self._server_reader.close()
 
     def collect(self, on_part: Callable[[], None] = lambda: None) -> Status:
-        """Read every part once, at the same time, and return the status.
+        """Read all parts once, concurrently, and return the status.
 
         Args:
             on_part: called after each part.

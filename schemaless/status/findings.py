@@ -73,7 +73,7 @@ def _node(cluster: ClusterView, node: NodeView) -> Iterator[Finding]:
         yield Finding("fault", where, "does not answer; start it, or remove it from the catalog", command)
     elif not node.up:
         command = f"schemaless topology adopt --cluster {cluster.name} NEW_PRIMARY_URL"
-        yield Finding("fault", where, "does not answer; start it, or promote a replica and adopt that", command)
+        yield Finding("fault", where, "does not answer; start it, or promote a replica and adopt it", command)
     elif node.fault is not None:
         adopts = node.claim == "missing"
         command = f"schemaless topology adopt --cluster {cluster.name} NEW_PRIMARY_URL"
@@ -103,7 +103,7 @@ def _job(job: JobView, clusters_down: Container[str]) -> Iterator[Finding]:
         yield Finding("notice", where, "is paused", control_command("resume", job.kind, job.job_id))
     elif job.lacks_runners:
         command = continue_command(job.kind, job.job_id)
-        yield Finding("fault", where, "is not finished, and no runner works on it", command)
+        yield Finding("fault", where, "is not finished, and no runner is working on it", command)
     elif job.runners_silent:
         text = f"{counted(job.runners_silent, 'shard')}: the runner has not renewed its lease; it may have died"
         yield Finding("fault", where, text, continue_command(job.kind, job.job_id))
@@ -126,7 +126,7 @@ def _follower(follower: FollowerView) -> Iterator[Finding]:
         command = status if is_export else command
         yield Finding("fault", where, f"has stopped in {counted(stopped, 'shard')}", command)
     if missing := follower.shards.get("missing"):
-        yield Finding("fault", where, f"has no progress row, or no answer, in {counted(missing, 'shard')}", status)
+        yield Finding("fault", where, f"has no progress row or is unreachable in {counted(missing, 'shard')}", status)
     if quarantined := follower.shards.get(QUARANTINED):
         yield Finding("notice", where, f"{counted(quarantined, 'shard')} quarantined: a cell killed a worker", status)
     if follower.parked:
@@ -139,7 +139,7 @@ def _follower(follower: FollowerView) -> Iterator[Finding]:
         yield Finding("notice", where, "is paused", f"schemaless trigger resume {name}" if is_trigger else status)
     elif follower.lacks_workers:
         command = "schemaless trigger run MODULE:FUNCTION" if is_trigger else "schemaless index run"
-        yield Finding("fault", where, f"no worker runs, and the oldest cell has waited {_age(follower)}", command)
+        yield Finding("fault", where, f"no worker is running, and the oldest cell has waited {_age(follower)}", command)
     elif follower.behind_s > _BEHIND_S:
         yield Finding("notice", where, f"is {_age(follower)} behind", status)
 
@@ -157,7 +157,7 @@ def _capacity(capacity: CapacityView | None, now: datetime) -> Iterator[Finding]
         yield Finding("notice", "capacity", f"was last measured {age} ago", "schemaless capacity measure")
     for disk in capacity.disks:
         if disk.days_low is not None and disk.days_low < _DAYS_NOTICE:
-            text = f"the disk is full in {disk.days_text}"
+            text = f"the disk will be full in {disk.days_text}"
             soon = disk.days_low < _DAYS_FAULT
             yield Finding("fault" if soon else "notice", disk.name, text, "schemaless capacity report")
     for warning in capacity.warnings:

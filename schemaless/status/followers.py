@@ -1,8 +1,8 @@
 """Reads triggers, indexes and exports: lag, parked cells, shard states and workers.
 
-Reading the rows of all shards costs the servers seconds of CPU time if they have thousands, and their table caches are
-small. ``ShardReader`` does it at long intervals. In between, ``FollowerReader`` reads the catalog, and only the shards
-that workers report there, or that needed attention before: a shard that stops is seen within seconds.
+Reading the rows of all shards costs the servers seconds of CPU time if there are thousands and the table caches are
+small. ``ShardReader`` does it at long intervals. Between those readings, ``FollowerReader`` reads the catalog and only
+the shards that workers report there or that needed attention before, so a shard that stops is noticed within seconds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from schemaless.triggers.declaration import is_trigger, trigger_name
 _AGES: Final = 16
 """Maximum number of shards of a follower whose oldest unhandled cell is read."""
 _SUSPECTS: Final = 64
-"""Maximum number of shards of a follower that are read again between two readings of all."""
+"""Maximum number of shards of a follower that are read between two readings of all shards."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Reads jobs: all that are unfinished, and the last few that ended."""
+"""Reads jobs: all unfinished ones, and the last few that ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from schemaless.status.model import JobView, WaitView
 
 _ENDED_SHOWN: Final = 5
 _LATE_S: Final = 4.0
-"""Maximum delay with which a live runner renews its lease, in seconds."""
+"""Maximum delay of a live runner's lease renewal, in seconds."""
 
 
 class JobReader:

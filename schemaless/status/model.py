@@ -1,4 +1,4 @@
-"""Values of a status: what the collector has read last. Pure, and without any document, key or password.
+"""Values of a status, as last read by the collector. Pure data, without any document, key or password.
 
 Field names are those of ``schemaless status --json``. Times are UTC; durations are seconds, sizes bytes.
 """
@@ -27,10 +27,11 @@ class NodeView:
         read_only: whether it is read-only; None if it does not answer.
         claim: "held", "missing" or "none required"; None for a replica or a server that does not answer.
         lag_s: replication lag; None if unknown, or for a primary.
-        lag_is_minimum: whether the replica has been behind for at least ``lag_s``, since before the first reading.
-        breaker_open: whether this process's circuit breaker keeps calls from the server.
+        lag_is_minimum: whether ``lag_s`` is only a lower bound, because the replica was already behind at the first
+            reading.
+        breaker_open: whether this process's circuit breaker blocks calls to the server.
         fault: why the server needs attention, or None.
-        warnings: settings because of which a failover could lose acknowledged cells.
+        warnings: settings that could make a failover lose acknowledged cells.
     """
 
     address: str
@@ -58,7 +59,7 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class WaitView:
-    """Why a job waits on a cluster."""
+    """Why a job is waiting for a cluster."""
 
     cluster: str
     reason: str
@@ -71,14 +72,14 @@ class JobView:
     Attributes:
         fraction: completed share by bytes, 0 to 1.
         shards_failed: unfinished shards whose last attempt failed.
-        runners: shards that a runner works on now.
-        runners_silent: those of them whose lease was not renewed in time; their runners may have died.
+        runners: number of shards that a runner is working on.
+        runners_silent: those among them whose lease was not renewed in time; their runners may have died.
         abandoned: unfinished shards whose runner's lease has expired.
         mb_per_s: processed table bytes in MB a second; None if unknown.
         eta_s: estimated time left; None if unknown.
         eta_low_s: lower end of its 95 % interval.
         eta_high_s: upper end of its 95 % interval.
-        waits: why work waits now, by cluster.
+        waits: why work is waiting now, by cluster.
         waited_s: time spent waiting, by kind of reason, summed over the clusters.
     """
 
@@ -135,7 +136,7 @@ class FollowerView:
 
     @property
     def lacks_workers(self) -> bool:
-        """Whether cells wait and no worker runs; an export that runs from cron has none between its runs."""
+        """Whether cells are waiting and no worker is running; always False for exports, which may run from cron."""
         return self.kind != "export" and self.state != PAUSED and not self.workers and self.ids_behind > 0
 
 
@@ -145,8 +146,8 @@ class DiskView:
 
     Attributes:
         name: names of the clusters on it.
-        body_bytes: stored bodies, one copy.
-        file_bytes: files of the cells' tables, one copy; None if unknown.
+        body_bytes: size of the stored bodies, without replicas.
+        file_bytes: size of the cell tables' files, without replicas; None if unknown.
         days_text: days until it is full, in words.
         days: days until it is full; None if unknown, or beyond the forecast.
         days_low: lower end of the 80 % interval.
@@ -171,7 +172,7 @@ class CapacityView:
     Attributes:
         measured_at: time of the newest measurement.
         measurements: number of measurements.
-        answer: when the first disk is full, in a word or two.
+        answer: when the first disk will be full, in a word or two.
         detail: date and intervals, as sentences.
         disks: one for each disk.
         warnings: reasons not to rely on the forecast.
@@ -194,8 +195,8 @@ class Finding:
     Attributes:
         severity: "fault" if something is broken or has stopped, else "notice".
         where: the object, such as "cluster-1" or "job 3".
-        text: what is the matter, as a clause.
-        command: a command line; upper-case words are to be replaced.
+        text: what is wrong, as a clause.
+        command: a command line; words in upper case are placeholders.
     """
 
     severity: Severity
@@ -211,7 +212,7 @@ class PartView:
     Attributes:
         name: servers, jobs, followers, shards (of followers) or capacity.
         read_at: time of the last reading; None before the first.
-        every_s: rest before the next reading.
+        every_s: rest before the next reading, in seconds.
         problem: why the last reading failed, or None.
     """
 
@@ -223,7 +224,7 @@ class PartView:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Status of a datastore. A part that was not read yet, or could not be read, is None."""
+    """Status of a datastore. A part that has not been read yet, or could not be read, is None."""
 
     datastore: str
     taken_at: datetime

@@ -152,7 +152,7 @@ def _findings(findings: tuple[Finding, ...]) -> str:
 
 
 def _sections(status: Status) -> dict[str, str]:
-    """Return the section of each part by its id; a part that was not read says so."""
+    """Return the section of each part by its id; sections of parts not read say so."""
     sections = dict.fromkeys(("servers", "jobs", "followers", "capacity"), "")
     for name, table in tables_of(status).items():
         running = _running(status.jobs or ()) if name == "jobs" else ""

@@ -74,7 +74,7 @@ def address(listen: str, *, remote: bool, token: str | None) -> Address:
         token: token for such an address; None for a random one.
 
     Raises:
-        InvalidInput: the text is no address, ``remote`` is missing, or the token is too short.
+        InvalidInput: the text is not an address, ``remote`` is missing, or the token is too short.
     """
     host, colon, port = listen.rpartition(":")
     host = host.strip("[]")
@@ -84,7 +84,7 @@ def address(listen: str, *, remote: bool, token: str | None) -> Address:
         return Address(host, int(port), None)
     if not remote:
         raise InvalidInput(
-            f"--listen {listen}: other machines could read the status there; listen on 127.0.0.1 and use 'ssh -L', or "
+            f"--listen {listen}: other machines could read the status; listen on 127.0.0.1 and use 'ssh -L', or "
             "add --remote, which requires a token from every client"
         )
     if token is not None and len(token) < MIN_TOKEN_CHARACTERS:
@@ -159,7 +159,7 @@ def listening_socket(at: Address) -> socket.socket:
     """Return a socket that listens at an address.
 
     Raises:
-        InvalidInput: the address cannot be listened on.
+        InvalidInput: it is not possible to listen on the address.
     """
     try:
         family, *_, where = socket.getaddrinfo(at.host, at.port, type=socket.SOCK_STREAM)[0]

@@ -17,9 +17,9 @@ from schemaless.wire.pool import NodePool
 
 
 class ServerReader:
-    """Reads all servers, those of different clusters at the same time.
+    """Reads all servers; different clusters are read concurrently.
 
-    A server that does not answer costs two seconds at most, and then nothing while its breaker is open.
+    A server that does not answer costs at most two seconds, and nothing while its breaker is open.
 
     Args:
         store: the datastore.
@@ -31,7 +31,7 @@ class ServerReader:
         self._lag = ReplicaLag(self._pool)
 
     def __call__(self) -> tuple[ClusterView, ...]:
-        """Return the clusters as the catalog lists them now; if it does not answer, as it last did."""
+        """Return the clusters as currently listed in the catalog or, if it does not answer, as last read."""
         self._shards.router.again(self._shards.routing)
         clusters = self._shards.topology.clusters
         read = list(on_servers([(cluster.primary, cluster) for cluster in clusters], self._read, 1))

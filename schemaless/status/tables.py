@@ -1,4 +1,4 @@
-"""The tables of a status, for the terminal and the page alike."""
+"""The tables of a status, for both the terminal and the page."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Table:
 
 
 def tables_of(status: Status) -> dict[str, Table]:
-    """Return the table of each part that was read, by the name of the part."""
+    """Return the table of each part that has been read, by the part's name."""
     tables = {}
     if status.clusters is not None:
         tables["servers"] = _servers(status.clusters)

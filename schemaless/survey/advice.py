@@ -44,7 +44,7 @@ _ZLIB_LEVELS: Final = (1, 6, 9)
 _ZSTD_LEVELS: Final = (1, 3, 6, 12, 19)
 _DICTIONARY_LEVELS: Final = (1, 3, 6, 12)
 _COMPARED_ONE_IN: Final = 5
-"""One row in this number is set aside for comparing codecs, the others train dictionaries."""
+"""One row in this many is set aside for comparing codecs; the others train dictionaries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Candidate:
         codec: the codec; its dictionary, if it has one, is not in the catalog yet.
         trial: trial of the codec on the compared cells.
         body_share: size of the bodies relative to their present size.
-        share: pages they fill relative to the present number.
+        share: number of pages that they fill, relative to the present number.
         body_bytes: size of the bodies of all the column's cells.
         allocated_bytes: size of the pages that they fill.
         cpu_s: processor time for encoding and decoding one cell on this machine, in seconds.
@@ -87,7 +87,7 @@ class ColumnAdvice:
         stored: number of sampled cells by codec.
         body_bytes: present size of its bodies.
         allocated_bytes: size of the pages that they fill once the table is rebuilt; on MyRocks, of compressed blocks.
-        present_bytes: the same in the storage engine that the cells are in, if sizes in another one were asked for.
+        present_bytes: the same in the cells' own storage engine; None unless sizes in another one were requested.
         setting: present codec of new cells.
         candidates: all candidates, smallest first; empty if too few cells were sampled.
         default: the candidate with the default codec.
@@ -97,8 +97,8 @@ class ColumnAdvice:
         notes: remarks, as sentences.
         seed: seed of the sample; ``codec train`` with it trains the same dictionary.
         compared: number of compared cells.
-        whole: whether all sampled rows were compared, because there were too few for a split; no dictionary was tried
-            then.
+        whole: whether all sampled rows were compared, because there were too few for a split; if so, no dictionary was
+            tried.
     """
 
     column_name: str
@@ -246,9 +246,7 @@ def _advise(
     chosen = next((candidate for candidate in candidates if candidate.name == wanted), None)
     count = len(compared.of_column(column_name))
     if default is None:
-        notes.append(
-            f"only {count} of its cells were sampled; an estimate needs at least {MIN_CELLS}, from different places."
-        )
+        notes.append(f"only {count} of its cells were sampled; an estimate needs at least {MIN_CELLS}, well spread.")
     else:
         notes += _notes(compared, candidates, default, trainings)
     if chosen is not None and chosen.codec.serializer is PACKED:
@@ -336,7 +334,7 @@ def _notes(
     text = next(candidate for candidate in candidates if candidate.codec == Codec(JSON, ZLIB, ZLIB.level))
     over, under = ([float(sum(window)) for window in candidate.trial.migrated_bytes] for candidate in (default, text))
     ratio = compared.ratio(over, under) or Interval.of(1.0)
-    comparison = f"the default, {default.codec.name}, takes {share_text(ratio, digits=0)} of {text.codec.name} here"
+    comparison = f"the default, {default.codec.name}, takes {share_text(ratio, digits=0)} of {text.codec.name}'s bytes"
     if ratio.mid > 1.01:
         notes.append(f"{comparison}: short decimals compress better as text than as 9 bytes of MessagePack.")
     elif ratio.mid < 0.99:

@@ -1,7 +1,7 @@
-"""Compresses sampled cells like MyRocks does, to predict their size there: blocks of neighbouring rows, zstd.
+"""Compresses sampled cells as MyRocks does, to predict their size there: blocks of neighbouring rows, zstd.
 
 RocksDB (storage/rocksdb of MariaDB 10.11, table/block_based) writes rows in the order of added_id into blocks of
-``block_size`` bytes, compresses each with the dictionary of its file, which is one of its blocks, chosen at random, and
+``block_size`` bytes, compresses each with its file's dictionary, which is a randomly chosen block of the file, and
 stores a block uncompressed if compression saves less than an eighth.
 """
 
@@ -19,16 +19,16 @@ from schemaless.numbers import Interval
 BLOCK_BYTES: Final = 16_384
 DICTIONARY_BYTES: Final = 16_384
 LEVEL: Final = 3
-"""Settings of ``docs/storage-engines.md``: block size, size of a file's dictionary, and level of zstd."""
+"""Settings from ``docs/storage-engines.md``: block size, size of a file's dictionary, and zstd level."""
 
 MODEL_ERROR: Final = 0.04
-"""Standard error of the prediction besides that of the sample, as measured by benchmarks/engines.py."""
+"""Standard error of the prediction in addition to that of the sample, as measured by benchmarks/engines.py."""
 
 _DICTIONARIES: Final = 8
 """Number of blocks that serve as dictionaries, so that the result does not depend on a single choice."""
 
 _WINDOW_IDS: Final = 99_991
-"""Assumed distance of the added_ids of two windows; equal ids in all windows would compress too well."""
+"""Assumed distance between the added_ids of two windows; equal ids in all windows would compress too well."""
 
 _BLOCK_OVERHEAD_BYTES: Final = 5 + 22
 """Trailer of a block, and its entry in the file's index, in bytes."""
@@ -76,7 +76,7 @@ def widened(size: Interval, error: float = MODEL_ERROR) -> Interval:
 
 
 def _row(number: int, row_key: bytes, column_name: str, body: bytes) -> bytes:
-    """Return a row as a block holds it: the end of its key that differs from the previous one, then its columns."""
+    """Return a row as a block holds it: the part of its key that the previous key does not share, then its columns."""
     head = _ENTRY.pack(len(body) & 0xFFFF, len(column_name), number << 8, 0x99B0000000000000 | number)
     return head + row_key + column_name.encode() + len(body).to_bytes(3, "little") + body
 

@@ -54,7 +54,7 @@ class CellSample:
         taken: the sample, with values for ``("cells", column_name)`` and ``("bytes", column_name)``.
         windows: cells of each window of ``taken``, in order.
         layouts: page layout of each window's server.
-        dictionaries: dictionaries that the bodies name.
+        dictionaries: dictionaries that the bodies refer to.
     """
 
     taken: Sample
@@ -64,7 +64,7 @@ class CellSample:
 
     @property
     def in_blocks(self) -> bool:
-        """Whether the cells are in MyRocks, or their sizes there are asked for."""
+        """Whether the cells are in MyRocks, or their sizes in MyRocks were requested."""
         return any(layout.row_share is not None for layout in self.layouts)
 
     def column_names(self) -> list[str]:
@@ -99,8 +99,8 @@ class ColumnSize:
 
     Attributes:
         body_bytes: size of its bodies.
-        allocated_bytes: size of the pages that it fills, partly or completely, right after a rebuild; without free
-            pages of the file.
+        allocated_bytes: size of the pages that it fills, partly or completely, right after a rebuild; free pages of the
+            file are not included.
     """
 
     body_bytes: Interval
@@ -124,7 +124,7 @@ class ColumnTrial:
         migrated_share: the same for ``migrated``.
         encode_s: processor time for encoding one cell on this machine, in seconds.
         decode_s: processor time for decoding one cell on this machine, in seconds.
-        left: number of sampled cells that this codec cannot encode, by reason; they count with their present size.
+        left: number of sampled cells that this codec cannot encode, by reason; their present size is counted.
         migrated_bytes: body lengths after a migration, by window.
         carried: whether there are enough cells for meaningful figures; otherwise none of them should be shown.
     """
@@ -280,7 +280,7 @@ def try_codec(cells: CellSample, column_name: str, codec: Codec) -> ColumnTrial:
 
 
 def _with_bodies(members: Sequence[Sequence[SampledCell]], bodies: Sequence[bytes]) -> list[list[SampledCell]] | None:
-    """Return the cells with other bodies, given in order; None if there are none."""
+    """Return the cells with their bodies replaced by ``bodies``, in order; None if ``bodies`` is empty."""
     if not bodies:
         return None
     following = iter(bodies)
@@ -310,7 +310,7 @@ def column_size(
 def space_per_body(cells: CellSample, column_name: str) -> Interval | None:
     """Estimate the allocated bytes of a column per body byte, as it is stored now; None without bodies.
 
-    The interval is that of the sample alone.
+    The interval covers only the sampling error, not that of the model.
     """
     members = [[cell for cell in window if cell.column_name == column_name] for window in cells.windows]
     lengths = [[len(cell.body) for cell in window] for window in members]
@@ -326,7 +326,7 @@ def _block_bytes(cells: CellSample, column_name: str, members: Sequence[Sequence
 
 
 def _page_bytes(cells: CellSample, column_name: str, lengths: Sequence[Sequence[int]]) -> list[float]:
-    """Return the bytes of the pages in InnoDB that bodies of these lengths fill, by window."""
+    """Return the bytes of the InnoDB pages that bodies of these lengths fill, by window."""
     sizes: list[float] = []
     for window, layout in zip(lengths, cells.layouts, strict=True):
         packer = Packer(layout)

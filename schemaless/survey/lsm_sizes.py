@@ -1,4 +1,4 @@
-"""What MyRocks stores of tables: compressed bytes, and the obsolete cells that compaction would remove."""
+"""Sizes of tables in MyRocks: compressed bytes, and the obsolete versions of cells that compaction would remove."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from schemaless.survey.sql import select_engines, select_lsm_sizes, select_other
 from schemaless.wire.connection import Connection
 
 _LEAST_RAW_BYTES: Final = 1 << 18
-"""Minimum raw size from which compression is measured; below, files consist of metadata."""
+"""Minimum raw size for measuring compression, in bytes; smaller files consist mostly of metadata."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexSize:
-    """Size of an index of one or more tables, in files; the latest writes, still in memory, are not included.
+    """Size in files of an index of one or more tables, excluding the latest writes, which are still in memory.
 
     Attributes:
         entries: number of entries, including obsolete versions.
@@ -58,7 +58,7 @@ class LsmSize:
 
     @property
     def obsolete_bytes(self) -> int:
-        """Estimated size of the obsolete versions that compaction removes: their share of all versions, in bytes."""
+        """Bytes of the obsolete versions that compaction removes, estimated from their share of the entries."""
         obsolete = max(0, self.rows.entries - self.keys.entries)
         return round(self.rows.stored_bytes * obsolete / self.rows.entries) if self.rows.entries else 0
 
@@ -79,7 +79,7 @@ def lsm_sizes(connection: Connection, databases: Iterable[str] | None = None) ->
 
 
 def other_lsm_sizes(connection: Connection, databases: Iterable[str]) -> dict[str, int]:
-    """Return the stored bytes of tables other than ``cell`` in MyRocks by name, summed over some databases."""
+    """Return the stored bytes of tables other than ``cell`` in MyRocks by name, summed over ``databases``."""
     if not connection.is_mariadb or not connection.rows(select_engine_support(ROCKSDB.clause)):
         return {}
     rows = connection.rows(select_other_lsm_sizes(databases))
@@ -94,7 +94,7 @@ def in_myrocks(connection: Connection, databases: Iterable[str]) -> list[str]:
 
 
 def lsm_layout(connection: Connection) -> Layout:
-    """Return the layout of cells in MyRocks, with the compression of all cells that the server has."""
+    """Return the layout of cells in MyRocks, with the compression ratio measured over all cells on the server."""
     total = sum(lsm_sizes(connection).values(), LsmSize())
     if total.rows.raw_bytes < _LEAST_RAW_BYTES:
         return MYROCKS

@@ -4,7 +4,7 @@ InnoDB's rules for ROW_FORMAT=DYNAMIC and pages of 16 KiB:
 
 - A record shorter than half a page, 8,126 bytes, is stored in a leaf page of the primary key. Otherwise its body is
   stored in separate overflow pages, and 20 bytes remain in the record.
-- Leaf pages are filled in the order of added_id to 15/16 (``innodb_fill_factor`` 100), with at least two records.
+- Leaf pages are filled to 15/16 (``innodb_fill_factor`` 100) in the order of added_id, with at least two records each.
 - A segment gets its first 32 pages one by one, then extents of 64 pages. A leaf page allocates another extent if less
   than an eighth of the segment is free; on MariaDB, four free extents suffice. Overflow pages use free pages.
 - The file grows by single pages, then by one extent, and beyond 32 extents by four.
@@ -48,7 +48,7 @@ length of the body and created_at, in bytes."""
 
 _LSM_ENTRY_BYTES: Final = 4 + 16 + 8 + 8 + 4
 """Entry of cell_key in MyRocks without column_name, which takes 9 bytes for every 8 characters: number of the index,
-row_key, ref_key, added_id, and what restores the column_name, in bytes."""
+row_key, ref_key, added_id, and data for restoring the column_name, in bytes."""
 
 _NODE_BYTES: Final = 17
 """Entry of a child page in an inner page of the primary key, in bytes."""
@@ -56,7 +56,7 @@ _NODE_BYTES: Final = 17
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Parameters in which servers differ.
+    """Parameters that differ between servers.
 
     Attributes:
         first_overflow_bytes: body bytes in the first overflow page.
@@ -84,8 +84,8 @@ class Layout:
 MYSQL: Final = Layout(15_680, 16_327, math.inf, 6, 328, 0.01)
 MARIADB: Final = Layout(16_330, 16_330, 4 * _EXTENT_PAGES, 4, 8)
 MYROCKS: Final = Layout(0, 0, 0, 0, 0, row_share=1.0, key_share=0.4)
-"""Layout on MyRocks of cells that no server has compressed yet: bodies are compressed already, and the 16 random bytes
-of a row_key are most of what remains of an entry of cell_key (docs/benchmarks/engines.md)."""
+"""Layout on MyRocks of cells that no server has compressed yet: bodies are compressed already, and a compressed entry
+of cell_key consists mostly of the 16 random bytes of its row_key (docs/benchmarks/engines.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Content:
 
 
 class Packer:
-    """Packs rows into pages like a rebuild."""
+    """Packs rows into pages as a rebuild does."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -147,7 +147,7 @@ class Packer:
 
 
 def new_pages(column_name: str, before_bytes: int, after_bytes: int, layout: Layout) -> float:
-    """Return an upper bound of the pages that a replaced body needs before the pages of the old one are free.
+    """Return an upper bound on the pages that a replacement body needs before those of the old one are freed.
 
     A shorter body that stays in its leaf page needs none. A body that moves into a leaf page, or grows there, splits
     pages, which are then half empty. A body in overflow pages gets new ones; the old ones are free after the purge.
@@ -174,7 +174,7 @@ def placed(column_name: str, body_bytes: int, layout: Layout) -> tuple[int, int]
 def rebuilt_file_bytes(content: Content, layout: Layout) -> int:
     """Return the file size of a table with this content right after ``ALTER TABLE ... FORCE``, in bytes.
 
-    A small table may be some MB larger after a rebuild than when it was new.
+    A small table may be a few MB larger after a rebuild than when it was new.
     """
     if layout.row_share is not None:
         return round((content.leaf_pages + content.key_pages) * PAGE_BYTES)

@@ -5,8 +5,8 @@ Every tool that recommends a codec calls ``choose``, so their recommendations di
 A rewrite is expensive: each cell is read, re-encoded, verified and written to tables, binary logs and replicas; files
 grow during the rewrite, and a rebuild follows. Therefore a codec must save at least ``least_gain`` of the pages. A
 codec must also beat the default by that margin to replace it, since a separate setting has to be maintained forever.
-The measure is pages, which fill the disks; and a codec that needs more than ``most_cpu`` times the time of the default
-is never recommended.
+The measure is the number of pages, because pages fill the disks. A codec that takes more than ``most_cpu``
+times as long as the default is never recommended.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Choice:
     most_cpu: float
 
     def cpu_times(self, option: Option) -> float | None:
-        """Return an option's time as a multiple of the default codec's; None if that was not tried."""
+        """Return an option's time as a multiple of the default codec's; None if the default was not tried."""
         if self.default is None:
             return None
         return option.cpu_s / max(1e-12, self.default.cpu_s)
@@ -108,7 +108,7 @@ class Choice:
 
     def _time(self, option: Option) -> str:
         times = self.cpu_times(option)
-        return "" if times is None or option is self.default else f", at {times:.2g} times the time of the default"
+        return "" if times is None or option is self.default else f", at {times:.2g} times the default's time"
 
 
 def choose(
@@ -164,7 +164,8 @@ def _edge(options: Sequence[Option]) -> list[Option]:
 def _knee(edge: Sequence[Option]) -> Option:
     """Return the option farthest below the line between both ends of the front, on normalized logarithmic axes.
 
-    On these axes ratios count: saving a tenth is worth as much at 90 % as at 10 %. Of two options, it is the smaller.
+    On these axes, ratios count: saving a tenth is worth as much at 90 % as at 10 %. If there are only two options, the
+    smaller one is returned.
 
     Source: Satopaa and others, Finding a "Kneedle" in a Haystack (2011).
     """

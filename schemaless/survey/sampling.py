@@ -1,10 +1,10 @@
 """Stratified random samples of a datastore's cells, and estimates of totals with intervals.
 
-The added_ids of all shards, laid end to end, are divided into tiles of equal width and the tiles into strata of about
-the same number; one random tile of each stratum is read. All tiles have the same probability, so totals are unbiased
-however large the gaps between ids are, even if sizes correlate with gaps. Reading the next rows after a random id would
-be biased towards rows after large gaps. A random tile is used instead of every k-th, because stored data may be
-periodic.
+The added_ids of all shards, laid end to end, are divided into tiles of equal width, and the tiles are grouped into
+strata of about equal size; one random tile of each stratum is read. All tiles have the same probability, so totals are
+unbiased however large the gaps between ids are, even if sizes correlate with gaps. Reading the next rows after a random
+id would be biased towards rows after large gaps. A random tile is used instead of every k-th one, because stored data
+may be periodic.
 
 The number of windows and the amount of data read do not depend on the size of the datastore. Large holes in the
 added_ids are found by probing and excluded first; of a tile with far more rows than expected, only a random part is
@@ -37,7 +37,7 @@ Key = tuple[str, ...]
 
 _PROBE_ROUNDS: Final = 20
 _MAX_ROWS_FACTOR: Final = 8
-"""Maximum rows of a window as a multiple of the expected number; of a fuller window, only a part is read."""
+"""Maximum number of rows of a window, as a multiple of the expected number; of a fuller window, only a part is read."""
 
 _MIN_WINDOWS: Final = 16
 """Minimum number of windows; with fewer, a t interval is of little value."""
@@ -53,10 +53,10 @@ class Bounds:
     Attributes:
         windows: maximum number of windows, at least 16.
         window_rows: target number of rows per window; fewer if bodies are long.
-        sample_bytes: limit of body bytes; a sample that reaches it ends after the current round of windows.
+        sample_bytes: limit on body bytes; a sample that reaches it ends after the current round of windows.
         whole_rows: maximum number of rows to read completely, if their bodies do not exceed ``sample_bytes``.
-        pages: limit of table pages, with the same rule as ``sample_bytes``; None for no limit. Reading even the length
-            of a body reads all its overflow pages.
+        pages: limit on table pages, applied in the same way as ``sample_bytes``; None for no limit. Reading even the
+            length of a body reads all its overflow pages.
         round_windows: approximate number of windows per round; a sample must have several rounds to end early.
         probes: number of places that are probed first for the density and size of rows.
         probe_rows: number of rows per probe.
@@ -80,7 +80,7 @@ BOUNDS: Final = Bounds()
 
 
 class Span(NamedTuple):
-    """A range of a shard's added_ids, with both ends."""
+    """A range of a shard's added_ids, both ends included."""
 
     shard: int
     low: int
@@ -88,7 +88,7 @@ class Span(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The range ``after < added_id <= up_to`` read from a stratum: one of ``parts`` of one of its ``tiles``."""
+    """The range ``after < added_id <= up_to`` read from a stratum: one of ``parts`` parts of one of ``tiles`` tiles."""
 
     shard: int
     after: int
@@ -98,7 +98,7 @@ class Window(NamedTuple):
 
     @property
     def weight(self) -> float:
-        """Factor by which its values count in totals."""
+        """Factor by which its values are multiplied in totals."""
         return self.tiles * self.parts
 
 
@@ -106,7 +106,7 @@ class WindowFigures(NamedTuple):
     """Values measured in a window.
 
     Attributes:
-        values: values to estimate totals of; a missing key counts as 0.
+        values: values whose totals are to be estimated; a missing key counts as 0.
         rows: number of rows read.
         body_bytes: size of their bodies, in bytes.
         pages: table pages read, for ``Bounds.pages``.
@@ -156,7 +156,7 @@ class Sample:
         return sum(figures.body_bytes for figures in self.figures)
 
     def keys_of(self, first: str) -> list[Key]:
-        """Return all keys of the windows that start with ``first``, sorted."""
+        """Return all measured keys whose first element is ``first``, sorted."""
         return sorted({key for figures in self.figures for key in figures.values if key[0] == first})
 
     def seen(self, *keys: Key) -> float:
@@ -168,8 +168,8 @@ class Sample:
 
         This is a ratio estimate relative to the number of added_ids, because the widths of tiles differ slightly.
 
-        Source: stratified sampling with one unit of each stratum; the variance within a stratum is taken from the
-        differences between neighbouring ones, which errs to the wider side (Wolter, Introduction to Variance
+        Source: stratified sampling with one unit per stratum; the variance within a stratum is estimated from the
+        differences between neighbouring strata, which errs on the wide side (Wolter, Introduction to Variance
         Estimation, chapters 2.5 and 8).
         """
         values = [sum(figures.values.get(key, 0) for key in keys) for figures in self.figures]
@@ -235,7 +235,7 @@ def draw(spans: Sequence[Span], width: int, most: int, seed: int) -> list[Window
     Args:
         spans: ranges of added_ids of the shards.
         width: approximate number of added_ids per tile.
-        most: maximum number of windows; all tiles are drawn if there are no more.
+        most: maximum number of windows; all tiles are drawn if there are no more than that.
         seed: seed of the random choice.
     """
     ends = list(accumulate(_tiles(span, width) for span in spans))
@@ -382,7 +382,8 @@ class _Reader:
     def dense(self, spans: list[Span]) -> tuple[list[Span], float, float]:
         """Return the spans without large holes, and the approximate rows and body bytes per added_id.
 
-        A random id hits a hole with a probability proportional to the hole's size; the probe returns both of its ends.
+        A random id hits a hole with a probability proportional to the hole's size; the probe returns both ends of the
+        hole.
         """
         rows_per_id = bytes_per_id = 0.0
         for _ in range(_PROBE_ROUNDS):

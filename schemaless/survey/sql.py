@@ -76,7 +76,7 @@ SELECT_REBUILD_LOG_BYTES: Final = b"SELECT @@innodb_online_alter_log_max_size"
 
 
 FRESH_STATISTICS: Final = set_session({"information_schema_stats_expiry": 0})
-"""Disables cached table statistics; needed on MySQL only, because MariaDB does not cache them."""
+"""Setting that disables cached table statistics; needed on MySQL only, because MariaDB does not cache them."""
 
 
 def select_tablespaces(databases: Iterable[str], *, mariadb: bool) -> bytes:
@@ -89,14 +89,14 @@ def select_tablespaces(databases: Iterable[str], *, mariadb: bool) -> bytes:
 
 
 def select_lsm_sizes(databases: Iterable[str] | None = None) -> bytes:
-    """Select what MyRocks stores of ``cell`` tables, by database and index; a table in memory only has zeros.
+    """Select the sizes of ``cell`` tables in MyRocks, by database and index; zeros if a table is only in memory.
 
     Args:
-        databases: names of the databases; None for all of the server.
+        databases: names of the databases; None for all databases of the server.
 
     Returns:
-        A statement whose rows are database, name of the index, entries (obsolete ones included), their raw bytes and
-        their compressed bytes.
+        A statement whose rows are the database, the index's name, the number of entries (obsolete ones included), and
+        their raw and compressed bytes.
     """
     test = b"" if databases is None else b" AND d.TABLE_SCHEMA IN (%b)" % texts(databases)
     return b"SELECT d.TABLE_SCHEMA, d.INDEX_NAME, %b WHERE d.TABLE_NAME='cell'%b GROUP BY %b" % (
@@ -107,10 +107,11 @@ def select_lsm_sizes(databases: Iterable[str] | None = None) -> bytes:
 
 
 def select_other_lsm_sizes(databases: Iterable[str]) -> bytes:
-    """Select what MyRocks stores of tables other than ``cell``, summed over all shards.
+    """Select the sizes of tables other than ``cell`` in MyRocks, summed over all shards.
 
     Returns:
-        A statement whose rows are the table, entries (obsolete ones included), their raw bytes and compressed bytes.
+        A statement whose rows are the table, the number of entries (obsolete ones included), and their raw and
+        compressed bytes.
     """
     return b"SELECT d.TABLE_NAME, %b WHERE d.TABLE_NAME<>'cell' AND d.TABLE_SCHEMA IN (%b) GROUP BY d.TABLE_NAME" % (
         _LSM_SIZES,

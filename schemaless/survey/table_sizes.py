@@ -44,7 +44,7 @@ class TableSize:
     Attributes:
         file_bytes: apparent size of its file.
         allocated_bytes: space that the file system has allocated for it.
-        measured: False if the account cannot read these: then both are sums of InnoDB's statistics, which omit some MB
+        measured: False if the account cannot read these; both are then sums of InnoDB's statistics, which omit a few MB
             and may be outdated.
     """
 
@@ -100,7 +100,7 @@ def other_table_sizes(pool: NodePool, databases: Sequence[str]) -> dict[str, Tab
 
 
 def tables_elsewhere(pool: NodePool, databases: Sequence[str], engine: str) -> list[tuple[str, str, int]]:
-    """Return the tables of cells and index entries that are in another storage engine than their cluster's.
+    """Return the tables of cells and index entries that are not in their cluster's storage engine.
 
     Args:
         pool: pool of the databases' server.
@@ -108,7 +108,7 @@ def tables_elsewhere(pool: NodePool, databases: Sequence[str], engine: str) -> l
         engine: storage engine that the catalog records.
 
     Returns:
-        Table, its engine, and number of shards. Empty on MySQL, without a query.
+        The name, engine and number of shards of each such table. Always empty on MySQL, which is not queried.
     """
 
     def ask(connection: Connection, databases: Sequence[str]) -> list[tuple[str, str, int]]:
@@ -180,7 +180,7 @@ def data_lengths(pool: NodePool, databases: Sequence[str]) -> dict[str, int]:
 
 
 def table_weights(store: Datastore, shards: Iterable[int]) -> dict[int, int]:
-    """Return the estimated data length of each shard's ``cell`` table in bytes, at least 1, to weigh progress by."""
+    """Return the estimated data length of each shard's ``cell`` table in bytes, at least 1, for weighting progress."""
     internals = internals_of(store)
     weights: dict[int, int] = {}
     for node, names in internals.databases_by_node(shards).items():
@@ -211,7 +211,7 @@ def _table_lengths(connection: Connection, databases: Sequence[str]) -> dict[str
 
 
 def _in_myrocks(connection: Connection, databases: Sequence[str]) -> dict[str, TableSize]:
-    """Return the sizes of the tables that are in MyRocks; its statistics of tables are useless."""
+    """Return the sizes of the tables that are in MyRocks, whose own table statistics are useless."""
     names = in_myrocks(connection, databases) if databases else []
     if not names:
         return {}
@@ -220,7 +220,7 @@ def _in_myrocks(connection: Connection, databases: Sequence[str]) -> dict[str, T
 
 
 def _statistics(connection: Connection, sql: bytes) -> list[tuple[str, Any]]:
-    """Return current figures by database; by default, MySQL's are cached for up to a day."""
+    """Return current figures by database, not those that MySQL caches for up to a day."""
     if not connection.is_mariadb:
         connection.ensure(FRESH_STATISTICS)
     return [(str(name), figure) for name, figure in connection.rows(sql)]
@@ -230,7 +230,7 @@ def layout_of(pool: NodePool, engine: str = INNODB.name) -> Layout:
     """Return the layout of cells in a storage engine of a server: its pages, or the compression of its blocks.
 
     Raises:
-        InvalidInput: its pages do not have InnoDB's default size.
+        InvalidInput: the server's pages do not have InnoDB's default size.
     """
 
     def operation(connection: Connection) -> Layout:

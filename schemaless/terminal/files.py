@@ -74,7 +74,7 @@ def _unwritable(folder: Path) -> str | None:
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """Yield a file that appears at ``path`` when the block ends without an error.
 
-    An existing path that is no regular file, such as a pipe, is written to directly.
+    An existing path that is not a regular file, such as a pipe, is written to directly.
 
     Raises:
         InvalidInput: the file cannot be created.

@@ -63,7 +63,7 @@ def out() -> Console:
 
 
 def line_break() -> str:
-    """Return the separator in the middle of a long sentence: a newline, or a space on a terminal, which wraps."""
+    """Return a line break for a long sentence: a space on a terminal, which wraps lines, or else a newline."""
     return " " if sys.stdout.isatty() else "\n"
 
 
@@ -101,7 +101,8 @@ def print_json(data: Any) -> None:
 def json_text(data: Any) -> str:
     """Return JSON text for standard output, as ASCII if the encoding cannot represent it (an old locale, say).
 
-    On a terminal, control characters and those that change the writing direction are escaped, which is the same JSON.
+    On a terminal, control characters and those that change the writing direction are escaped, which does not change the
+    meaning.
     """
     text = json.dumps(data, indent=2, ensure_ascii=False, default=str)
     if sys.stdout.isatty():
@@ -146,7 +147,7 @@ def bytes_text(count: float) -> str:
 
 
 def speed_text(mb_per_s: float) -> str:
-    """Format a rate, given in MB (1,000,000 bytes) a second as thresholds are."""
+    """Format a rate in MB (1,000,000 bytes) a second, the unit of thresholds."""
     return f"{mb_per_s:.1f} MB/s" if mb_per_s >= 0.1 else f"{mb_per_s * 1e3:.0f} kB/s"
 
 

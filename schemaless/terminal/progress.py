@@ -80,7 +80,7 @@ class ProgressLine:
     """A line with a description, a bar and facts.
 
     On a narrow terminal, the bar is omitted first, then the description is truncated to a third of the line, then facts
-    are dropped from the last one on.
+    are dropped, starting with the last.
     """
 
     def __init__(self, description: str, share: float | None, facts: Sequence[str], *, style: str = "") -> None:

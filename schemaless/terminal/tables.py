@@ -25,7 +25,7 @@ def table_lines(
 
     Args:
         columns: column names.
-        rows: rows of as many values.
+        rows: rows, each with one value per column.
         text_columns: number of left-aligned text columns; the others are right-aligned figures.
         width: width of the terminal, or None for no limit.
     """

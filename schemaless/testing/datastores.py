@@ -1,7 +1,7 @@
 """Empty datastores for tests, reused where possible.
 
-Checking a used datastore of four shards and truncating the tables that were written takes a tenth of the time needed to
-create and drop one; also restoring changed tables takes a third.
+Checking a used datastore of four shards and truncating the tables that were written to takes a tenth of the time needed
+to create and drop one, or a third if changed tables are restored as well.
 """
 
 from __future__ import annotations

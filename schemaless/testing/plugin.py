@@ -1,6 +1,6 @@
 """pytest plugin: options and fixtures for tests of applications that use a datastore.
 
-pytest imports it in every run in an environment with schemaless, so it imports only pytest until a fixture is used.
+pytest imports it in every run if schemaless is installed, so it imports only pytest until a fixture is used.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--schemaless-flavour", choices=_FLAVOURS, help="kind of private servers (default: mysql)")
     group.addoption("--schemaless-servers", type=int, metavar="N", help="number of private servers (default: 2)")
     group.addoption("--schemaless-shards", type=int, metavar="N", help="shards of each datastore (default: 4)")
-    parser.addini("schemaless_server", "URLs of servers to use, one a line", type="linelist")
+    parser.addini("schemaless_server", "URLs of servers to use, one per line", type="linelist")
     parser.addini("schemaless_flavour", "kind of private servers: mysql or mariadb", default="mysql")
     parser.addini("schemaless_servers", "number of private servers", default="2")
     parser.addini("schemaless_shards", "shards of each datastore", default="4")
@@ -88,7 +88,7 @@ def schemaless_datastore(schemaless_url: str) -> Iterator[Datastore]:
 def schemaless_async_datastore(schemaless_url: str) -> Callable[[], AbstractAsyncContextManager[AsyncDatastore]]:
     """A function that opens the datastore named by ``schemaless_url``, to be used with ``async with``.
 
-    A function, because an asyncio datastore belongs to the event loop that opens it, which is the test's.
+    It is a function because an asyncio datastore belongs to the event loop that opens it, which must be the test's.
     """
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Private servers for a test run, stopped at its end even if it is killed."""
+"""Private servers for a test run, stopped when the run ends or is killed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def private_servers(
         engine: storage engine for cells: "innodb", or "rocksdb" on MariaDB.
         replicas: number of replicas per server; see ``LocalServer.replicas``.
         semi_sync: make commits wait until a replica has received them.
-        group: make each server a group of three with two replicas.
+        group: make each server and two replicas a Group Replication group.
 
     Raises:
         LocalServerError: there is no server program, or it did not start.

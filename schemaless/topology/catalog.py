@@ -43,7 +43,7 @@ class CatalogEntry:
     Attributes:
         topology: clusters, nodes and shard ranges.
         ready: True if the creation of the datastore has finished.
-        token: random token that every topology change replaces; None before the first change under this revision.
+        token: random token that every topology change replaces; None in an upgraded catalog until its first change.
     """
 
     topology: Topology
@@ -56,7 +56,7 @@ def read_catalog(pool: NodePool, name: str) -> CatalogEntry:
 
     Raises:
         DatastoreNotFound: the server has no catalog of this name.
-        AccessDenied: the account cannot read the catalog, or it does not exist.
+        AccessDenied: the account cannot read the catalog, or the catalog does not exist.
         SchemaMismatch: the catalog's tables are older or newer than this version.
         TopologyError: the catalog is inconsistent.
     """
@@ -85,7 +85,7 @@ def read_catalog(pool: NodePool, name: str) -> CatalogEntry:
         )
     if version != head("catalog"):
         raise SchemaMismatch(
-            f"the catalog of {name!r} is at revision {version!r}, this version needs "
+            f"the catalog of {name!r} is at revision {version!r}, but this version needs "
             f"{head('catalog')!r}; run 'schemaless schema upgrade'"
         )
     return pool.run(lambda connection: reread(connection, pool.node, name))
@@ -130,7 +130,7 @@ def find_catalog(url: ServerURL, name: str, pool_for: Callable[[Node], NodePool]
 
 
 def _none_has_it(problems: Sequence[SchemalessError]) -> SchemalessError:
-    """Combine the errors of all servers into one, preferring the class of an answer to that of an outage."""
+    """Combine the errors of all servers into one; if any server answered, use the class of its error."""
     answer = next(
         (problem for problem in problems if not isinstance(problem, ServerUnavailable | ServerTimeout)), problems[0]
     )
@@ -182,7 +182,7 @@ def _read(connection: Connection, node: Node, name: str) -> CatalogEntry:
         raise TopologyError(f"the catalog in database {name!r} on {node} describes datastore {own_name!r}")
     if format_number > FORMAT:
         raise SchemaMismatch(
-            f"datastore {name!r} has format {format_number}, this version knows up to {FORMAT}; "
+            f"datastore {name!r} has format {format_number}, but this version knows formats up to {FORMAT}; "
             "use a later version of schemaless"
         )
     nodes: dict[str, list[Node]] = {}
@@ -312,7 +312,7 @@ def write_shard_location(
             current = now.cluster(cluster.name)
             if (current.primary, current.epoch) != (cluster.primary, cluster.epoch):
                 raise TopologyError(
-                    f"{current.primary} is the primary of {cluster.name} with claim {current.epoch} now, and it was "
+                    f"the primary of {cluster.name} is now {current.primary} with claim {current.epoch}; it was "
                     f"{cluster.primary} with claim {cluster.epoch} when shard {shard} was copied; nothing was written, "
                     "run the command again"
                 )

@@ -1,7 +1,7 @@
 """The configuration file, which gives names to datastore URLs.
 
-It is TOML written by hand, so every error gives file, line and key. Passwords are better kept elsewhere; if a URL in it
-contains one, the file must be readable by its owner only.
+It is TOML written by hand, so every error gives the file, line and key. Passwords are better kept elsewhere; if a URL
+in it contains one, the file must be readable by its owner only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ SETTINGS: Final = ("connect_timeout_s", "read_timeout_s", "write_timeout_s", "po
 """Settings of a datastore besides its URL; they are keyword arguments of ``connect``."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
-_NAME_RULE: Final = "a name in the configuration is 1 to 64 of [A-Za-z0-9_-] and begins with a letter or a digit"
+_NAME_RULE: Final = (
+    "a name in the configuration has 1 to 64 characters of [A-Za-z0-9_-] and begins with a letter or a digit"
+)
 _TABLE: Final = "datastores"
 _HIDDEN: Final = re.compile(r"://[^/?@]*:.*@|[?&](password|passwd|ssl_key_password)=")
 
@@ -41,7 +43,7 @@ class Configured:
     Attributes:
         name: the name in the file.
         url: the datastore's URL.
-        settings: the settings given, out of ``SETTINGS``.
+        settings: the settings that the file gives, from ``SETTINGS``.
         lines: line numbers of ``url`` and of each setting; 0 if not found.
     """
 
@@ -75,14 +77,14 @@ class Configuration:
         """Return the datastore with a name.
 
         Raises:
-            InvalidInput: the file has no such datastore; the message lists its names, and how to add one.
+            InvalidInput: the file has no such datastore; the message lists the names in it and says how to add one.
         """
         if name in self.datastores:
             return self.datastores[name]
-        known = f"it names {', '.join(sorted(self.datastores))}" if self.datastores else "it names none"
-        where = f"in {self.path}; {known}" if self.exists else f"and there is no file {self.path}"
+        known = f"the file names {', '.join(sorted(self.datastores))}" if self.datastores else "the file names none"
+        where = f"in {self.path}; {known}" if self.exists else f"because there is no file {self.path}"
         raise InvalidInput(
-            f"no datastore is named {name!r}, {where}; add it with: schemaless config add {name} mysql://user@host/name"
+            f"no datastore is named {name!r} {where}; add it with: schemaless config add {name} mysql://user@host/name"
         )
 
 

@@ -1,4 +1,4 @@
-"""Records of former primaries that may hold cells lost in a failover, kept until those are settled."""
+"""Records of former primaries that may hold cells lost in a failover, kept until each is settled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def record_lost_primary(pool: NodePool, datastore: str, cluster: str, server: No
 
 
 def lost_primaries(pool: NodePool, datastore: str) -> list[tuple[str, str]]:
-    """Return the cluster and address of the recorded former primaries that have not been settled."""
+    """Return the cluster and address of each recorded former primary that has not been settled."""
     sql = select_lost_primaries(heartbeat_database(datastore))
     try:
         return [(str(cluster), str(server)) for cluster, server in pool.run(lambda connection: connection.rows(sql))]

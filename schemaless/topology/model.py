@@ -73,7 +73,7 @@ class Topology:
     def __post_init__(self) -> None:
         if self.placement != PLACEMENT:
             raise TopologyError(
-                f"datastore {self.name!r} places rows by {self.placement!r}, this version knows only {PLACEMENT!r}; "
+                f"datastore {self.name!r} has placement {self.placement!r}, but this version knows only {PLACEMENT!r}; "
                 "use the version that created it, or a later one"
             )
         names = {cluster.name for cluster in self.clusters}
@@ -93,7 +93,7 @@ class Topology:
             expected = part.last + 1
         if expected != self.shard_count:
             raise TopologyError(
-                f"datastore {self.name!r} has {self.shard_count} shards, the catalog's ranges cover {expected}"
+                f"datastore {self.name!r} has {self.shard_count} shards, but the catalog's ranges cover {expected}"
             )
 
     def cluster(self, name: str) -> Cluster:
@@ -194,7 +194,7 @@ def new_topology(name: str, shard_count: int, primaries: Sequence[Node], engine:
     """Return a new datastore's topology: one cluster per primary, and shards spread evenly in consecutive ranges.
 
     Args:
-        name: 1 to 48 of ``[a-z0-9_]``, beginning with a letter.
+        name: 1 to 48 characters of ``[a-z0-9_]``, beginning with a letter.
         shard_count: 1 to 65,536.
         primaries: at least one, without duplicates.
         engine: storage engine of the cells.
@@ -207,7 +207,7 @@ def new_topology(name: str, shard_count: int, primaries: Sequence[Node], engine:
     if not primaries:
         raise InvalidInput("a datastore needs at least one cluster; give the URL of its primary")
     if len(set(primaries)) != len(primaries):
-        raise InvalidInput("the same server is named as two clusters")
+        raise InvalidInput("the same server is given for two clusters")
     names = [f"cluster-{position + 1}" for position in range(len(primaries))]
     return Topology(
         name=name,

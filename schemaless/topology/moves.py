@@ -1,4 +1,4 @@
-"""Moves of shards that have not finished, as the catalog lists them."""
+"""Unfinished moves of shards, as listed in the catalog."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ MAX_SHARD_COUNT: Final = 65_536
 def shard_for(row_key: bytes, shard_count: int) -> int:
     """Return the number of the shard that owns ``row_key``.
 
-    It is ``crc32(row_key) % shard_count``, which MySQL computes as ``CRC32(row_key) % 4096``. Every stored cell was
+    It is ``crc32(row_key) % shard_count``; for 4,096 shards, ``CRC32(row_key) % 4096`` in MySQL. Every stored cell was
     placed by this rule, so it never changes.
 
     >>> shard_for(bytes(16), 4096)

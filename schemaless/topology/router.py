@@ -23,12 +23,12 @@ from schemaless.wire.pools import Pools
 log: Final = logging.getLogger("schemaless")
 
 REFRESH_S: Final = 30.0
-"""Interval between refreshes of the routing without any error, in seconds, before jitter."""
+"""Interval between routing refreshes while no error occurs, in seconds, before jitter."""
 
 _JITTER: Final = (0.75, 1.25)
 
 MAX_REFRESH_INTERVAL_S: Final = REFRESH_S * _JITTER[1]
-"""Longest time until a process that makes calls refreshes its routing, in seconds."""
+"""Longest time that a process making calls goes without refreshing its routing, in seconds."""
 
 _REJECTED_REFRESH_S: Final = 0.1
 _MISSING_TABLE: Final = re.compile(r"\.(\w+)' doesn't exist")
@@ -39,10 +39,10 @@ class Router:
 
     Attributes:
         routing: the current routing; replaced as a whole.
-        look_at_s: time of the next refresh without an error, by ``time.monotonic``.
-        awaited_at_s: last time at which a call waited for a shard that is being moved, by ``time.monotonic``.
+        look_at_s: time of the next refresh if no error causes an earlier one, by ``time.monotonic``.
+        awaited_at_s: last time that a call waited for a shard that is being moved, by ``time.monotonic``.
         known_tables: callback for tables that not every shard has, such as index tables. It returns True if a missing
-            table should exist, so that the shard may have moved, and may raise a more specific error.
+            table should exist, which means that the shard may have moved; it may raise a more specific error.
     """
 
     def __init__(self, topology: Topology, pools: Pools, token: bytes | None, catalog: CatalogReader | None) -> None:
@@ -66,7 +66,7 @@ class Router:
 
     @property
     def catalog(self) -> Node | None:
-        """The catalog's server, as far as known; None for a fixed topology."""
+        """Last known server of the catalog; None for a fixed topology."""
         return None if self._catalog is None else self._catalog.home
 
     def refresh_if_due(self) -> None:
@@ -149,7 +149,7 @@ class Router:
                     level = logging.WARNING if others else logging.INFO
                     log.log(level, "the topology of %r has changed: %d shards are on another server", self._name, moved)
                 elif others:
-                    log.warning("the topology of %r has changed: other nodes in %s", self._name, ", ".join(others))
+                    log.warning("the topology of %r has changed: different nodes in %s", self._name, ", ".join(others))
             self._unreadable = False
         except SchemalessError as error:
             # Warn once: the catalog is read after every error that a move or failover could explain.
@@ -186,7 +186,7 @@ class Router:
         refresh = not rejected or time.monotonic() - self._read_end_s > _REJECTED_REFRESH_S
         now = self.again(routing) if refresh else self.routing
         if now.changes[shard] != routing.changes[shard] or not now.has_on(shard, node):
-            message = f"the catalog names {now.clusters[shard].primary} for the shard now; make the same call again"
+            message = f"the catalog now names {now.clusters[shard].primary} for the shard; make the same call again"
             return Elsewhere(message, node=str(node), shard=shard, lost=lost)
         if missing is None:
             return None

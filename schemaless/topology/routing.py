@@ -4,8 +4,8 @@ A datastore has one routing at a time and replaces it as a whole, so each call s
 a server holds a shard are stored in the routing under which they were made; a late result about a server that a shard
 has left ends up in a routing that is no longer in use.
 
-A random token in the catalog tells whether the topology has changed. Tokens are compared for equality only: after a
-catalog failover that lost one change and gained another, a counter could have the same value for both.
+A random token in the catalog shows whether the topology has changed. Tokens are compared for equality only: a counter
+could repeat a value if a catalog failover lost one change and another followed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.pools import Pools
 
 _CATALOG_POOL: Final = PoolOptions(1.0, 2.0, 2.0, 2)
-"""Short timeouts, because a call is waiting: it has just failed, or refreshes the routing on the side."""
+"""Short timeouts, because a call is waiting: it has just failed, or it found a routing refresh due."""
 
 
 class Routing:
@@ -36,7 +36,7 @@ class Routing:
         topology: the topology that was read.
         token: the catalog's token at that time; None if unknown, or if the topology has never changed.
         clusters: the cluster of each shard.
-        changes: per shard, the number of changes of its cluster or primary since the datastore was opened.
+        changes: per shard, how often its cluster, primary or epoch has changed since the datastore was opened.
         proven: per shard, the primary's pool once the shard's identity is verified there; the fast path of most calls.
         verified: pairs of a shard and a node on which its identity is verified.
     """
@@ -130,7 +130,7 @@ class Spot(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """Answer of one of the catalog's servers; ``entry`` is None if the topology has not changed."""
+    """Answer from one of the catalog's servers; ``entry`` is None if the topology has not changed."""
 
     node: Node
     epoch: int
@@ -145,11 +145,11 @@ class CatalogReader:
     on the new primary. If the server does not answer or is read-only, the other nodes of the cluster are queried, and
     one is trusted if it is writable. A replica is not trusted, because its catalog may be outdated.
 
-    A replaced server that comes back has an outdated but writable catalog. So after an alarm all nodes of the cluster
+    A replaced server that comes back has an outdated but writable catalog. So after an error, all nodes of the cluster
     are queried, and the one with the latest claim on the cluster is trusted.
 
     Attributes:
-        home: the catalog's server, as far as known.
+        home: last known server of the catalog.
     """
 
     def __init__(self, pools: Pools, named: Sequence[Node], name: str) -> None:
@@ -157,7 +157,7 @@ class CatalogReader:
 
         Args:
             pools: connection pools of the datastore.
-            named: servers of the URL, starting with the one that holds the catalog.
+            named: servers named in the URL, starting with the one that holds the catalog.
             name: the datastore's name.
         """
         self.home: Node = named[0]
@@ -205,7 +205,7 @@ class CatalogReader:
         return best.entry
 
     def _query(self, node: Node, routing: Routing, cluster: Cluster | None) -> _Answer | None:
-        """Query one server; None if it has no catalog. There are no retries, because the caller has waited already."""
+        """Query one server; None if it has no catalog. There are no retries, because the caller has already waited."""
         pool = self._pool(node)
         pool.fail_fast_or_probe()
         with pool.connection() as connection:

@@ -1,4 +1,4 @@
-"""Queries of many shards: one statement for all shards of a server, and all servers at once."""
+"""Queries across many shards: one statement per server, on all servers at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from schemaless.wire.sql.parts import all_rows
 
 
 def verify_once(shards: Shards, shard: int) -> None:
-    """Verify that a shard is where the catalog says, unless that is known; for statements that span many shards."""
+    """Verify that a shard is where the catalog says, unless already known; for statements that span many shards."""
     if shards.routing.proven[shard] is None:
         shards.run(shard, lambda connection: None)
 
@@ -33,7 +33,8 @@ def query_shards(
     Args:
         shards: the datastore's shards.
         numbers: the shards to query.
-        select: returns the query for a shard; the columns are the same for every shard. Each query is one snapshot.
+        select: returns the query for a shard; the columns are the same for every shard. Each query reads a single
+            snapshot.
         on_rows: receives the rows of one server at a time, while the other servers work; the rows of a shard are never
             split. It must not query a server.
         check: validates the rows of each reply.

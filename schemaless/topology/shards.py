@@ -36,7 +36,7 @@ log: Final = logging.getLogger("schemaless")
 T = TypeVar("T")
 
 FeedFrom = Literal["primary", "replica"]
-"""Node type that the change feed reads from. For replicas too, the primary decides which cells are settled."""
+"""Node type that the change feed reads from. Even if that is a replica, the primary decides which cells are settled."""
 
 ReadFrom = Literal["primary", "replica", "available"]
 """Node type that cells are read from; ``available`` is the primary, or a replica while the primary is down."""
@@ -46,7 +46,7 @@ MOVE_WAIT_S: Final = 5.0
 
 _MOVE_POLL_S: Final = (0.002, 0.010)
 _SLOWER_AFTER_S: Final = 0.5
-"""Waiting time after which polling slows down: a longer cutover lacks CPU or disk, and fast polling would delay it."""
+"""Seconds of waiting after which polling slows down; fast polling would delay a cutover short of CPU or I/O."""
 _SLOW_POLL_S: Final = (0.02, 0.1)
 _MAX_CHANGES: Final = 20
 
@@ -89,7 +89,7 @@ class Shards:
 
     @property
     def runtime(self) -> Runtime:
-        """How calls wait."""
+        """The datastore's runtime, which determines how calls wait."""
         return self.pools.runtime
 
     def database(self, shard: int) -> str:
@@ -202,14 +202,14 @@ class Shards:
         *,
         moved: Elsewhere | None = None,
     ) -> T:
-        """Call ``work`` with the spot that serves a shard, again with the new spot whenever the shard has moved.
+        """Call ``work`` with the spot that serves a shard, and again with the new spot whenever the shard has moved.
 
         Args:
             shard: the shard's number.
-            read_from: node type to use; the primary is used while a replica does not have the shard yet.
+            read_from: node type to use; the primary is used if the replica does not have the shard yet.
             work: receives the spot, and the error of an earlier attempt whose outcome is open, if any; it calls
                 ``run_at``.
-            moved: error of an attempt that the caller has made already.
+            moved: error of an earlier attempt by the caller, if any.
 
         Raises:
             ShardMoving, OutcomeUnknown: the shard did not reappear in time.
@@ -275,14 +275,14 @@ class Shards:
             raise moved.missing from error
 
     def _wait_for_move(self, moved: Elsewhere, doubt: ServerError | None, give_up_s: float) -> None:
-        """Pause before the next attempt at a shard whose table is missing.
+        """Pause before the next attempt on a shard whose table is missing.
 
         Raises:
             ShardMoving, OutcomeUnknown: the time is up.
         """
         if time.monotonic() >= give_up_s:
             assert moved.missing is not None
-            problem = f"{moved.missing.message}, and no other server is named"
+            problem = f"{moved.missing.message}, and the catalog names no other server"
             raise _moving(moved, doubt, problem, self.move_wait_s) from moved
         self.router.awaited_at_s = time.monotonic()
         waited_s = self.move_wait_s - (give_up_s - self.router.awaited_at_s)
@@ -321,7 +321,7 @@ class Shards:
         found, recorded = verify_identity(pool, self.database(spot.shard), identity), spot.routing.clusters[spot.shard]
         if found not in (None, recorded.engine):
             log.warning(
-                "the cells of shard %d on %s are in the storage engine %s, and the catalog records %s for %s; move the "
+                "the cells of shard %d on %s use the storage engine %s, but the catalog records %s for %s; move the "
                 "shard to a cluster of that engine, or convert its table",
                 spot.shard,
                 spot.node,
@@ -338,8 +338,8 @@ def _moving(moved: Elsewhere, doubt: ServerError | None, problem: str, wait_s: f
     if doubt is not None:
         return outcome_unknown(doubt, problem, moved)
     return ShardMoving(
-        f"{problem}, for {wait_s:g} s. The shard may be in a move that has stopped: look for its table "
-        "on that server, and at 'schemaless topology show'. Nothing was written",
+        f"{problem} (waited up to {wait_s:g} s). The shard may be in a move that has stopped: look for its table "
+        "on that server, and check 'schemaless topology show'. Nothing was written",
         node=moved.node,
         shard=moved.shard,
         code=moved.code,

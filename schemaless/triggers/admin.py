@@ -1,4 +1,4 @@
-"""Administration of triggers: status, pause, resume, reset, remove, and parked cells."""
+"""Administration of triggers: status, pausing, resetting, removal, and parked cells."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class TriggerStatus:
 
     @property
     def finds_by(self) -> dict[str, str]:
-        """How the workers find new cells, by server: from the binary log, or by polling and why."""
+        """How the workers find new cells on each server: from the binary log, or by polling, and why."""
         return {server: how for worker in self.workers for server, how in worker.reported.get("finds_by", {}).items()}
 
     @property
     def stands(self) -> bool:
-        """True if a shard has stopped or is missing, and needs action."""
+        """True if a shard needs action because it has stopped or is missing."""
         return any(status.state in (STOPPED, "missing") for status in self.shards)
 
 
@@ -138,7 +138,7 @@ class Triggers:
         return cells
 
     def replay(self, name: str, cells: Iterable[ParkedCell]) -> None:
-        """Request that workers try parked cells again; those that succeed are no longer parked."""
+        """Ask workers to try parked cells again; those that succeed are no longer parked."""
         for cell in cells:
             database = self._shards.database(cell.shard)
             self._shards.execute(cell.shard, sql.ask_to_replay(database, follower_name(name), cell.added_id))
@@ -172,5 +172,8 @@ class Triggers:
             self._shards.run(shard, operation, writes=True)
 
     def location_since(self, shard: int, since: datetime) -> int:
-        """Return a location before every cell of a shard that was stored at or after a time, less 10 minutes."""
+        """Return a location before every cell of a shard that was stored at or after a time.
+
+        It includes a margin of 10 minutes.
+        """
         return self._internals.location_since(shard, since)

@@ -26,14 +26,14 @@ _log = logging.getLogger("schemaless")
 
 _FIRST_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 30.0
-"""Backoff between attempts, in seconds; it doubles with each attempt."""
+"""Maximum backoff between attempts, in seconds; the backoff doubles with each attempt."""
 
 _JITTER: Final = 0.2
 _MAX_ERROR: Final = 8_000
 """Maximum length of a stored error with its traceback, in characters."""
 
 _REPLAYS: Final = 3
-"""Maximum number of workers that one requested replay of a cell may kill."""
+"""Maximum number of workers that may die in one requested replay of a cell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ def _traced(error: BaseException) -> str:
 
 
 def _kept(text: str) -> str:
-    """Return a text as the table can store it."""
+    """Return a text in the form that the table can store."""
     return text[:_MAX_ERROR].encode(errors="backslashreplace").decode()
 
 

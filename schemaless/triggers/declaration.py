@@ -68,7 +68,9 @@ class Trigger:
 
     def __post_init__(self) -> None:
         if _NAME.match(self.name) is None:
-            raise InvalidInput(f"a trigger's name is 1 to 64 of [A-Za-z0-9_.-], got {self.name!r}; give it by name=")
+            raise InvalidInput(
+                f"a trigger's name must be 1 to 64 characters of [A-Za-z0-9_.-], got {self.name!r}; pass one with name="
+            )
         if self.column is not None:
             check_column_name(self.column)
         if self.start not in ("beginning", "end"):
@@ -76,9 +78,13 @@ class Trigger:
         for parameter, least in (("attempts", 1), ("parked_limit", 0)):
             value = getattr(self, parameter)
             if type(value) is not int or value < least:
-                raise InvalidInput(f"trigger {self.name}: {parameter} must be a number from {least} up, got {value!r}")
+                raise InvalidInput(
+                    f"trigger {self.name}: {parameter} must be a number of at least {least}, got {value!r}"
+                )
         if self.timeout_s is not None and not self.timeout_s > 0:
-            raise InvalidInput(f"trigger {self.name}: timeout_s must be seconds, over 0, got {self.timeout_s!r}")
+            raise InvalidInput(
+                f"trigger {self.name}: timeout_s must be a number of seconds above 0, got {self.timeout_s!r}"
+            )
 
     def __call__(self, cell: Cell, call: Call) -> Any:
         """Call the function, for example in a test."""
@@ -108,7 +114,7 @@ def trigger(
 ) -> Callable[[Function], Trigger]:
     """Declare a function as a trigger, which 'schemaless trigger run MODULE:NAME' calls for each new cell of a column.
 
-    The function is called at least once for each cell, in the order of each shard. After a crash, the last cells are
+    The function is called at least once for each cell, in order within each shard. After a crash, the last cells are
     delivered again, so the function must be idempotent, for example by writing under keys derived from the cell's. If
     it raises an exception, the cell is retried with increasing backoff; ``ParkCell`` parks it at once, and
     ``RetryLater`` waits without counting the attempt.
@@ -179,8 +185,8 @@ def import_trigger(target: str) -> Trigger:
         module = importlib.import_module(module_name)
     except SystemExit as exit_:
         raise InvalidInput(
-            f"{target}: {module_name!r} raised {exit_!r} while it was imported; it must not end the program: put what "
-            "it runs as a script behind 'if __name__ == \"__main__\":'"
+            f"{target}: {module_name!r} raised {exit_!r} while it was imported; it must not end the program: move its "
+            "script code under 'if __name__ == \"__main__\":'"
         ) from exit_
     except Exception as error:
         # Python may wrap an interrupt, which is not the module's fault.
@@ -194,6 +200,6 @@ def import_trigger(target: str) -> Trigger:
         there = [variable for variable, value in vars(module).items() if isinstance(value, Trigger)]
         raise InvalidInput(
             f"{module_name!r} has no trigger {name!r}; its triggers: {', '.join(there) or 'none'}. "
-            "A function becomes one by @schemaless.trigger(column=...)"
+            "Decorate a function with @schemaless.trigger(column=...) to make it one"
         )
     return imported

@@ -30,7 +30,7 @@ def prepare(store: Datastore, trigger: Trigger) -> bool:
     if before is not None and before.spec["column"] != trigger.column:
         raise InvalidInput(
             f"trigger {trigger.name} follows column {before.spec['column']}, and the code says {trigger.column}: give "
-            f"it another name, or 'schemaless trigger remove {trigger.name} --execute', which deletes its progress"
+            f"it another name, or run 'schemaless trigger remove {trigger.name} --execute', which deletes its progress"
         )
 
     def start_of(shard: int) -> int:

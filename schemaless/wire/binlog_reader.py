@@ -1,8 +1,8 @@
 """Binary log reader that connects like a replica, to be notified of commits without polling.
 
-It is a notification only: an event can arrive before its rows are visible, and commits before the connection are not
-reported. So open the reader first and read the tables after that. The account needs REPLICATION SLAVE, which exposes
-the changes of every database on the server.
+Events are only notifications: one can arrive before its rows are visible, and commits made before the reader connects
+are not reported. So open the reader first, then read the tables. The account needs REPLICATION SLAVE, which exposes the
+changes of every database on the server.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from schemaless.wire.urls import Credentials
 
 _HEARTBEAT_S: Final = 2.0
 _SILENCE_S: Final = 10.0
-"""Read timeout, in seconds: a live server sends at least a heartbeat within it."""
+"""Read timeout, in seconds: a live server sends at least a heartbeat within this time."""
 
 _THROUGH_GTID: Final = 0x04
 _BEGIN: Final = 4

@@ -21,11 +21,11 @@ PROBE_S: Final = 0.8
 
 
 class Breaker:
-    """Circuit breaker of one server, shared by all its pools and by threads.
+    """Circuit breaker of one server, shared by all pools of that server and by all threads.
 
     Attributes:
-        alarmed: the only flag on the path of every call: the breaker is open, or a connection was lost since a caller
-            last checked that the server is still the shard's primary.
+        alarmed: True if the breaker is open, or a connection has been lost since a caller last checked that the server
+            is still the shard's primary. It is the only flag that every call reads.
         is_open: True while calls are rejected.
         alarms: number of the most recent alarm.
         pause_s: longest time until the next probe, in seconds; doubles with each failed probe.
@@ -63,7 +63,7 @@ class Breaker:
         self.alarmed = True
 
     def acknowledge(self, alarms: int) -> None:
-        """Clear the alarm after a check, unless another alarm was raised since the check began.
+        """Clear the alarm after a check, unless another alarm has been raised since the check began.
 
         Args:
             alarms: value of ``alarms`` when the check began.

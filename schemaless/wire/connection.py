@@ -36,7 +36,7 @@ class Connection:
         max_allowed_packet: size limit of statements, in bytes.
         auto_increment_increment: step between the ids that the server generates.
         version: the server's version string.
-        connected_at_s: time of the connection, by ``time.monotonic``.
+        connected_at_s: when the connection was opened, by ``time.monotonic``.
         busy: True from before the first byte of a statement is sent until its reply is read and checked. A connection
             that is still busy after an exception, whatever raised it, is closed and never reused.
         unfinished: True while a transaction may be open or a lock held; the connection is then closed on return.
@@ -84,7 +84,7 @@ class Connection:
     def begin(self, sql: bytes, check: Check | None = None) -> Callable[[], Rows]:
         """Send a query and return a function that reads its rows, so that other servers can be queried in between.
 
-        A driver that cannot separate the two sends the query when the rows are read.
+        A driver that cannot separate sending from reading sends the query only when the rows are read.
         """
         sent = isinstance(self._raw, DriverConnection)
         if sent:
@@ -133,7 +133,7 @@ class Connection:
         return reply
 
     def returned(self, sql: bytes, check: Callable[[Rows], str | None]) -> Rows:
-        """Send a write with a RETURNING clause, which only MariaDB knows, and return its rows.
+        """Send a write with a RETURNING clause, which only MariaDB supports, and return its rows.
 
         Raises:
             ConnectionLost: ``check`` rejects the rows, or there are none, so the reply belongs to another statement and
@@ -198,8 +198,8 @@ class Connection:
     def transaction(self) -> Iterator[None]:
         """Run the block in a transaction: commit at its end, roll back if it raises.
 
-        Errors of this package send a ROLLBACK. After any other exception, such as one from a signal handler, the
-        connection is closed instead, so that the exception does not wait for the server.
+        After an error of this package, a ROLLBACK is sent. After any other exception, such as one from a signal
+        handler, the connection is closed instead, so that the exception does not wait for the server.
 
         Raises:
             ConnectionLost: COMMIT or ROLLBACK failed, or its reply did not arrive.
@@ -227,7 +227,7 @@ class Connection:
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """Run a block that changes the session and restores it; if it does not finish, the connection is discarded."""
+        """Run a block that changes and restores the session; if the block does not finish, discard the connection."""
         before, self.unfinished = self.unfinished, True
         yield
         self.unfinished = before
@@ -239,11 +239,11 @@ def split_statements(
     """Yield statements with their rows, splitting the rows in half until each statement fits.
 
     Args:
-        rows: all rows, in order; no rows yield no statement.
+        rows: all rows, in order; if there are none, no statement is yielded.
         statement: builds the statement for some of the rows.
         most_bytes: maximum statement size; see ``Connection.max_statement_bytes``.
-        too_long: called with a row whose statement alone is too long, and its size; it raises, or returns to skip the
-            row.
+        too_long: called with a row that is too long even for a statement of its own, and with that statement's size; it
+            raises, or returns to skip the row.
     """
     if not rows:
         return

@@ -51,7 +51,7 @@ class SlotAwaited(Event):
 
 
 class Slot:
-    """Permission to use one connection. Its weak reference shows whether it got lost."""
+    """Permission to use one connection. A weak reference to it shows whether it was lost."""
 
     __slots__ = ("__weakref__",)
 

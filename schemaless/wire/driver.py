@@ -1,8 +1,8 @@
 """PyMySQL's connection with a faster reply parser and without Python finalizers.
 
-The reply to a get has about ten packets, and PyMySQL spends more time on them than the rest of the client: it decodes
-six names of each column, which are never used, and makes three calls per value. Here only a column's type is decoded,
-and a row is decoded in one loop (``replies``). The values are the same, including their types.
+The reply to a get has about ten packets, and PyMySQL spends more time on them than the rest of the client takes: it
+decodes six names per column, which are never used, and makes three calls per value. Here only a column's type is
+decoded, and a row is decoded in one loop (``replies``). The values are the same, including their types.
 """
 
 from __future__ import annotations

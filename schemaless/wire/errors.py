@@ -1,4 +1,4 @@
-"""Translation of driver exceptions: none of PyMySQL, mysqlclient or SQLAlchemy leaves this package.
+"""Translation of driver exceptions: those of PyMySQL, mysqlclient and SQLAlchemy never leave this package.
 
 Drivers use different classes for the same MySQL error number, so the number decides.
 """
@@ -44,7 +44,7 @@ class Elsewhere(ServerUnavailable):
 
     Attributes:
         lost: the lost connection that leaves the outcome of a write open; None if nothing was written.
-        missing: the server's error, if the catalog does not name another server yet.
+        missing: the server's ``DatabaseMissing``, if the catalog does not name another server yet.
     """
 
     def __init__(
@@ -161,11 +161,12 @@ def _unwrapped(error: BaseException) -> BaseException:
 
 
 def is_drivers(error: BaseException) -> bool:
-    """Return True if the driver raised an exception, and not, for example, a signal handler while the driver waited.
+    """Return True if an exception comes from the driver, not, for example, from a signal handler while it waited.
 
-    A class that only drivers use decides it. Otherwise every frame of the traceback must belong to this package, to the
-    driver, or to a module that these use. An exception injected into a thread (``PyThreadState_SetAsyncExc``) has no
-    frame of its own; it is recognized by its class, or because it has no arguments, which driver errors always have.
+    An exception class that only drivers use is proof. Otherwise every frame of the traceback must belong to this
+    package, to the driver, or to a module that these use. An exception injected into a thread
+    (``PyThreadState_SetAsyncExc``) has no frame of its own; it is recognized by its class, or because it has no
+    arguments, which driver errors always have.
     """
     module = _top_level(type(error).__module__)
     if not isinstance(error, Exception) or not error.args or module not in _DRIVER_MODULES:
@@ -181,7 +182,7 @@ def is_drivers(error: BaseException) -> bool:
 
 
 def is_servers(error: BaseException) -> bool:
-    """Return True if an exception is an error reply of the server, by its class and number."""
+    """Return True if an exception is an error reply from the server, by its class and number."""
     code = error_code(error)
     return (
         _top_level(type(error).__module__) in _SERVER_ERROR_MODULES

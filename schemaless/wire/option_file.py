@@ -19,7 +19,7 @@ _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "s": " ", '"': '"
 
 
 def read_option_file(path: str, groups: tuple[str, ...]) -> dict[str, str | None]:
-    """Read the options of some groups; the last occurrence of an option wins.
+    """Read the options of the given groups; the last occurrence of an option wins.
 
     Args:
         path: the file; ``~`` expands to the home directory.

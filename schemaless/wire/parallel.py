@@ -14,7 +14,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 AT_ONCE: Final = 4
-"""Default number of threads per server. More gained nothing with two servers on two shared cores."""
+"""Default number of threads per server. More were no faster with two servers on two shared cores."""
 
 
 def on_servers(
@@ -26,8 +26,8 @@ def on_servers(
     takes longer keeps running on its server.
 
     Args:
-        items: pairs of the server and the item.
-        work: called in a thread; its exceptions are raised to the caller.
+        items: pairs of a server and an item.
+        work: called in a thread; its exceptions are raised in the caller.
         at_once: threads per server.
         stop_wait_s: seconds to wait for running items after an error.
     """

@@ -1,4 +1,4 @@
-"""Queries to several servers at once, by one thread: every query is sent before the first reply is read."""
+"""Queries to several servers at once, from one thread: every query is sent before the first reply is read."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Query(NamedTuple):
 
     Attributes:
         pool: the server's connections.
-        sql: builds the statement, while the servers before this one work already; called again for a retry.
+        sql: builds the statement, while earlier servers are already working; called again for a retry.
         check: validates the rows, if given.
         shard: a shard that the query reads; named in errors.
-        route: tells whether that shard is still on the server after the server has failed.
+        route: checks, after the server has failed, whether that shard is still on it.
         size: the amount of work relative to the other queries; smaller replies are read first.
     """
 
@@ -37,7 +37,7 @@ class Query(NamedTuple):
 def run_queries(
     queries: Sequence[Query], on_rows: Callable[[Rows], None], while_waiting: Callable[[], object] = lambda: None
 ) -> list[ServerError | None]:
-    """Run queries, each on another server, and hand the rows of one server to the caller while the others work.
+    """Run queries, each on a different server, and hand the rows of one server to the caller while the others work.
 
     Connections are acquired in the order of the servers' addresses, so that two callers never wait for each other. A
     server that fails is retried alone, by the rules of ``NodePool.run``, once the connections to the others have been
@@ -50,7 +50,7 @@ def run_queries(
         while_waiting: called once for every eight servers, after their queries have been sent; the same rules apply.
 
     Returns:
-        For each query the error of its server, or None if its rows were delivered.
+        For each query, the error of its server, or None if the query's rows were delivered.
     """
     errors: list[ServerError | None] = [None] * len(queries)
     in_order = sorted(range(len(queries)), key=lambda number: str(queries[number].pool.node))
@@ -87,7 +87,7 @@ class _Attempt:
     """The first attempt at a query.
 
     Attributes:
-        answered: whether the rows have arrived and were handed to the caller.
+        answered: whether the rows have arrived and been handed to the caller.
     """
 
     __slots__ = ("_checked_out", "_error", "_read", "answered", "query")

@@ -3,8 +3,8 @@
 Connections are in autocommit mode, and are neither reset on return nor pinged before use, so that a pooled call costs
 hardly more than one on a bare connection. Instead, a failed connection is discarded together with all idle ones, and
 operations that are safe to repeat are retried. SQLAlchemy's ``QueuePool`` is not used: it adds 6 us to each call (20
-with cold caches), and keeps or discards a connection by the class of the error, whereas this pool requires proof that
-no reply is outstanding.
+with cold caches), and decides by the class of the error whether to keep a connection, whereas this pool requires proof
+that no reply is outstanding.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ class NodePool:
         options: timeouts and limits.
         credentials: the account.
         runtime: how calls wait.
-        listener: receives ``Retried`` and ``SlotAwaited``, or None; not called as long as all is well.
-        engine: slot for the SQLAlchemy engine of ``schema.engine``, which sets and reads it; None until then.
+        listener: receives ``Retried`` and ``SlotAwaited`` if set; not called while all is well.
+        engine: the SQLAlchemy engine, set and read by ``schema.engine``; None until set.
         idle: idle connections.
         opened: every open driver connection, in use or not; a forked child has to abandon them.
         slots: slots for connections in use.
@@ -215,7 +215,7 @@ class NodePool:
         )
 
     def is_fresh(self, connection: Connection) -> bool:
-        """Return True if no connection was lost, and no claim changed, since this one was opened."""
+        """Return True if no connection has been lost, and no claim has changed, since this one was opened."""
         return connection.connected_at_s >= self._lost_at_s
 
     def keeps(self, connection: Connection, error: BaseException | None) -> bool:
@@ -350,7 +350,7 @@ class NodePool:
             shard: the shard's number, for errors and ``route``.
             writes: True if a lost connection leaves the outcome open.
             route: checks whether the shard is still on this server, before a lost connection is replaced and after the
-                last attempt; a replaced server may be back before its clients learn of it.
+                last attempt; a replaced server may be back before its clients learn of the replacement.
             doubt: the error of an earlier attempt at this write, on another server, whose outcome is open.
             failed: the error of a first attempt that the caller made itself, on another connection of this pool.
 
@@ -450,7 +450,7 @@ class NodePool:
 
 _all_pools = LiveObjects[NodePool]()
 _parent_connections: list[Any] = []
-"""Driver connections kept alive in a forked child because they are closed, or do not reveal their socket."""
+"""The parent's connections whose socket is unknown; kept alive in a forked child, so that they send no COM_QUIT."""
 
 
 def _after_fork_in_child() -> None:

@@ -1,7 +1,7 @@
 """Parser for replies of the MySQL protocol: packets in memory, and the rows in them.
 
 The pure-Python functions are the reference implementation. If the native extension is installed, it parses what it can
-and leaves the rest unread, so that this code decides and raises the error.
+and leaves the rest unread, so that this code handles it and raises any error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pymysql.constants import FIELD_TYPE
 from schemaless.codec.fast import IS_WANTED, optional
 
 _BINARY: Final = 63
-"""Number of the binary character set: values are bytes, not text."""
+"""MySQL's number for the binary character set, whose values are bytes, not text."""
 
 _COLUMN_TAIL: Final = struct.Struct("<BH4xB5x")
 """Fixed-size end of a column description: length, character set, and type."""
@@ -40,7 +40,7 @@ _HEADER: Final = struct.Struct("<I")
 MAX_PIECE_BYTES: Final = 0xFFFFFF
 """Payload size of a packet that continues in the next one, in bytes."""
 _LENGTH_BYTES: Final = {0xFC: 2, 0xFD: 3, 0xFE: 8}
-"""Number of length bytes after each first byte of a long value."""
+"""Number of length bytes that follow, by the first byte of a long value."""
 
 Converter = Callable[[bytes], Any] | None
 """Converts the bytes of a column's values; None to keep bytes."""
@@ -142,7 +142,7 @@ def row_of(packet: bytes, converters: Sequence[Converter]) -> tuple[Any, ...]:
 
 
 def is_end(packet: bytes) -> bool:
-    """Return True for the packet that ends the columns or rows; a row that begins like it is longer."""
+    """Return True for the packet that ends the columns or rows; a row with the same first byte is longer."""
     return packet[0] == _END and len(packet) < _MIN_LONG_VALUE_BYTES
 
 
@@ -168,7 +168,7 @@ def converters_of(
 def _converter(column_tail: bytes, encoding: str, has_text: bool, convert: Any) -> Converter:
     length, charset, kind = _COLUMN_TAIL.unpack(column_tail)
     if length != _COLUMN_TAIL_LENGTH:
-        raise pymysql.InternalError(f"malformed column description, ends with {column_tail!r}")
+        raise pymysql.InternalError(f"malformed column description that ends with {column_tail!r}")
     if convert is pymysql.converters.through:
         convert = None
     if kind in pymysql.connections.TEXT_TYPES and kind != FIELD_TYPE.JSON:

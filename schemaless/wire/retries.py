@@ -36,7 +36,7 @@ class RetryContext:
     Attributes:
         node: the pool's server.
         breaker: the server's circuit breaker.
-        runtime: sleeps.
+        runtime: sleeps between attempts.
         pause_s: mean pause before the first retry; each further one is twice as long.
         listener: receives a ``Retried`` for each retry.
         probe: finds out whether the server still answers.
@@ -83,7 +83,7 @@ class Retries:
         Raises:
             Elsewhere: the shard has moved.
             OutcomeUnknown: no attempt settled the outcome of a write.
-            ServerError, BodyTooLarge: the error of the attempt, if another one cannot help.
+            ServerError, BodyTooLarge: the error of the attempt, if another attempt would not help.
         """
         if isinstance(error, BodyTooLarge):
             self._raise_too_large(error)

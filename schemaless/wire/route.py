@@ -23,7 +23,7 @@ class Route(Protocol):
         """
 
     def confirm(self, node: Node, shard: int) -> None:
-        """Check that the catalog could be read since the last alarm, if the shard's cluster uses claims.
+        """Check that the catalog was read successfully after the last alarm, if the shard's cluster uses claims.
 
         Raises:
             ServerUnavailable: the catalog cannot be read.
@@ -46,7 +46,7 @@ def outcome_unknown(lost: ServerError, retry_failure: str, last: ServerError) ->
     """Return the error for a write whose connection was lost and whose outcome no retry could settle.
 
     Args:
-        lost: the loss of the connection.
+        lost: the error of the lost connection.
         retry_failure: why retries could not settle it.
         last: the last error; its node, shard and code are reported.
     """

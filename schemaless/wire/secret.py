@@ -22,7 +22,7 @@ class Secret:
     """A string that only ``reveal`` returns; its repr, format and pickle do not contain it.
 
     A pickle is sealed with ``multiprocessing``'s authentication key, which a process shares with the processes it
-    starts. Other processes cannot open it and take the password from ``SCHEMALESS_PASSWORD``.
+    starts. Other processes cannot open it; they take the password from ``SCHEMALESS_PASSWORD`` instead.
     """
 
     __slots__ = ("_text",)
@@ -38,7 +38,8 @@ class Secret:
         """
         if self._text is None:
             raise InvalidInput(
-                f"the password is not passed to unrelated processes; set {PASSWORD_VARIABLE} where this one runs"
+                f"the password is not passed to unrelated processes; set {PASSWORD_VARIABLE} in the "
+                f"environment of this one"
             )
         return self._text
 
@@ -94,7 +95,7 @@ def _tag(sealed: bytes) -> bytes:
 def clear_locals(error: BaseException) -> None:
     """Clear the local variables of this package and of drivers in the tracebacks of an error and its causes.
 
-    During the login, drivers hold the password in local variables, which a traceback would keep.
+    During login, drivers hold the password in local variables, which a traceback would keep.
     """
     chain: list[BaseException] = [error]
     for one in chain:

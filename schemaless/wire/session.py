@@ -48,7 +48,7 @@ from schemaless.wire.sql.sessions import NO_CLAIM, select_session, set_session
 from schemaless.wire.urls import Credentials, driver_arguments
 
 SQL_MODE: Final = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
-"""Literals need backslash escapes, and values that do not fit must be errors, not truncated."""
+"""SQL mode that keeps backslash escapes in literals and rejects values that do not fit instead of truncating them."""
 
 _NO_LIMIT: Final = 2**64 - 1
 
@@ -69,7 +69,7 @@ SETTINGS: Final[dict[str, str | int]] = {
 """Session variables to set, in the form in which they read back; autocommit and the isolation level are added."""
 
 MARIADB_SETTINGS: Final[dict[str, str | int]] = {"optimizer_switch": "index_condition_pushdown=off"}
-"""Further session variables to set on MariaDB; they are part of the value that reads back.
+"""Further session variables to set on MariaDB; the value read back contains each setting among others.
 
 With pushed index conditions, MyRocks evaluates a VARCHAR of the key wrongly: a query for several keys misses rows.
 """
@@ -91,7 +91,7 @@ class Facts:
         max_allowed_packet: maximum statement size, in bytes.
         auto_increment_increment: step between generated ids.
         version: the server's version string.
-        connected_at_s: time of the connection, by ``time.monotonic``.
+        connected_at_s: when the connection was opened, by ``time.monotonic``.
         claim: epoch of the server's claim on the cluster; None if it has none, or if it was not queried.
     """
 
@@ -121,7 +121,7 @@ def open_connection(
         timeouts: connect, read and write timeout, in seconds; timeouts in the URL take precedence.
         register: called with the connection before anything is sent on it.
         database: default database, if any.
-        autocommit: False to open transactions explicitly.
+        autocommit: False to open transactions implicitly, as the DB API does.
         claim: SQL expression for the server's claim; see ``sql.sessions.own_claim``.
         runtime: how the connection waits.
 
@@ -251,7 +251,7 @@ def _arguments(
 
 
 def url_arguments(node: Node, credentials: Credentials, database: str | None) -> dict[str, Any]:
-    """Return the driver arguments of an address and a URL's options, as SQLAlchemy's dialect would.
+    """Return the driver arguments for an address and a URL's options, as SQLAlchemy's dialect would.
 
     The common case, PyMySQL without driver options, does not import SQLAlchemy, which takes longer than everything else
     up to the first reply.

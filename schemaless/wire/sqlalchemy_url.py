@@ -11,7 +11,7 @@ from schemaless.wire.urls import Credentials
 
 
 def sqlalchemy_url(node: Node, credentials: Credentials, database: str | None) -> URL:
-    """Return SQLAlchemy's URL of a node, without password and TLS options (see ``urls.driver_arguments``)."""
+    """Return a node's SQLAlchemy URL, without the password and TLS options (see ``urls.driver_arguments``)."""
     if credentials.drivername == "mysql+mysqldb" and node.host == "localhost":
         # MySQL's C library would connect to the default socket, whichever server that belongs to.
         node = replace(node, host="127.0.0.1")

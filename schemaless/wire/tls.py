@@ -43,7 +43,7 @@ class TLS:
     key_password: Secret | None = field(default=None, repr=False)
 
     def driver_arguments(self, driver: str, *, socket: bool) -> dict[str, Any]:
-        """Return the TLS arguments of a driver.
+        """Return the TLS arguments for a driver.
 
         Args:
             driver: ``pymysql`` or ``mysqldb``.
@@ -136,7 +136,7 @@ def _mode(options: Mapping[str, str], source: str) -> str | None:
             flags[name] = _BOOLEANS[options[name].lower()]
     if mode is not None:
         if flags:
-            raise InvalidInput(f"{source}: {next(iter(flags))} cannot be combined with ssl_mode; keep ssl_mode alone")
+            raise InvalidInput(f"{source}: {next(iter(flags))} cannot be combined with ssl_mode; use ssl_mode alone")
         return mode
     certificate = flags.get("ssl_verify_cert")
     identity = flags.get("ssl_verify_identity")

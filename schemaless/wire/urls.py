@@ -21,7 +21,7 @@ from schemaless.wire.url_text import URLText, read_url, write_url
 _OWN_PREFIXES: Final = ("ssl", "read_default_")
 """Prefixes of the options that are handled here; all others are passed to the driver."""
 _TLS_MODE_OPTIONS: Final = frozenset({"ssl_mode", "ssl_verify_cert", "ssl_verify_identity"})
-"""One of these options in the URL overrides all of them in the option file."""
+"""Any of these options in the URL overrides all of them in the option file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def _parsed(text: str, several: bool) -> ServerURL:
     if family not in ("mysql", "mariadb") or driver not in ("", "pymysql", "mysqldb"):
         raise InvalidInput(f"URL scheme must be mysql, mariadb, mysql+pymysql or mysql+mysqldb, got {url.drivername!r}")
     if "@" in (url.host or ""):
-        raise InvalidInput("the URL has two @ before its name; write @ as %40 in a user name or password")
+        raise InvalidInput("the URL has two @ before the database name; write @ as %40 in a user name or password")
     query: dict[str, str] = {}
     for name, value in url.query:
         if name in query:

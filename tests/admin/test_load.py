@@ -335,12 +335,12 @@ def test_load_cell_larger_than_a_packet_names_its_line(fresh_store):
     reader = loading.document_reader(by_field, LEGACY)
     with small_packets(fresh_store, 100_000) as store:
         report = loading.load(store, lines, reader, source="x", keep_going=True)
-        with pytest.raises(InvalidInput, match=r"x, line 41: .*Raise max_allowed_packet"):
+        with pytest.raises(InvalidInput, match=r"x, line 41: .*Raise its max_allowed_packet"):
             loading.load(store, lines, reader, source="x")
 
     assert report.created == 80
     assert [number for number, _ in report.failures] == [41]
-    assert "Raise max_allowed_packet" in report.failures[0][1]
+    assert "Raise its max_allowed_packet" in report.failures[0][1]
 
 
 def test_load_huge_line_is_one_cell(store, rows_for):

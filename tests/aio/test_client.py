@@ -131,7 +131,7 @@ def test_a_forked_child_has_its_own_loop_and_connections(fresh_url: str) -> None
 @pytest.mark.once
 def test_another_driver_is_refused() -> None:
     """One that waits in C."""
-    with pytest.raises(InvalidInput, match=r"needs PyMySQL, and the URL selects mysql\+mysqldb"):
+    with pytest.raises(InvalidInput, match=r"needs PyMySQL, but the URL selects mysql\+mysqldb"):
         asyncio.run(schemaless.aio.connect("mysql+mysqldb://app@db-1/mezzanine"))
 
 

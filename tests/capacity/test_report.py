@@ -146,7 +146,7 @@ def test_shards_of_a_lost_host_without_a_replica_move_to_the_others():
     only = report(measurement(clusters=[space("cluster-1", copies=1)]))
     (lost,) = (each for each in only.scenarios if each.name == "a lost host")
     assert lost.first is None
-    assert "no other known disk" in lost.text
+    assert "no other disk of known size" in lost.text
 
 
 def test_servers_of_one_machine_share_their_disk():

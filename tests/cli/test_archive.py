@@ -43,7 +43,7 @@ def test_restore_counts_first_and_changes_only_with_execute(invoke, migrate_url,
     assert some.json["restored"] == sum(shard in (0, 2) for shard, _ in before)
     assert (some.json["executed"], some.json["left"], some.json["failures"], some.json["torn"]) == (True, {}, [], {})
     assert done.out.startswith(f"{len(TEXTS) - some.json['restored']} originals restored, in 4 shards, ")
-    assert f"{some.json['restored']} cells have their original already" in done.out
+    assert f"{some.json['restored']} cells already have their original" in done.out
     assert everything(fresh_store) == before
     with schemaless.connect(migrate_url) as store:
         events = JobStore(store).events(1)

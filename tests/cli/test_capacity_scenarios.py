@@ -64,8 +64,8 @@ def test_every_key_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("growth = 2", r"unknown key growth; known are price_per_tb"),
-        ("[scenarios.x]\ngrowth_factor = 2", r"unknown key scenarios.x.growth_factor; known are text, codec"),
+        ("growth = 2", r"unknown key growth; the known keys are price_per_tb"),
+        ("[scenarios.x]\ngrowth_factor = 2", r"unknown key scenarios.x.growth_factor; the known keys are text, codec"),
         ("[scenarios.x]\ngrowth = '50%'", r"scenarios.x.growth must be a number, got '50%'"),
         ("[scenarios.x]\ngrowth = -1", r"scenario 'x': growth must be above 0"),
         ("[scenarios.x]\ncopies = 1.5", r"scenarios.x.copies must be a whole number, got 1.5"),
@@ -89,7 +89,7 @@ def test_every_key_is_read(tmp_path):
         ("[datastores]\na = 1", r"datastores.a must be a URL, or a name in the configuration"),
         ("price_per_tb = '90'", r"price_per_tb must be a number, got '90'"),
         ("thresholds = 0.8", r"thresholds must be a list"),
-        ("x =", r"is not TOML: Invalid value"),
+        ("x =", r"is not valid TOML: Invalid value"),
     ],
 )
 def test_errors_name_the_file_and_the_key(tmp_path, text, error):

@@ -60,7 +60,7 @@ def test_following_the_advice_gives_the_predicted_sizes(invoke, filled, admin_ur
     train, setting, migration, rebuild = advice["commands"]
     trained = invoke(*shlex.split(train, comments=True)[1:], url=admin_url)
     assert trained.code == 0
-    number = re.search(r"kept as dictionary (\d+)", trained.out).group(1)
+    number = re.search(r"saved as dictionary (\d+)", trained.out).group(1)
     done = [
         invoke(*shlex.split(command.replace(" N ", f" {number} "), comments=True)[1:], url=url)
         for command, url in ((setting, admin_url), (migration, migrate_url))
@@ -143,7 +143,7 @@ def test_list_set_export_import_and_remove(invoke, fresh_store, admin_url, fresh
         assert (lost.code, "damaged" in lost.out, "codec import" in lost.err) == (1, True, True)
         assert invoke("codec", "export", url=fresh_url).code == 1
         healed = invoke("codec", "import", path, url=admin_url)
-        assert healed.out == f"dictionary {number} is there\n"
+        assert healed.out == f"dictionary {number} is in the catalog\n"
         assert invoke("codec", "list", url=fresh_url).code == 0
         held = invoke("codec", "remove", number, "--execute", url=admin_url)
         assert (held.code, COLUMN in held.err) == (1, True)
@@ -184,13 +184,13 @@ def test_stored_dump_is_loaded_elsewhere_with_its_dictionary(
         assert {dictionary_of(cell.body) for shard in range(4) for cell in copy.scan_shard(shard)} == {number + 1}
         assert invoke("check", url=url).code == 0
         again = invoke("codec", "import", path, url=url)
-        assert f"as {number + 1}: its number is taken here" in again.out
+        assert f"as {number + 1}, because its own number is taken" in again.out
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("set", "--column", COLUMN, "default", "--level", "3"), "default has its own level"),
+        (("set", "--column", COLUMN, "default", "--level", "3"), "'default' has its own level"),
         (("set", "--column", COLUMN, "msgpack+zlib", "--level", "12"), "levels 1 to 9"),
         (
             ("set", "--column", COLUMN, "msgpack+zlib", "--dictionary", "32768"),

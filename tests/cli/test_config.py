@@ -92,7 +92,7 @@ def test_add_makes_a_file_that_only_its_owner_reads(invoke, file):
     for arguments, said in (
         (("mezz", URL), f"mezz is already defined in {file}, line 4"),
         (("other", URL, "--default"), "already has a default"),
-        (("not a name", URL), "1 to 64 of"),
+        (("not a name", URL), "1 to 64 characters of"),
         (("other", "db-1"), "expected a URL"),
         (("other", "mysql://db-1/"), "names no datastore"),
     ):
@@ -144,7 +144,7 @@ def test_a_password_in_the_file_is_for_its_owner_alone(invoke, file):
         ),
         (
             '[datastores."a b"]\nurl = "x"',
-            "line 1: datastores.a b is not a valid name: a name in the configuration is 1 to 64",
+            "line 1: datastores.a b is not a valid name: a name in the configuration has 1 to 64",
         ),
     ],
 )
@@ -168,7 +168,7 @@ def test_a_file_that_cannot_be_trusted_or_found_is_refused(invoke, file):
     file.write_bytes(b"\xff")
     assert "is not UTF-8 text" in invoke("info").err
     write(file, GOOD)
-    assert f"no datastore is named 'nobody', in {file}; it names mezz" in invoke("-d", "nobody", "info").err
+    assert f"no datastore is named 'nobody' in {file}; the file names mezz" in invoke("-d", "nobody", "info").err
 
 
 @pytest.mark.mysql

@@ -23,7 +23,7 @@ def test_grants_for_a_datastore_to_be_created(invoke):
     assert result.out == (
         "-- Role admin of datastore trips for 'admin'@'%': creates the datastore, upgrades its tables, and writes its "
         "catalog.\n"
-        "-- If SELECT @@partial_revokes is 1, use the SQL that --partial-revokes prints instead.\n"
+        "-- If SELECT @@partial_revokes returns 1, use the SQL that --partial-revokes prints instead.\n"
         "-- Grants on *.* are optional: --no-server-wide omits them.\n"
         "\n"
         "-- db-1:3306: the catalog, cluster-1 with shards 0\n"
@@ -73,7 +73,7 @@ def test_grants_as_json_and_for_one_server(invoke):
         (("--role", "root", "--name", "trips"), "'root' is not one of"),
         (("--role", "app", "--name", "trips", "--shards", 3, *CLUSTERS), "'trips' has none yet"),
         (("--role", "admin", "--name", "trips"), "needs --shards and --cluster"),
-        (("--role", "admin", "--name", "trips_0001", "--shards", 3, *CLUSTERS), "like that of a shard"),
+        (("--role", "admin", "--name", "trips_0001", "--shards", 3, *CLUSTERS), "like a shard's database"),
         (("--role", "admin", "--url", "mysql://db-1/trips", "--shards", 3), "go with --name"),
         (("--role", "admin", "--url", "mysql://db-1/"), "names no datastore"),
         (

@@ -263,7 +263,10 @@ def test_a_restore_is_controlled_like_a_migration(invoke, fresh_store, new_row, 
     assert (unnamed.code, f"no unfinished migration; --job {job.job_id} is a restore\n" in unnamed.err) == (2, True)
     assert f"archives {originals}, shards 0-3\n" in said[2].out
     assert f"no runner works on it now; start one with '{goes_on}'" in said[4].out
-    assert (nothing.code, "give the archive with --archive, or a restore to continue" in nothing.err) == (2, True)
+    assert (nothing.code, "name the archive with --archive, or use --job to name the restore" in nothing.err) == (
+        2,
+        True,
+    )
     assert (dry.out.startswith(f"{len(TEXTS)} originals to restore, in 4 shards"), unchanged) == (True, True)
     assert (done.json["job"], done.json["restored"], done.json["executed"]) == (job.job_id, len(TEXTS), True)
     assert (

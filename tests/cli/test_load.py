@@ -197,7 +197,7 @@ def test_load_as_a_codec(invoke, store, datastore_url, new_row, tmp_path, name):
         (("--column", "A", "--row-key", "id", "--as", "pickle"), "'pickle' is not one of"),
         (("--column", "A", "--row-key", "id"), "line 1: no field 'id' in the document; its fields are 'trip', 'vers"),
         (("--column", "A", "--row-key", "trip.x"), "line 1: no field 'x' in trip; its fields are 'id', 'tail.no'"),
-        (("--column", "A", "--row-key", "version.x"), "line 1: no field 'x' in version; it is a int"),
+        (("--column", "A", "--row-key", "version.x"), "line 1: no field 'x' in version, of type int"),
         (("--column", "A", "--row-key", "trip.hash"), "if it is a name, use uuid5:trip.hash to hash it"),
         (("--column", "A", "--row-key", "uuid5:trip"), "expected a string or an integer to hash"),
         (("--column", "A", "--row-key", "trip.id", "--ref-key", "trip.id"), "line 1: .*expected an integer, got"),

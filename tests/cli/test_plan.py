@@ -21,9 +21,9 @@ def test_plan_prints_what_a_run_would_do(invoke, migrate_url, fresh_store, legac
 
     assert stored(fresh_store) == before
     assert (plan.code, plan.err) == (0, "")
-    assert plan.out.startswith(f"a run to msgpack+zlib would re-encode {LEGACY_CELLS} bodies: ")
+    assert plan.out.startswith(f"a run with --to msgpack+zlib would re-encode {LEGACY_CELLS} bodies: ")
     assert plan.out.index("table files now: ") < plan.out.index("stored now\n") < plan.out.index("to do\n")
-    assert "1 kept as JSON text, compressed: duplicate keys" in plan.out
+    assert "1 kept as compressed JSON text: duplicate keys" in plan.out
     assert "run time with one worker, without throttling: " in plan.out
     assert "with binlog_row_image=NOBLOB" in plan.out
     assert "table files now: " in plan.out

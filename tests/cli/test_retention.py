@@ -81,5 +81,5 @@ def test_what_cannot_be_done_is_said(invoke, fresh_store, erase_url, fresh_url, 
     assert str(row) in invoke("retention", "show", url=fresh_url).out
     refused = invoke("erase", "run", row, "--reason", "gdpr-art-17", "--execute", url=erase_url)
     assert refused.code != 0
-    assert "is held by legal" in refused.err
+    assert "has been held by legal" in refused.err
     assert fresh_store.get_cell(row, "LOG", 1) is not None

@@ -84,7 +84,7 @@ def test_tail_output_is_what_load_reads(invoke, fresh_store, fresh_url, tail_url
     ("arguments", "word"),
     [
         (("--location", 3), "--shards"),
-        (("--location", 3, "--from-end", "--shards", 1), "exclude"),
+        (("--location", 3, "--from-end", "--shards", 1), "mutually exclusive"),
         (("--shards", 4), "0 to 3"),
         (("--shards", 1, "--location", 99), "location 99 is beyond"),
     ],

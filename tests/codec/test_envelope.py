@@ -428,10 +428,10 @@ def test_same_is_strict(left: Any, right: Any, same: bool, put: bool, engine: En
     [
         ({"depth": 0}, "depth must be a number from 1 to 512, got 0"),
         ({"depth": 513}, "depth must be a number from 1 to 512, got 513"),
-        ({"decoded_bytes": 0}, "decoded_bytes must be a number from 1 up, got 0"),
-        ({"decoded_bytes": 1.5}, "decoded_bytes must be a number from 1 up, got 1.5"),
-        ({"values": 0}, "values must be a number from 1 up, got 0"),
-        ({"values": "7"}, "values must be a number from 1 up, got '7'"),
+        ({"decoded_bytes": 0}, "decoded_bytes must be a number of at least 1, got 0"),
+        ({"decoded_bytes": 1.5}, "decoded_bytes must be a number of at least 1, got 1.5"),
+        ({"values": 0}, "values must be a number of at least 1, got 0"),
+        ({"values": "7"}, "values must be a number of at least 1, got '7'"),
     ],
 )
 def test_limits_out_of_range_raise(limits: dict[str, Any], complaint: str) -> None:

@@ -72,8 +72,8 @@ PACKED_KEPT = {
     "number beyond a double": KEPT["number beyond a double"],
     "lone surrogate": KEPT["lone surrogate"],
     "NUL in a string": b'{"a": "\\u0000",  "t": "%s"}' % (b"x" * 300),
-    "more values than its bytes pay for": b"[%s]" % b", ".join([b'{"a": {"a": {"a": {"a": {"a": 1}}}}}'] * 300),
-    "no longer as text": b'{"status": "ok"}',
+    "too many values for its size": b"[%s]" % b", ".join([b'{"a": {"a": {"a": {"a": {"a": 1}}}}}'] * 300),
+    "packed is not shorter": b'{"status": "ok"}',
 }
 
 

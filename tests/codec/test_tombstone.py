@@ -69,7 +69,7 @@ def test_a_damaged_tombstone_is_refused(engine: Engine) -> None:
             erasure_of(body[:length])
     with pytest.raises(ChecksumMismatch):
         decode_body(body + b"\0", engine=engine)
-    with pytest.raises(UnknownFormat, match="an erasure with 1 bytes"):
+    with pytest.raises(UnknownFormat, match="the erasure number has 1 bytes"):
         decode_body(b"\xc1\xf0\xc0\xe0\xf4\x06h", engine=engine)
 
 

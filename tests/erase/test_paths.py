@@ -299,9 +299,9 @@ def test_a_ledger_of_other_erasures_under_the_same_numbers_is_refused(root, row,
     fields = next(entry for entry in map(json.loads, ledger_lines(root)) if entry.get("erasure") == number)
     hold = {"row_key": str(row), "held_by": "court", "reason": "case-1", "held_at": "2026-01-02T03:04:05.678901"}
     lines = [json.dumps({**fields, "intended_at": "2020-01-01T00:00:00"}).encode(), json.dumps({"hold": hold}).encode()]
-    with pytest.raises(InvalidInput, match=f"other erasures under the numbers {number},"):
+    with pytest.raises(InvalidInput, match=f"different erasures under the numbers {number},"):
         load_ledger(root, lines)
-    with pytest.raises(InvalidInput, match="line 2 is not one of"):
+    with pytest.raises(InvalidInput, match="line 2 was not written by"):
         load_ledger(root, [lines[1].replace(b"case-1", b"case-2").replace(b"court", b"other"), b"{}"])
 
     holds = internals_of(root).erasures.ledger.holds
@@ -348,7 +348,7 @@ def test_a_cell_that_is_erased_after_a_mover_has_copied_it(root, new_row, movers
     if control:
         monkeypatch.setattr(steps, "copy_erasures", lambda *_, **__: None)
     spec = MoveSpec(movers_of(root), accounts=False)
-    with pytest.raises(schemaless.MoveRefused, match="another document") if control else nullcontext():
+    with pytest.raises(schemaless.MoveRefused, match="different document") if control else nullcontext():
         moves.run(root, spec, [1])
 
     assert found_by_reading(root) == (4 if control else 3)

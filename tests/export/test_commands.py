@@ -75,7 +75,7 @@ def test_an_export_to_a_target_that_cannot_be_written_ends(put, invoke, follow_u
 
     assert (failed.code, again.code) == (1, 0)
     assert "stopped" in failed.out
-    assert "correct that and run the same command again" in failed.err
+    assert "fix the cause and run the same command again" in failed.err
     assert "4 files" not in again.out
     assert len(rows_of(folder, "added_id")) == 16
 
@@ -93,8 +93,8 @@ def test_export_arguments_that_cannot_be_used(invoke, follow_url, tmp_path):  # 
     for target, name, message in (
         ((), "parquet", "Missing option '--to'"),
         (("--to", ""), "parquet", "the target is empty"),
-        (("--to", tmp_path / "lake"), "a name", "an export's name is 1 to 64"),
-        (("--to", tmp_path / "lake"), "x" * 65, "an export's name is 1 to 64"),
+        (("--to", tmp_path / "lake"), "a name", "an export's name must be 1 to 64"),
+        (("--to", tmp_path / "lake"), "x" * 65, "an export's name must be 1 to 64"),
     ):
         result = invoke("export", "parquet", *target, "--name", name, url=follow_url)
         assert result.code == 2

@@ -377,8 +377,8 @@ def test_show_warns_of_asynchronous_replication_and_reports_an_old_primary(
         "replication is asynchronous: a failover loses cells that were acknowledged but not sent yet"
     ]
     assert (claimed.fault, claimed.claim) == (None, 1)
-    assert "the primary has no claim, but the catalog asks for claim 1" in str(unclaimed.fault)
-    assert any("knows of claim 2, but this catalog asks for 1" in str(fault) for fault in old)
+    assert "the primary has no claim, but the catalog requires claim 1" in str(unclaimed.fault)
+    assert any("knows of claim 2, but this catalog requires 1" in str(fault) for fault in old)
 
 
 CHANGES = (b"UPDATE", b"INSERT", b"DELETE", b"CREATE", b"ROLLBACK", b"COMMIT")
@@ -447,7 +447,7 @@ def test_mariadb_is_refused(flavour, admin_url, admin_urls):
     """Adoption was not tested there, so it is refused, and the error names the command that needs no claim."""
     if flavour != "mariadb":
         pytest.skip("adoption is supported on MySQL; the refusal runs with SERVER=mariadb")
-    with pytest.raises(TopologyError, match=r"adoption is not supported.*set-primary.*Nothing was written"):
+    with pytest.raises(TopologyError, match=r"untested and not supported.*set-primary.*Nothing was written"):
         failover.adopt(admin_url, "cluster-1", admin_urls[0])
 
 

@@ -128,7 +128,7 @@ def test_an_elected_primary_is_adopted_and_a_minority_is_not(group):
     assert "added" in {finding.kind for finding in back}
     assert outside.return_value == 1
     assert outside.stdout.count("running, not in its group") == 1
-    assert f"{group[0].name} is not in its group: it is OFFLINE in its group" in outside.stderr
+    assert f"{group[0].name} is not in its group: its state in the group is OFFLINE" in outside.stderr
     assert sql(chosen, "SELECT @@super_read_only") == ((0,),)
     assert [finding.kind for finding in alone] == ["undecided"]
     assert f"{chosen.socket}: it sees 1 of the 3 members of its group, and no majority" in alone[0].message

@@ -89,7 +89,7 @@ def look(watch: Watch) -> list[tuple[str | None, str]]:
         ({A: view("a", "oouu"), B: view("b", "oouu")}, "undecided", "sees 2 of the 4 members"),
         ({A: view("a", "roo", "b"), C: view("c", "roo", "b")}, "undecided", "db-b:3306 does not answer"),
         ({A: view("a", "uoo", ""), B: view("b", "uoo", "")}, "undecided", "is electing a primary"),
-        ({A: view("a", "ooo", "a"), B: view("b", "ooo", "b")}, "undecided", "in the middle of a change"),
+        ({A: view("a", "ooo", "a"), B: view("b", "ooo", "b")}, "undecided", "in the middle of changing"),
         ({A: view("a", "ooo", "abc")}, "failed", "multi-primary mode"),
         ({A: view("a", "orr", "a", single_primary=False)}, "failed", "multi-primary mode"),
         (

@@ -326,7 +326,7 @@ def test_a_body_over_the_servers_packet_is_refused_before_it_is_sent(admin, stor
     rows(admin, "SET GLOBAL max_allowed_packet = 1048576")
     store.close()
     noise = random.Random(3).randbytes(600_000).hex()
-    single = pytest.raises(BodyTooLarge, match="Raise max_allowed_packet")
+    single = pytest.raises(BodyTooLarge, match="Raise its max_allowed_packet")
     with single:
         store.put_cell(row, "BASE", 1, noise + noise)
     with pytest.raises(schemaless.BatchError) as caught:

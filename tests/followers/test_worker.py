@@ -332,7 +332,7 @@ def test_an_interrupted_creation_continues_and_keeps_existing_rows(follow_store,
     with pytest.raises(KeyboardInterrupt):
         settings.create(NAME, {}, start)
     assert settings.get(NAME).desired_state == NEW
-    with pytest.raises(InvalidInput, match="was interrupted; run the command that creates it again"):
+    with pytest.raises(InvalidInput, match="was interrupted; repeat the command that creates it"):
         settings.set_desired_state(NAME, PAUSED)
     settings.create(NAME, {"column": "BASE"}, lambda shard: 70 + shard)
     rows = FollowerRows(internals_of(follow_store).shards).look((NAME, shard) for shard in range(4)).rows

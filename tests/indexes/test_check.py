@@ -276,7 +276,7 @@ def test_tables_in_another_storage_engine_than_recorded_are_named(
         ("EngineMismatch", 2, "index_1"),
     ]
     cell, index = (fault["message"] for fault in said.json["faults"])
-    assert "in the storage engine innodb, and the catalog records rocksdb for cluster-" in cell
+    assert "uses the storage engine innodb, but the catalog records rocksdb for cluster-" in cell
     assert ("index rebuild" in cell, "'schemaless index rebuild client_trips --execute'" in index) == (False, True)
     assert invoke("check", url=admin_url).code == 0
 

@@ -86,7 +86,7 @@ def test_entries_are_in_the_engine_of_the_cluster_and_a_rebuild_converts_them(
     for shard in range(4):
         shards.execute(shard, f"ALTER TABLE `{shards.database(shard)}`.index_{old.number} ENGINE=InnoDB".encode())
     warnings = [warning for state in node_states(admin_url)[1] for warning in state.warnings]
-    assert any(f"index_{old.number} is in innodb in 2 of 2 shards" in warning for warning in warnings)
+    assert any(f"index_{old.number} uses innodb in 2 of 2 shards" in warning for warning in warnings)
     internals_of(fresh_store).registry.checked.clear()
     with caplog.at_level(logging.WARNING, "schemaless"):
         before = cities()

@@ -115,7 +115,7 @@ def test_a_missing_shard_field_is_an_error_before_any_io(kept, fresh_store, monk
     monkeypatch.setattr(internals_of(fresh_store), "registry", None)
 
     for equals in ({}, {"city": 1}, {"client": None}):
-        with pytest.raises(InvalidInput, match=r"needs a value of its shard field: query\(client=\.\.\.\)"):
+        with pytest.raises(InvalidInput, match=r"needs a value for its shard field: query\(client=\.\.\.\)"):
             index.query(**equals)
 
 
@@ -247,7 +247,7 @@ def test_pages_go_on_behind_the_last_entry_and_only_with_the_same_query(kept, fr
         ({"colour": 1}, "has no field 'colour'; its fields: client, at, city, s"),
         ({"where": [("city", "~", 1)]}, "one of = != < <= > >="),
         ({"where": [("city", "<", None)]}, "a condition is a field"),
-        ({"city": "three"}, "field city is of type int, and 'three' is not such a value"),
+        ({"city": "three"}, "field city is of type int, but 'three' does not fit that type"),
         ({"order_by": "city"}, "can order rows by at, not by 'city'"),
         ({"limit": 0}, "limit must be an int from 1 to 1,000"),
         ({"columns": ["no such"]}, "column_name"),

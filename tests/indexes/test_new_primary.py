@@ -70,7 +70,7 @@ def test_after_a_loss_no_entry_goes_to_a_primary_that_was_replaced(url, own_acco
                 )
             assert internals.shards.node_of(home) == old, "this process does not know yet"
             internals.shards.pool_for(old).breaker.lost()
-            with pytest.raises(ServerError, match="the catalog names"):
+            with pytest.raises(ServerError, match="the catalog now names"):
                 entries.apply(writes)
             entries.apply(writes)
             select = f"SELECT ref_0 FROM `{internals.shards.database(home)}`.index_{entry.number}"

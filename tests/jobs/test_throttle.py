@@ -213,7 +213,7 @@ def test_replica_shows_a_token_before_anything_is_done(watching, until, replica)
         sql(replica, f"START {word(replica)} SQL_THREAD")
 
     assert (look.kind, again.kind) == ("unproven", "unproven")
-    assert look.reason.startswith(f"waiting for replica {replica.socket} to receive a write of ")
+    assert look.reason.startswith(f"waiting for replica {replica.socket} to receive a write from ")
     assert (look.figures["lag_s"], look.figures["proven"]) == ({str(replica.socket): None}, [])
     assert until(watch, None).figures["proven"] == [str(replica.socket)]
 
@@ -223,7 +223,7 @@ def test_stranger_is_refused(watching, servers, eventually):
     """A server that answers but shows no token in time ends the run; the error says what to do."""
     watch = watching(replicas=[str(servers[1].socket)], options={"proof_s": 0.05})
     looks: list[Look] = []
-    with pytest.raises(ReplicaRefused, match=r"has received no write of its primary .* 'schemaless topology remove-"):
+    with pytest.raises(ReplicaRefused, match=r"has received no write from its primary .* 'schemaless topology remove-"):
         eventually(lambda: looks.append(watch.look()), "refused")
 
     assert {look.kind for look in looks} == {"unproven"}

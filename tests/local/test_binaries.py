@@ -451,7 +451,7 @@ def test_up_refuses_a_socket_path_that_is_too_long(tmp_path, monkeypatch):
         starting, "candidates", lambda *_, **__: iter([binaries.Binary("mysql", "9", ("x",), None, "x")])
     )
 
-    with pytest.raises(LocalServerError, match=r"bytes, and at most 107 are possible; set XDG_RUNTIME_DIR"):
+    with pytest.raises(LocalServerError, match=r"bytes, but the limit is 107; set XDG_RUNTIME_DIR"):
         servers.up(tmp_path / "f", 1, tied=True)
 
 

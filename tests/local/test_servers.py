@@ -300,7 +300,7 @@ def test_up_with_myrocks_keeps_it_for_later_starts(folder, command_json, query):
 
     assert first["flavour"] == "mariadb"
     assert query(again.socket, "SELECT @@rocksdb_lock_wait_timeout, @@max_connections") == ((50, 150),)
-    with pytest.raises(LocalServerError, match="mysql has no MyRocks; private servers with it are MariaDB"):
+    with pytest.raises(LocalServerError, match="mysql has no MyRocks; it needs MariaDB"):
         servers.up(folder.parent / "other", 1, "mysql", engine="rocksdb")
     with pytest.raises(LocalServerError, match="engine must be one of innodb, rocksdb"):
         servers.up(folder.parent / "other", 1, engine="tokudb")
@@ -309,5 +309,5 @@ def test_up_with_myrocks_keeps_it_for_later_starts(folder, command_json, query):
 def test_up_with_myrocks_where_servers_are_without_it_is_refused(folder):
     """Their data would stay where it is."""
     servers.up(folder, 1, "mariadb", options=RELAXED)
-    with pytest.raises(LocalServerError, match="holds servers without MyRocks"):
+    with pytest.raises(LocalServerError, match="have no MyRocks; choose another"):
         servers.up(folder, 1, "mariadb", engine="rocksdb")

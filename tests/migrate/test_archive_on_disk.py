@@ -83,7 +83,7 @@ def test_a_file_that_may_not_grow_is_cut_back_to_its_last_frame(tmp_path):
         f"6 cannot write {file.path}: File too large; every updated cell has its original in the archive; raise the"
         in failed
     )
-    assert "is closed or failed earlier" in again
+    assert "is closed or has failed" in again
     assert [each.added_id for each in reader] == [1, 2, 3, 4, 5, 6]
     assert (reader.torn_bytes, reader.closed) == (0, False)
     assert file.size_bytes < 20_000

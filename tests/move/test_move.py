@@ -223,9 +223,9 @@ def test_leftovers_are_dropped_only_after_verification(client, mover, rows):
     (more,) = moves.left_behind(mover)
 
     assert (left.cells, left.refusal, len(left.tables)) == (1, None, 2)
-    assert more.refusal == "it has 2 cells, but 1 were compared"
+    assert more.refusal == "its leftovers have 2 cells, but 1 were compared"
     for each in (more, left):
-        with pytest.raises(MoveRefused, match="it has 2 cells, but 1 were compared; nothing was dropped"):
+        with pytest.raises(MoveRefused, match="its leftovers have 2 cells, but 1 were compared; nothing was dropped"):
             moves.drop(mover, each)
     query(left.node, f"DELETE FROM {cells} WHERE column_name='A'")
     moves.drop(mover, left)

@@ -116,7 +116,7 @@ def test_the_operator_chooses_between_two_cell_tables(bench, movers, client, mon
     verb = ("move", "--execute") if matters == "target" else ("abort",)
     again = call("shards", *verb, "--job", job.job_id, url=url)
 
-    assert (said.code, given_up.code, "a move does not leave that state" in given_up.err) == (1, 1, True)
+    assert (said.code, given_up.code, "a move never ends in that state" in given_up.err) == (1, 1, True)
     assert again.code == 0, again.err
     assert bench.check(job) == ("verified" if matters == "target" else "aborted")
 

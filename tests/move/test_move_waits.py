@@ -128,7 +128,7 @@ def test_a_target_that_renames_slowly_is_waited_for_before_the_pause(bench, move
 
     assert [(outcome.kind, outcome.error) for outcome in outcomes] == [("through", None)]
     assert locked == 25 * [False]
-    assert "is not cut over now" in caplog.text
+    assert "cannot be cut over yet" in caplog.text
     assert bench.check(job) == "verified"
 
 

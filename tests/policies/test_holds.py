@@ -66,7 +66,7 @@ def test_a_held_row_is_refused_with_its_holder(
             holds.refuse(connection, [new_row().bytes])
             holds.refuse(connection, [new_row().bytes, row.bytes])
 
-    with pytest.raises(RowHeld, match=f"row {row} is held by court since .* nothing was erased") as raised:
+    with pytest.raises(RowHeld, match=f"row {row} has been held by court since .* nothing was erased") as raised:
         internals_of(admin).catalog.run(refuse)
     copy = pickle.loads(pickle.dumps(raised.value))
     assert (copy.row_key, copy.held_by, copy.reason, str(copy)) == (row, "court", "case-12", str(raised.value))

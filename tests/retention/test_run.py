@@ -197,7 +197,7 @@ def test_a_held_row_is_not_erased_until_it_is_released(
         fresh_store.put_cell(row, "BASE", 1, {"row": str(row)})
     holds, ledger = internals_of(erase_store).holds, internals_of(erase_store).erasures.ledger
     holds.hold([held], "legal", "case-4711")
-    with pytest.raises(RowHeld, match=f"row {held} is held by legal"):
+    with pytest.raises(RowHeld, match=f"row {held} has been held by legal"):
         erase_store.erase(held, reason="gdpr-art-17")
     with pytest.raises(RowHeld):
         ledger.intend("gdpr-art-17", [target(other), target(held)])

@@ -165,7 +165,7 @@ def test_interrupted_upgrade_can_be_continued(new_name, accounts, admin_urls, by
         ("shard = 3", "shard 3 of 4"),
         ("shard_count = 8", "of 8 of"),
         ("placement = 'jump'", "placed by jump"),
-        ("format = 9", "format 9, this version knows up to 1"),
+        ("format = 9", "format 9, but this version only knows formats up to 1"),
     ],
 )
 def test_shard_with_another_identity_is_refused_before_anything_is_read(
@@ -196,7 +196,11 @@ def test_shard_with_another_identity_is_refused_before_anything_is_read(
     ("statement", "error", "complaint"),
     [
         ("UPDATE `{}`.alembic_version SET version_num = 'catalog_9999'", SchemaMismatch, "does not know"),
-        ("UPDATE `{}`.datastore SET format = 2", SchemaMismatch, "format 2, this version knows up to 1"),
+        (
+            "UPDATE `{}`.datastore SET format = 2",
+            SchemaMismatch,
+            "format 2, but this version knows formats up to 1",
+        ),
         ("UPDATE `{}`.datastore SET ready = 0", DatastoreNotFound, "was interrupted"),
         ("DELETE FROM `{}`.datastore", DatastoreNotFound, "interrupted; run the same"),
         ("DROP TABLE `{}`.alembic_version", DatastoreNotFound, "no datastore"),

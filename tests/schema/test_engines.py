@@ -63,7 +63,7 @@ def test_a_shard_in_another_engine_than_recorded_is_named(fresh_store, fresh_url
     assert found.added_id == put.added_id
     (warning,) = [record.getMessage() for record in caplog.records if "storage engine" in record.getMessage()]
     assert f"shard {shard} on" in warning
-    assert "innodb, and the catalog records rocksdb" in warning
+    assert "innodb, but the catalog records rocksdb" in warning
 
 
 @pytest.mark.innodb("these servers have MyRocks")

@@ -31,7 +31,7 @@ def test_even_ranges_any_numbers_cover_each_shard_once():
     [
         ([(0, 3, "a"), (5, 7, "b")], "wrong at shard 4"),
         ([(0, 4, "a"), (4, 7, "b")], "wrong at shard 5"),
-        ([(0, 3, "a"), (4, 6, "b")], "8 shards, the catalog's ranges cover 7"),
+        ([(0, 3, "a"), (4, 6, "b")], "8 shards, but the catalog's ranges cover 7"),
         ([(0, 3, "a"), (4, 7, "c")], "unknown cluster 'c'"),
         ([], "cover 0"),
     ],
@@ -44,7 +44,7 @@ def test_topology_with_a_gap_or_an_overlap_is_refused(ranges, complaint):
 
 def test_topology_with_unknown_placement_is_refused():
     """A placement rule of a later version is an error."""
-    with pytest.raises(TopologyError, match="places rows by 'jump'"):
+    with pytest.raises(TopologyError, match="has placement 'jump'"):
         Topology("trips", 8, CLUSTERS, even_ranges(8, ["a", "b"]), placement="jump")
 
 

@@ -275,7 +275,7 @@ def test_park_cell_parks_at_once_and_retry_later_does_not_count(put, works, trig
 
     assert calls == [("never", 1), *[("later", 1)] * 6]
     assert (parked.error, parked.attempts) == ("ParkCell: a fare of nothing", 1)
-    with pytest.raises(InvalidInput, match="takes seconds from 0"):
+    with pytest.raises(InvalidInput, match="seconds must be from 0"):
         schemaless.RetryLater(-1)
 
 

@@ -78,7 +78,7 @@ def test_pickled_secret_in_another_process_family_comes_from_the_environment(
     if variable is not None:
         assert found.reveal() == variable
     else:
-        with pytest.raises(InvalidInput, match="set SCHEMALESS_PASSWORD where this one runs"):
+        with pytest.raises(InvalidInput, match="set SCHEMALESS_PASSWORD in the environment of this one"):
             found.reveal()
         assert pickle.loads(pickle.dumps(found)) == found
 

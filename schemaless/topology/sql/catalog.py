@@ -36,7 +36,7 @@ def lock_datastore(catalog: str) -> bytes:
 
 
 def insert_datastore(catalog: str, shard_count: int, placement: str, format_number: int) -> bytes:
-    """Insert the datastore's row, marked as not ready; fails if it exists. The datastore is named like its catalog."""
+    """Insert the datastore's row, marked as not ready; fails if it exists. The datastore has its catalog's name."""
     row = (1, catalog, shard_count, placement, format_number, 0)
     return insert(table(catalog, b"datastore"), "only_row, name, shard_count, placement, format, ready", [row])
 
@@ -52,7 +52,7 @@ def select_clusters(catalog: str) -> bytes:
 
 
 def update_epoch(catalog: str, cluster: str, epoch: int, id_block: int) -> bytes:
-    """Set the claim epoch that a cluster's primary must hold, and the block of added_ids that it starts."""
+    """Set the claim epoch that a cluster's primary must hold, and the block of added_ids that the claim begins."""
     return update(table(catalog, b"cluster"), {"primary_epoch": epoch, "id_block": id_block}, name=cluster)
 
 

@@ -22,7 +22,7 @@ SELECT_GTID_POSITION: Final = b"SELECT @@global.gtid_executed, @@global.gtid_mod
 SELECT_GTID_POSITION_MARIADB: Final = b"SELECT @@global.gtid_binlog_pos, @@global.log_bin"
 
 SELECT_GTID_APPLIED: Final = b"SELECT @@global.gtid_executed"
-"""Selects the position up to which a replica has applied."""
+"""Selects the position up to which a replica has applied transactions."""
 
 SHOW_SEMI_SYNC: Final = b"SHOW GLOBAL VARIABLES LIKE 'rpl\\_semi\\_sync\\_%'"
 
@@ -70,7 +70,7 @@ def delete_lost_primary(database: str, cluster: str, server: str) -> bytes:
 
 
 def select_lacking(positions: Iterable[str]) -> bytes:
-    """Select the transactions of some positions that the server has not committed; MySQL only."""
+    """Select the transactions in the given positions that the server has not committed; MySQL only."""
     return b"SELECT GTID_SUBTRACT(%b, @@global.gtid_executed)" % text(",".join(filter(None, positions)))
 
 

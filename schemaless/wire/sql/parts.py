@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 CREATED_AT: Final = b"CONCAT(created_at,'+00:00')"
-"""Creation time as ISO text with UTC offset: it parses in 0.1 us, a driver's DATETIME conversion takes several."""
+"""Creation time as ISO text with UTC offset: parsing takes 0.1 us, and a driver's DATETIME conversion several us."""
 
 CELL: Final = b"added_id, row_key, column_name, ref_key, body, " + CREATED_AT
 """All columns of a cell, in the order that ``Cells`` expects."""
@@ -59,7 +59,7 @@ def literal(value: Value) -> bytes:
 
 
 def term(operand: Term) -> bytes:
-    """Return the SQL of an operand."""
+    """Return the SQL for an operand."""
     return operand if isinstance(operand, bytes) else literal(operand)
 
 
@@ -106,7 +106,7 @@ def table(database: str, name: bytes) -> bytes:
 
 
 def quoted_table(database: str, name: str) -> bytes:
-    """Return a qualified table name with quotes around an arbitrary table name."""
+    """Return a qualified table name, quoting the table's name too, which may be arbitrary."""
     return b"`%b`.`%b`" % (database.encode(), name.encode())
 
 

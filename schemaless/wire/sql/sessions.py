@@ -12,7 +12,7 @@ COMMIT: Final = b"COMMIT"
 ROLLBACK: Final = b"ROLLBACK"
 
 NOTHING: Final = b"DO 0"
-"""No-op that the server counts as a question."""
+"""No-op statement that the server counts in its ``Com_do`` status variable."""
 
 SELECT_ONE: Final = b"SELECT 1"
 SELECT_ACCOUNT: Final = b"SELECT CURRENT_USER()"
@@ -81,7 +81,7 @@ def begin_to_replicate(name: str, position: str, heartbeat_s: float, *, mariadb:
 
     Args:
         name: a unique UUID for this reader.
-        position: GTID position to start from; used by MariaDB only, MySQL gets it in the dump command.
+        position: GTID position to start from, for MariaDB only: MySQL gets it in the dump command.
         heartbeat_s: interval of heartbeat events on an idle log, in seconds.
         mariadb: True for MariaDB.
     """
