@@ -1,8 +1,8 @@
 """One side of ``benchmarks/store.py``: the loop that a careful user of PyMySQL would write without this library.
 
-One autocommit connection a server and one cursor on it, the shard computed from the row_key, one multi-row INSERT for
-a shard's part of a batch, statements with the library's text built as bytes (PyMySQL's own parameters would send a body
-as hex digits, twice as long). No retries, no checks, no errors worded.
+One autocommit connection per server with one cursor, the shard computed from the row_key, and one multi-row INSERT for
+each shard's part of a batch. Statements have the library's text, built as bytes (PyMySQL's own parameters would send a
+body as hex digits, twice as long). No retries, no checks, no error messages.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Bare:
     Args:
         topology: where the shards are.
         account: user name and password.
-        encoding: whether bodies are documents, or bytes.
-        page: rows of one page of a scan.
+        encoding: whether bodies are documents (encoded here) or bytes.
+        page: rows per page of a scan.
     """
 
     def __init__(self, topology: Topology, account: tuple[str | None, str | None], encoding: bool, page: int) -> None:
@@ -47,7 +47,7 @@ class Bare:
         self._page = page
 
     def another(self) -> Bare:
-        """Return the same with connections of its own, for another thread."""
+        """Return a copy with its own connections, for another thread."""
         return Bare(*self._given)
 
     def close(self) -> None:
@@ -153,5 +153,5 @@ def connect(node: Node, username: str | None, password: str | None) -> Any:
         password=password or "",
         charset="utf8mb4",
         autocommit=True,
-        ssl_disabled=node.socket is not None,  # as the library has it
+        ssl_disabled=node.socket is not None,  # as in the library
     )

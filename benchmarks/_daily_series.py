@@ -1,7 +1,7 @@
-"""Series of days to hold forecasts against: twelve that are made up, seeded, and twelve that are real and public.
+"""Daily series to compare forecasts with: twelve that are synthetic and seeded, and twelve that are real and public.
 
-The made ones have what a datastore meets: launches, purges, outages, holidays, bulk loads. The real ones, in
-``daily_series.csv``, count other things than bytes by day; where they come from is in THIRD_PARTY.md.
+The synthetic ones contain events typical of a datastore: launches, purges, outages, holidays, bulk loads. The real
+ones, in ``daily_series.csv``, are daily counts of things other than bytes; THIRD_PARTY.md names their sources.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _WEEK = (1.15, 1.1, 1.05, 1.05, 1.15, 0.8, 0.7)
 
 
 def made() -> dict[str, Days]:
-    """Return the series that are made up, by name."""
+    """Return the synthetic series, by name."""
     return {name: _series(name, level) for name, level in _MADE.items()}
 
 
 def public() -> dict[str, Days]:
-    """Return the series that are real, by name."""
+    """Return the real series, by name."""
     found = {}
     with (Path(__file__).parent / "daily_series.csv").open(encoding="utf-8", newline="") as file:
         for name, first, values in list(csv.reader(file))[1:]:
@@ -40,7 +40,7 @@ def public() -> dict[str, Days]:
 
 
 Level = Callable[[int, datetime.date, random.Random, list[float]], float]
-"""Takes the number of a day, its date, a source of chance and the levels before; gives the day's level."""
+"""Function from a day's number, its date, a random generator and the previous levels to the day's level."""
 
 
 def _series(name: str, level: Level) -> Days:
@@ -73,42 +73,42 @@ def _shifts(number: int, day: datetime.date, draw: random.Random, levels: list[f
 
 
 def _purge(number: int, day: datetime.date, draw: random.Random, levels: list[float]) -> float:
-    """What a day brings falls to half, and grows on."""
+    """The daily amount drops by half and keeps growing."""
     return (1 + 0.4 * number / 365) * (1.0 if number < 330 else 0.5)
 
 
 def _outages(number: int, day: datetime.date, draw: random.Random, levels: list[float]) -> float:
-    """Some days bring next to nothing, and the day after what was held up."""
+    """Some days have next to nothing; the day after catches up."""
     late = 1.0 - levels[-1] if levels and levels[-1] < 0.5 else 0.0
     return draw.uniform(0.0, 0.3) if draw.random() < 0.025 else 1 + 0.3 * number / 365 + late
 
 
 def _launch(number: int, day: datetime.date, draw: random.Random, levels: list[float]) -> float:
-    """Four times as much from one day on, of which most is gone after some weeks."""
+    """Four times as much from one day to the next, most of which is gone a few weeks later."""
     after = number - 260
     return 1.0 if after < 0 else 1.5 + 2.5 * math.exp(-after / 18)
 
 
 def _holidays(number: int, day: datetime.date, draw: random.Random, levels: list[float]) -> float:
-    """Single days off, and two weeks at the end of the year, at 45 %; August at 80 %."""
+    """45 % on single holidays and in the last days of the year; 80 % in August."""
     single = {(1, 1), (3, 29), (4, 1), (5, 1), (5, 9), (5, 20), (10, 3), (11, 1)}
     off = (day.month, day.day) in single or (day.month == 12 and day.day > 20)
     return (1 + 0.3 * number / 365) * (0.45 if off else 0.8 if day.month == 8 else 1.0)
 
 
 def _bulk(number: int, day: datetime.date, draw: random.Random, levels: list[float]) -> float:
-    """An import now and then, of three to nine days' worth."""
+    """Occasional imports of three to nine days' worth of data."""
     return 1 + 0.3 * number / 365 + (draw.uniform(3, 9) if draw.random() < 0.02 else 0.0)
 
 
 def _month_ends(number: int, day: datetime.date, draw: random.Random, levels: list[float]) -> float:
-    """The last two days of a month bring twice as much."""
+    """Twice as much on the last two days of each month."""
     last = (day + datetime.timedelta(2)).month != day.month
     return (1 + 0.3 * number / 365) * (2.0 if last else 1.0)
 
 
 def _seasons(number: int, day: datetime.date, draw: random.Random, levels: list[float]) -> float:
-    """A year goes up and down by a quarter."""
+    """A yearly cycle of 25 % up and down."""
     return (1 + 0.3 * number / 365) * (1 + 0.25 * math.sin(2 * math.pi * number / 365))
 
 

@@ -5,7 +5,7 @@ The extension is compiled for one version of DuckDB, which is seldom the one tha
     python -m venv scanner
     scanner/bin/pip install duckdb==1.5.5 duckdb-extension-mysql-scanner==1.5.5 duckdb-extensions==1.5.5
 
-Each line of standard input is a JSON object with the socket, the queries by name of file, and the folder; each is
+Each line of standard input is a JSON object with the socket, the queries by file name, and the folder; each line is
 answered with an empty line once the files are written.
 """
 

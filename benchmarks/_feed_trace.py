@@ -1,6 +1,6 @@
-"""Where the time between a cell's commit and its call goes: each of its steps, and what is slow at the same moment.
+"""Where the time between a cell's commit and its call goes: each step, and what else was slow at that moment.
 
-The cells come from a process of its own (``put``). The listener, the worker and the machine are watched from here.
+A separate process puts the cells (``put``). This one watches the listener, the worker and the machine.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ while True:
     time.sleep(0.002)
     print(time.monotonic() - due, flush=True)
 """
-"""What a process meets that asks for nothing but to be woken: the machine's own part in every figure."""
+"""Program that does nothing but wake up: its lateness is the machine's own part in every figure."""
 
 
 @dataclass
 class Trace:
-    """When each cell came to each step, on the clock that all processes share."""
+    """Time at which each cell reached each step, on the clock that all processes share."""
 
     at_s: dict[str, dict[Cell, float]] = field(default_factory=lambda: {step: {} for step in STEPS})
     heard_up_to: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Trace:
     puts: list[tuple[Cell, float, float]] = field(default_factory=list)
 
     def put(self, url: str, column: str, puts: int, per_s: float, field: str = "") -> None:
-        """Put cells at a steady pace, from a process of its own; with a UUID in a field of their documents, if any."""
+        """Put cells at a steady pace from a separate process; documents have a UUID in ``field``, if given."""
         command = [sys.executable, "-c", PUTS, url, column, str(puts), str(per_s), field]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         for line in done.stdout.splitlines():
@@ -75,14 +75,14 @@ class Trace:
             self.puts.append(((int(shard), int(added_id)), float(put_s), float(done_s)))
 
     def delays_ms(self, since: str, until: str) -> list[float]:
-        """Return what lay between two steps of each cell that came to both, least first."""
+        """Return the times between two steps of each cell that reached both, shortest first."""
         begun = {cell: done_s for cell, _, done_s in self.puts} if since == "put" else self._at(since)
-        # A copy in one step: others go on to note.
+        # Copied in one step: other threads keep adding.
         ended = dict(self._at(until))
         return sorted(1e3 * (at_s - begun[cell]) for cell, at_s in ended.items() if cell in begun)
 
     def slow(self, count: int) -> list[str]:
-        """Return lines about the slowest cells: each step, and what the worker was at meanwhile."""
+        """Return lines about the slowest cells: each step, and what the worker did meanwhile."""
         called, lines = self.at_s["called"], []
         puts = sorted((each for each in self.puts if each[0] in called), key=lambda each: each[2] - called[each[0]])
         for cell, put_s, done_s in puts[:count]:
@@ -107,7 +107,7 @@ class Trace:
             return self.at_s[step]
         found = {}
         for cell, _, _ in self.puts:
-            # What was heard of a later cell of the shard is heard of this one.
+            # News of a later cell of the shard includes this one.
             first = next((at_s for added_id, at_s in up_to.get(cell[0], []) if added_id >= cell[1]), None)
             if first is not None:
                 found[cell] = first
@@ -115,7 +115,7 @@ class Trace:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Note the steps of all workers and listeners in this process for the block."""
+        """During the block, record the steps of all workers and listeners in this process."""
         with contextlib.ExitStack() as stack:
             heard, took, read = BinlogNotifier.notify, BinlogNotifier.take, dispatch.read_batch
             stack.enter_context(patch.object(BinlogNotifier, "notify", self._heard(heard)))
@@ -177,7 +177,7 @@ class Trace:
 
 @contextlib.contextmanager
 def lateness_ms() -> Iterator[list[float]]:
-    """Measure, for the block, how late a process of its own is woken: filled in at its end, least first."""
+    """Measure how late a separate process wakes up during the block; filled in, in ascending order, at its end."""
     late: list[float] = []
     with subprocess.Popen([sys.executable, "-c", LATE], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -192,7 +192,7 @@ def lateness_ms() -> Iterator[list[float]]:
 
 
 def waited_s(pid: int) -> float:
-    """Return how long the threads of a process were ready to run, and another process had the processor."""
+    """Return how long the threads of a process were ready to run but waited for a processor."""
     return sum(int(path.read_text().split()[1]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
 
 
@@ -202,7 +202,7 @@ def ran_s(pid: int) -> float:
 
 
 def quantiles(values: Sequence[float]) -> str:
-    """Return p50, p90, p99 and the most of sorted values, in words."""
+    """Return p50, p90, p99 and the maximum of sorted values, as text."""
     if not values:
         return "none"
     at = [values[min(len(values) - 1, int(len(values) * part))] for part in (0.5, 0.9, 0.99, 1.0)]

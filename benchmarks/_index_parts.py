@@ -1,4 +1,4 @@
-"""Parts of ``indexes.py``, each in a process of its own: with this checkout of the project, or with another one.
+"""Parts of ``indexes.py``, each run in a separate process, with this checkout of the project or another one.
 
     PYTHONPATH=CHECKOUT python benchmarks/_index_parts.py queries URL CLIENTS PID...      CLIENTS is a file
     PYTHONPATH=CHECKOUT python benchmarks/_index_parts.py keep URL PUTS PER_S
@@ -31,10 +31,10 @@ _COUNTED = 100
 
 
 def queries(url: str, clients: Sequence[str], pids: Sequence[int]) -> dict[str, Any]:
-    """Ask an index for the rows of each client; time it, then count what is sent for some of them."""
+    """Query an index for the rows of each client, timed; then count what is sent for some of them."""
     with schemaless.connect(url) as store:
         index = store.index("trips")
-        # Each shard is proven, and its table compared, once: not what is measured.
+        # Each shard and its table are checked once, which is not to be measured.
         for client in clients:
             index.query(client=client, order_by="-at", limit=20)
         times_ms, rows = [], 0
@@ -45,7 +45,7 @@ def queries(url: str, clients: Sequence[str], pids: Sequence[int]) -> dict[str, 
             times_ms.append(1e3 * (time.perf_counter() - began_s))
         client_s, servers_s = time.process_time() - client_s, sum(map(ran_s, pids)) - servers_s
         steps = ""
-        # Every statement goes through it, whatever an older checkout calls it.
+        # Every statement goes through this method, which an older checkout may call ``_ask``.
         name = "ask" if hasattr(Connection, "ask") else "_ask"
         ask = getattr(Connection, name)
 
@@ -63,13 +63,13 @@ def queries(url: str, clients: Sequence[str], pids: Sequence[int]) -> dict[str, 
         "servers_ms": 1e3 * servers_s,
         "rows": rows,
         "statements": steps.count("s") / len(clients[:_COUNTED]),
-        # Two that are sent before a reply is read take the time of one.
+        # Two statements sent before a reply is read take one round trip.
         "round_trips": steps.count("sr") / len(clients[:_COUNTED]),
     }
 
 
 def keep(url: str, puts: int, per_s: float) -> dict[str, Any]:
-    """Have a worker keep an index while another process puts cells; time what lies between put and entry."""
+    """Run a worker that keeps an index while another process puts cells; measure the time from put to entry."""
     trace = Trace()
     handle = Indexing.handle
 
@@ -90,7 +90,7 @@ def keep(url: str, puts: int, per_s: float) -> dict[str, Any]:
         try:
             while len(worker.leases.held) < store.shard_count:
                 time.sleep(0.05)
-            # It looks at all shards a second after it began to listen.
+            # The worker looks at all shards one second after it has begun to listen.
             time.sleep(2)
             cpu_s = time.process_time()
             trace.put(url, "BASE", puts, per_s, "client")

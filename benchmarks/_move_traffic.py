@@ -1,4 +1,4 @@
-"""Writers, a reader and a follower of one shard, in processes of their own; what they were told is sent at the end."""
+"""Writers, a reader and a follower of one shard, in separate processes that send their observations at the end."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _SAMPLE: Final = 1_000
 
 @dataclass
 class Told:
-    """What writers and the reader were told.
+    """Results that writers and the reader got.
 
     Attributes:
         written: rows by added_id, as acknowledged.
         began_s: when each put began, on the monotonic clock.
         took_s: how long it took, all of its attempts included.
-        failed: what puts said that were made again.
+        failed: error messages of puts that were repeated.
         missing: acknowledged rows that the reader was not given.
         reads: how many calls the reader made.
     """
@@ -45,12 +45,12 @@ class Told:
 
 @dataclass
 class Followed:
-    """What a follower was given, from the shard's first cell on.
+    """Cells that a follower was given, from the shard's first one on.
 
     Attributes:
-        before: how many cells it got that were there beforehand, the sum of their ids, and all of them by XOR.
-        later: the ids of those that came later.
-        out_of_order: ids that did not come behind the one before.
+        before: number, sum and XOR of the ids of cells that existed beforehand.
+        later: ids of cells that were written later.
+        out_of_order: ids that were not above the previous one.
     """
 
     before: tuple[int, int, int] = (0, 0, 0)
@@ -64,7 +64,7 @@ def rows_of(store: Datastore) -> Iterator[uuid.UUID]:
 
 
 def paced(per_s: float, stop: threading.Event) -> Iterator[None]:
-    """Yield so often, if not faster than who iterates; what was missed while one call took long is not made up for."""
+    """Yield at this rate, or as fast as the caller iterates; turns missed during a slow call are not made up for."""
     if not per_s:
         while not stop.is_set():
             yield
@@ -76,13 +76,13 @@ def paced(per_s: float, stop: threading.Event) -> Iterator[None]:
 
 
 def longest(told: Told, first_s: float, last_s: float) -> float:
-    """Return how long the longest put took that was under way between two moments; 0 without one."""
+    """Return the duration of the longest put under way between two moments; 0 if there is none."""
     calls = zip(told.began_s, told.took_s, strict=False)
     return max((took_s for began_s, took_s in calls if began_s < last_s and began_s + took_s > first_s), default=0.0)
 
 
 def call(url: str, options: Any, out: Connection) -> None:
-    """Put and get until told to stop, then send what was told; answer meanwhile how long puts took."""
+    """Put and get until told to stop, then send the results; meanwhile, answer how long puts took."""
     told, stop, lock = Told(), threading.Event(), threading.Lock()
     errors: list[BaseException] = []
 
@@ -134,12 +134,12 @@ def call(url: str, options: Any, out: Connection) -> None:
 
 
 def follow(url: str, top: int, seen: Any, last: Any, out: Connection) -> None:
-    """Follow the shard from its first cell on, until told that there will be none behind ``last``; send what was given.
+    """Follow the shard from its first cell until it has passed ``last``, then send what was given.
 
     Args:
-        top: the highest id that was there beforehand.
-        seen: has the last id that was given, for others to look at.
-        last: above 0, the follower ends at the first cell behind it.
+        top: the highest id that existed beforehand.
+        seen: receives the last id that was given, for others to read.
+        last: if above 0, the follower ends at the first cell after it.
     """
     followed = Followed()
     count, total, mixed, previous = 0, 0, 0, 0
@@ -163,12 +163,12 @@ def follow(url: str, top: int, seen: Any, last: Any, out: Connection) -> None:
 
 
 def faults_of_follower(followed: Followed, before: tuple[int, int, int], ids: Sequence[int], last: int) -> list[str]:
-    """Return what is wrong with what a follower was given; nothing where each cell was given once and in order.
+    """Return what is wrong with what a follower was given; empty if it got each cell once and in order.
 
     Args:
-        before: as ``Followed.before`` has it, of the cells that were there.
-        ids: of the cells that came later.
-        last: those behind it do not count.
+        before: like ``Followed.before``, of the cells that existed beforehand.
+        ids: ids of the cells that were written later.
+        last: cells after it do not count.
     """
     expected = {added_id for added_id in ids if added_id <= last}
     given = [added_id for added_id in followed.later if added_id <= last]
@@ -185,11 +185,11 @@ def faults_of_follower(followed: Followed, before: tuple[int, int, int], ids: Se
 
 
 def faults_of_shard(written: dict[int, bytes], there: Sequence[tuple[int, bytes]]) -> list[str]:
-    """Return what is wrong with a shard's later cells, held against what was acknowledged; nothing where all is well.
+    """Return how a shard's later cells differ from what was acknowledged; empty if they do not.
 
     Args:
         written: rows by added_id.
-        there: added_id and row of every cell behind those that were there beforehand.
+        there: added_id and row of every cell after those that existed beforehand.
     """
     by_row: dict[bytes, list[int]] = {}
     for added_id, row in there:

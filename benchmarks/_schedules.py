@@ -1,4 +1,4 @@
-"""Simulated schedules, a million of them: spread over processes by their seeds, and added up."""
+"""Runs of simulated schedules, up to millions: spread over processes by seed, and added up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TELL_S = 30
 def outcomes(
     run: Callable[[str, range], Any], decided: str, controls: tuple[str, ...], count: int, of_controls: int
 ) -> Iterator[tuple[Any, float]]:
-    """Yield what the schedules of each variant came to, and the seconds they took; how far they are goes to stderr."""
+    """Yield the summed outcome of each variant's schedules and the seconds they took; progress goes to stderr."""
     with ProcessPoolExecutor() as processes:
         for variant in (decided, *controls):
             started_s = told_s = time.monotonic()
@@ -37,6 +37,6 @@ def _together(found: list[Any]) -> Any:
     sums = {}
     for field in fields(found[0]):
         first, *others = (getattr(outcome, field.name) for outcome in found)
-        # The variant is that of all of them.
+        # The variant's name is the same in all.
         sums[field.name] = first if isinstance(first, str) else sum(others, first)
     return type(found[0])(**sums)

@@ -1,4 +1,4 @@
-"""What an archive of originals costs: bytes, time and memory.
+"""Cost of an archive of originals: bytes, time and memory.
 
     python benchmarks/archive.py [--flavour mysql|mariadb]
 
@@ -48,7 +48,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.read:
         cells = sum(1 for file in archive_files(Path(arguments.read)) for _ in read_archive(file))
-        # Of this program alone; ru_maxrss would begin with what the one had that started it.
+        # Of this program alone; ru_maxrss would start from the peak of the process that started it.
         (peak,) = re.findall(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
         print(cells, peak)
         return
@@ -114,7 +114,7 @@ def write(folder: Path, texts: list[bytes]) -> None:
 
 
 def said(what: str, size: int, call: Callable[[], Any]) -> Any:
-    """Call, and print how long it took, and what of that this process worked."""
+    """Call, and print how long it took and how much CPU time this process used."""
     began_s, worked_s = time.perf_counter(), time.process_time()
     result = call()
     took_s, worked_s = time.perf_counter() - began_s, time.process_time() - worked_s

@@ -1,19 +1,19 @@
-"""The asyncio client against threads, a bare asyncmy loop and the synchronous client; and what cancellation leaves.
+"""The asyncio client against threads, a bare asyncmy loop and the synchronous client; and the effects of cancellation.
 
     python benchmarks/asyncio_client.py speed [--tasks N...] [--seconds S] [--rounds N]    needs asyncmy, uvloop
     python benchmarks/asyncio_client.py lag [--seconds S]
     python benchmarks/asyncio_client.py cancel [--cancellations N] [--tasks N] [--flavour mysql|mariadb] [--seed N]
 
-speed: each contender makes the same calls on the same datastore of one private server, in turns of a few seconds; the
-one that begins changes from round to round. Encoding is included: by the library, and by plain ``msgpack`` and ``zlib``
+speed: each contender makes the same calls on the same datastore of one private server, in turns of a few seconds; which
+one begins changes from round to round. Encoding is included: by the library, and by plain ``msgpack`` and ``zlib``
 level 6 in the asyncmy loop, which uses the library's statements, one connection pool of the same size, and does not
-retry, check or follow anything. CPU is the client process's. A figure is the median over the rounds.
+retry, check or follow anything. CPU is that of the client process. A figure is the median over the rounds.
 
 lag: a task that sleeps 5 ms at a time, while 100 others put and get documents of 20 KB, measures how late it is.
 
 cancel: tasks whose calls are cancelled, time out, or belong to a task group that fails, through a proxy that delays and
-splits what it forwards. Every reply is held against what was written (tests/aio/random_cancelling.py). Exit status 1 if
-anything was wrong.
+splits what it forwards. Every reply is compared with what was written (tests/aio/random_cancelling.py). Exit status 1
+if anything was wrong.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ MANY: Final = 20
 COLUMN: Final = "DOC"
 CALLS: Final = ("put", "get", "get_cells_latest", "query")
 KINDS: Final = {"small": 8, "large": 420}
-"""Legs of a document: 0.5 KB and 20 KB of JSON."""
+"""Legs per document: 0.5 KB and 20 KB of JSON."""
 
 
 def document(number: int, legs: int) -> dict[str, Any]:
@@ -78,10 +78,10 @@ class Work:
     """The calls, the same ones for every contender.
 
     Args:
-        kind: of documents, one of ``KINDS``.
-        rows: rows that exist, for reads.
-        clients: clients of the index's rows.
-        pool: maximum number of connections of a contender.
+        kind: kind of documents, one of ``KINDS``.
+        rows: existing rows, for reads.
+        clients: clients in the index.
+        pool: maximum number of connections per contender.
     """
 
     def __init__(self, kind: str, rows: Sequence[uuid.UUID], clients: Sequence[str], pool: int) -> None:
@@ -149,7 +149,7 @@ class Asyncio:
 
 
 class Asyncmy:
-    """A loop over asyncmy's pool, without any of the library's care."""
+    """Loop over asyncmy's pool, without any of the library's checks and retries."""
 
     def __init__(self, url: str, work: Work) -> None:
         import asyncmy
@@ -234,7 +234,7 @@ class Asyncmy:
 
 
 class Threads:
-    """The synchronous client, called by threads; by the main thread alone for one task."""
+    """The synchronous client, called by threads, or by the main thread if there is one task."""
 
     def __init__(self, url: str, work: Work) -> None:
         self._store = schemaless.connect(url, pool_size=work.pool)
@@ -370,7 +370,7 @@ def speed(options: argparse.Namespace) -> int:
 
 
 def _settle_heap(freeze: bool) -> None:
-    """Collect what the set-up left, and exempt the rest from later collections, as a server does once it is up."""
+    """Collect the set-up's garbage; if ``freeze``, exempt the rest from later collections, as a server can."""
     gc.collect()
     if freeze:
         gc.freeze()
@@ -403,7 +403,7 @@ def lag(options: argparse.Namespace) -> int:
 
 
 def cancel(options: argparse.Namespace) -> int:
-    """Print what came of random cancellations; 1 if anything was wrong."""
+    """Print the outcome of random cancellations; return 1 if anything was wrong."""
     with (
         private_servers(options.flavour, 1) as (server,),
         tempfile.TemporaryDirectory() as folder,
@@ -450,7 +450,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command.add_argument(
                 "--tasks", type=int, nargs="+", default=[1, 16, 100, 500] if name == "speed" else [100]
             )
-            command.add_argument("--pool", type=int, default=16, help="connections of a contender (default: 16)")
+            command.add_argument("--pool", type=int, default=16, help="connections per contender (default: 16)")
             command.add_argument("--freeze", action="store_true", help="gc.freeze() after set-up")
             command.add_argument("--seconds", type=float, default=1.0 if name == "speed" else 5.0)
         if name == "speed":

@@ -2,9 +2,9 @@
 
     python benchmarks/binary_log.py [--documents N] [--rows N]
 
-Legacy bodies are replaced by the statement that a migration uses, ``--rows`` of them in each. The bodies are put back
-without a word to the log before the next way is measured. Documents: the demo's aircraft logbooks, about 19 KB of JSON
-each, and the flights in them, about 300 bytes each.
+Legacy bodies are replaced with the statement that a migration uses, ``--rows`` bodies per statement. Before the next
+way is measured, the old bodies are restored without logging. Documents: the demo's aircraft logbooks, about 19 KB of
+JSON each, and the flights in them, about 300 bytes each.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def measure(url: str, cells: Sequence[NewStoredCell], ways: dict[str, str], rows
                 .shards.pool_for(internals_of(store).topology.clusters[0].primary)
                 .connection() as connection
             ):
-                connection.unfinished = True  # its settings are nobody else's
+                connection.unfinished = True  # its settings must not affect others
                 if settings:
                     connection.execute(f"SET SESSION {settings}".encode())
                 start = binary_log_point(connection)
@@ -111,14 +111,14 @@ def measure(url: str, cells: Sequence[NewStoredCell], ways: dict[str, str], rows
 
 
 def replace(connection: Connection, database: str, changes: Sequence[tuple[int, bytes, bytes]], rows: int) -> None:
-    """Replace bodies: rows of added_id, the body that is there, and the new one."""
+    """Replace bodies; a change is an added_id, the stored body and the new one."""
     for chunk in chunks(changes, rows):
         done = connection.execute(update_bodies(database, chunk))
         assert done.affected == len(chunk), done
 
 
 def chunks(changes: Sequence[tuple[int, bytes, bytes]], rows: int) -> Iterator[Sequence[tuple[int, bytes, bytes]]]:
-    """Yield so many changes at a time."""
+    """Yield this many changes at a time."""
     for start in range(0, len(changes), rows):
         yield changes[start : start + rows]
 

@@ -1,4 +1,4 @@
-"""What the flag costs that every call looks at, whether its server is to be looked at first: nanoseconds.
+"""What every call pays to check whether its server's circuit breaker is alarmed, in nanoseconds.
 
 python benchmarks/breaker.py
 """
@@ -16,7 +16,7 @@ LOOPS = 2_000_000
 
 
 def main() -> None:
-    """Measure in turns with a loop that does nothing; the least of each is what nobody disturbed."""
+    """Measure in turns with an empty loop; the minimum of each is the least disturbed."""
     pool = NodePool(Node("primary", socket="/nowhere"), Credentials(), PoolOptions())
     bare, flag = [], []
     for _ in range(ROUNDS):

@@ -1,13 +1,14 @@
-"""How often a forecast's bands hold what then came: seeded histories whose last part is held back.
+"""How often a forecast's bands contain what followed: seeded histories whose last part is held back.
 
-A third of the histories grow by the same each day, a third by the same factor, and in a third the level wanders, up
-more than down. All have a weekly shape and noise. Each is forecast without its last part, and the days of that part and
-their sum are held against the bands. What stands behind +- is one standard error; days of one history err together, so
-it is taken over histories and not over days. A ! says that a figure is more than two of them from what it should be.
+A third of the histories grow by the same amount each day, a third by the same factor, and in a third the level wanders,
+more often up than down. All have a weekly shape and noise. Each is forecast without its last part, and the days of that
+part and their sum are compared with the bands. The value after +- is one standard error; errors within one history are
+correlated, so it is taken over histories and not over days. A ! marks a figure more than two standard errors from what
+it should be.
 
-Then series of different kinds, twelve made up and twelve real, of a year or a year and a half: every 30 days from the
-120th on a forecast is made from the year before, and held against the next 30 days. A ! says that the 80 % band held
-fewer than 70 % of the days, or more than 90 %.
+Then series of different kinds, twelve synthetic and twelve real, of a year or a year and a half: every 30 days from day
+120 on, a forecast is made from the previous year and compared with the next 30 days. A ! marks an 80 % band that
+contained fewer than 70 % of the days, or more than 90 %.
 
     python benchmarks/capacity_forecast.py [--only histories|kinds] [--histories 100] [--days 180] [--held 45]
 """
@@ -45,7 +46,7 @@ def main() -> None:
 
 
 def histories(arguments: argparse.Namespace) -> None:
-    """Print how often bands held on histories that are alike."""
+    """Print how often bands contained the days of similar histories."""
     begun = time.process_time()
     found: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}
     for seed in range(arguments.histories):
@@ -71,7 +72,7 @@ LEAST, MOST = 0.7, 0.9
 
 
 def kinds() -> None:
-    """Print how often bands held on series of different kinds."""
+    """Print how often bands contained the days of series of different kinds."""
     begun = time.process_time()
     print(f"\nfrom day {FIRST_ORIGIN} on, every {EVERY} days a forecast of {EVERY}, from {MOST_FITTED} at most\n")
     print("| series | | days | in 80 % | in 95 % | sums in 80 % | sum typically off by |")
@@ -97,9 +98,9 @@ def kinds() -> None:
 
 
 def rolled(series: Days) -> list[tuple[int, int, int, bool, float]]:
-    """Return of each forecast: days, those within 80 and 95 %, whether the sum was within 80 %, how far off it was.
+    """Return for each forecast: days, days within 80 and 95 %, whether the sum was within 80 %, and its error.
 
-    Days that were not measured are in neither the days nor the sums.
+    Days that were not measured count neither as days nor in the sums.
     """
     found = []
     for origin in range(FIRST_ORIGIN, len(series) - EVERY + 1, EVERY):
@@ -109,7 +110,7 @@ def rolled(series: Days) -> list[tuple[int, int, int, bool, float]]:
         assert isinstance(seen, Forecast)
         bands = [(value, seen.daily[(day - seen.first_day).days]) for day, value in came]
         total, band = sum(value for value, _ in bands), seen.between(0, horizon)
-        if len(came) < horizon:  # a gap: the days that were measured, as their bands' middles are to all
+        if len(came) < horizon:  # a gap: scale the measured days up by the forecast's share for them
             total *= sum(each.mid for each in seen.daily) / sum(each.mid for _, each in bands)
         found.append(
             (
@@ -124,7 +125,7 @@ def rolled(series: Days) -> list[tuple[int, int, int, bool, float]]:
 
 
 def history(seed: int, kind: str, days: int) -> list[tuple[datetime.date, float]]:
-    """Return bytes a day: about 1 GB at first."""
+    """Return bytes per day, about 1 GB at first."""
     draw = random.Random(seed)
     growth, noise = draw.uniform(-0.2, 1.5), draw.uniform(0.03, 0.2)
     week = [draw.uniform(0.5, 1.3) for _ in range(7)]
@@ -142,7 +143,7 @@ def history(seed: int, kind: str, days: int) -> list[tuple[datetime.date, float]
 
 
 def held_against(days: list[tuple[datetime.date, float]], held: int) -> list[float]:
-    """Return the shares of days within both bands, whether the sum was, and how far off it was."""
+    """Return the shares of days within each band, whether the sum was within each, and the sum's error."""
     seen = forecast(days[:-held], horizon_days=held)
     assert isinstance(seen, Forecast)
     actual = [value for _, value in days[-held:]]
@@ -158,7 +159,7 @@ def held_against(days: list[tuple[datetime.date, float]], held: int) -> list[flo
 
 
 def share(values: tuple[float, ...], right: float) -> str:
-    """Return a mean with its standard error; for shares near 1 that of what it should be, as none may have missed."""
+    """Return a mean and its standard error; of yes-or-no values, at least that of ``right``."""
     mean = statistics.fmean(values)
     error = max(statistics.stdev(values), math.sqrt(right * (1 - right)) if set(values) <= {0, 1} else 0)
     error /= math.sqrt(len(values))

@@ -1,19 +1,21 @@
-"""How near a measurement comes to a full count, and what it reads.
+"""How close a measurement is to a full count, and what it reads.
 
     python benchmarks/capacity_measure.py accuracy [--histories 4] [--runs 25] [--flavour mysql]
     python benchmarks/capacity_measure.py cost [--cells 30000] [--times 100] [--flavour mysql mariadb]
     python benchmarks/capacity_measure.py pages [--flavour mysql mariadb]
 
-accuracy: datastores of 16 shards with 180 days of made-up history (bench/past_writes.py: growth, weekdays, noise, two
-columns, gaps among added_ids that go with size), each counted in full by SQL and then measured again and again, each
-time with another seed. For each figure: in how many runs its 95 % interval holds what was counted, half its width, and
-how far its middle was off (median and worst). Figures of single shards and days are taken together. In the end all
-tables are rebuilt: what was said of their files' sizes then is held against them.
+accuracy: datastores of 16 shards with 180 days of synthetic history (bench/past_writes.py: growth, weekdays, noise, two
+columns, gaps among added_ids in proportion to size), each counted in full by SQL and then measured repeatedly, each
+time with another seed. For each figure: in how many runs its 95 % interval contained the count, half its width, and the
+error of its middle (median and worst). Figures of single shards and days are pooled. Finally all tables are rebuilt,
+and the predicted sizes of their files are compared with the actual ones.
 
-cost: the same measurement of a datastore and of one with so many times the cells: rows and pages that the server read
-meanwhile (Handler_read_*, Innodb_buffer_pool_read_requests and _reads of the whole server; nothing else ran on it).
+cost: the same measurement of a datastore and of one with ``--times`` times as many cells: rows and pages that the
+server read meanwhile (Handler_read_*, Innodb_buffer_pool_read_requests and _reads of the whole server; nothing else ran
+on it).
 
-pages: what the server reads of 2,000 cells of 16 KB to answer what: a body is read whole for its length alone.
+pages: how many pages of 2,000 cells of 16 KB the server reads for each column; just for its length, it reads a whole
+body.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ def main() -> None:
 
 @dataclass
 class Seen:
-    """How a figure came out over the runs."""
+    """Results of one figure over the runs."""
 
     inside: int = 0
     of: int = 0
@@ -144,7 +146,7 @@ def counted(store: Datastore, history: PastWrites) -> dict[Key, float]:
 
 
 def rebuilt(store: Datastore) -> int:
-    """Rebuild every shard's table; return what their files take then."""
+    """Rebuild every shard's table; return the size of the files afterwards."""
     names = [internals_of(store).shards.database(shard) for shard in range(store.shard_count)]
     for shard, name in enumerate(names):
         internals_of(store).shards.execute(shard, rebuild_table(name))
@@ -153,7 +155,7 @@ def rebuilt(store: Datastore) -> int:
 
 
 def compare(found: Measurement, truth: dict[Key, float], figures: defaultdict[str, Seen]) -> None:
-    """Hold a measurement against a full count."""
+    """Compare a measurement with a full count."""
     for what in ("cells", "body_bytes", "json_bytes"):
         figures[f"{what}, all"].add(added(getattr(each, what) for each in found.groups), truth[what,])
         for column in found.column_names:
@@ -198,7 +200,7 @@ def cost(server: str, count: int, times: int) -> None:
 
 
 def pages(server: str) -> None:
-    """Ask for columns of the same rows, one after the other."""
+    """Select columns of the same rows, one after the other, and print the pages read for each."""
     with connect(create("pages", 1, [server])) as store:
         body = b'"%b"' % (b"x" * 15_998)
         for _ in range(10):
@@ -207,7 +209,7 @@ def pages(server: str) -> None:
         print(f"{'of 2,000 cells of 16,000 bytes':34}{'pages':>8}")
         for asked in ("created_at", "column_name", "LENGTH(body)", "SUBSTRING(body,1,2)", "body"):
             sql = f"SELECT {asked} FROM pages_0000.cell FORCE INDEX (PRIMARY)".encode()
-            internals_of(store).shards.rows(0, sql)  # at first the server still deals with what was just written
+            internals_of(store).shards.rows(0, sql)  # first, let the server finish with what was just written
             before = status(store)[1]
             internals_of(store).shards.rows(0, sql)
             print(f"{asked:34}{status(store)[1] - before:8,}")

@@ -1,7 +1,7 @@
-"""What a capacity report says that files take after a migration and a rebuild, and what they then take.
+"""File sizes after a migration and a rebuild: as a capacity report predicts them, and as they are.
 
 Loads real documents as legacy JSON text in two columns, logbooks and their single flights, makes a report from samples,
-re-encodes everything, rebuilds every table, and holds the report's figure against the files. MB of 1,000,000 bytes.
+re-encodes everything, rebuilds every table, and compares the report's figure with the files. MB of 1,000,000 bytes.
 
     python benchmarks/capacity_rebuilt.py [--megabytes 60 240] [--shards 4] [--codec ...] [--flavour mysql mariadb]
 """
@@ -70,7 +70,7 @@ def held(store: Datastore, server: str, codec: str, size: int, seed: int) -> Non
 
 
 def fill(store: Datastore, size: int, seed: int) -> int:
-    """Store documents until their bodies have so many bytes; return how many cells there are."""
+    """Store documents until their bodies have ``size`` bytes; return the number of cells."""
     count = stored = 0
     batch: list[NewStoredCell] = []
     for cell in cells_of(random.Random(seed)):
@@ -86,7 +86,7 @@ def fill(store: Datastore, size: int, seed: int) -> int:
 
 
 def cells_of(draw: random.Random) -> Iterator[NewStoredCell]:
-    """Give logbooks, and now and then some of their flights, as often as wanted."""
+    """Yield logbooks, and now and then some of their flights, without end."""
     bodies = [book.body for book in documents(limit=1_000)]
     while True:
         for body in bodies:

@@ -4,11 +4,12 @@
     python benchmarks/codec.py --against ../before --documents 100 --rounds 120     another checkout beside this one
 
 Without a file it takes the demo's aircraft logbooks. Each round runs every contestant once over all documents, one
-after the other, so that whatever else the machine does falls on all of them alike. A figure is the median of the
-rounds, a ratio the median of the rounds' ratios. Documents are dropped as soon as they are made.
+after the other, so that other load on the machine affects all of them alike. A figure is the median of the rounds, a
+ratio the median of the rounds' ratios. Documents are dropped as soon as they are made.
 
-With another checkout, both are processes that take turns at every contestant, so that a slow moment falls on both; and
-so are several pairs of them, since where a process has its memory makes a difference of a hundredth or two, too.
+With another checkout, each runs in its own process, and the two take turns at every contestant, so that a slow moment
+affects both. Several pairs of processes are used, since the memory layout of a process also makes a difference of a
+hundredth or two.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def read_ndjson(path: Path, count: int) -> list[Any]:
 
 
 def each(call: Callable[[Any], object], inputs: Sequence[Any]) -> Callable[[], None]:
-    """Return a call that runs ``call`` on each input and keeps nothing."""
+    """Return a call that runs ``call`` on each input and discards the results."""
 
     def run() -> None:
         for value in inputs:
@@ -65,7 +66,7 @@ def each(call: Callable[[Any], object], inputs: Sequence[Any]) -> Callable[[], N
 
 
 def measure(contestants: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
-    """Return each contestant's seconds, one figure a round, after a round that does not count."""
+    """Return each contestant's seconds, one figure per round, after a warm-up round."""
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for number in range(rounds + 1):
         for name, run in contestants.items():
@@ -77,7 +78,7 @@ def measure(contestants: dict[str, Callable[[], None]], rounds: int) -> dict[str
 
 
 def contestants(documents: Sequence[Any]) -> tuple[dict[str, Callable[[], None]], dict[str, list[bytes]]]:
-    """Return what is measured, and the documents in each of their forms."""
+    """Return the calls to measure, and the documents in each of their forms."""
     texts = [json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode() for document in documents]
     packed = [msgpack.packb(document) for document in documents]
     plain = [zlib.compress(payload, 6) for payload in packed]
@@ -114,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--documents", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="another checkout of the project")
-    parser.add_argument("--pairs", type=int, default=8, help="with --against, of processes (default: %(default)s)")
+    parser.add_argument("--pairs", type=int, default=8, help="pairs of processes (default: %(default)s)")
     parser.add_argument("--by-turns", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     documents = read_ndjson(options.file, options.documents) if options.file else logbooks(options.documents)
@@ -132,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def serve(calls: dict[str, Callable[[], None]]) -> None:
-    """Run once what is named on each line of standard input; answer with the nanoseconds it took."""
+    """Run the call named on each line of standard input once; answer with the nanoseconds it took."""
     assert Path(schemaless.__file__).is_relative_to(os.environ["PYTHONPATH"]), schemaless.__file__
     print("ready", flush=True)
     for line in sys.stdin:
@@ -143,7 +144,7 @@ def serve(calls: dict[str, Callable[[], None]]) -> None:
 
 @contextmanager
 def server_of(checkout: Path, arguments: Sequence[str]) -> Iterator[Callable[[str], int]]:
-    """Give a call that has a checkout run what it is given the name of, in a process of its own."""
+    """Provide a function that has a checkout, in a separate process, run the call of a given name."""
     command = [sys.executable, str(Path(__file__).resolve()), *arguments, "--by-turns"]
     environment = os.environ | {"PYTHONPATH": str(checkout.resolve())}
     with subprocess.Popen(
@@ -163,7 +164,7 @@ def server_of(checkout: Path, arguments: Sequence[str]) -> Iterator[Callable[[st
 
 
 def compare(names: Sequence[str], options: argparse.Namespace, arguments: Sequence[str]) -> None:
-    """Print how fast this checkout is beside another one: the median of its turns' ratios, pair by pair."""
+    """Print how fast this checkout is relative to another one: the median of the turns' ratios, pair by pair."""
     ratios: dict[str, list[float]] = {name: [] for name in names}
     here = Path(__file__).resolve().parents[1]
     for _ in range(options.pairs):
@@ -185,7 +186,7 @@ def compare(names: Sequence[str], options: argparse.Namespace, arguments: Sequen
 def report(
     documents: Sequence[Any], seconds: dict[str, list[float]], sizes: dict[str, list[bytes]], rounds: int
 ) -> None:
-    """Print what was measured, and on what."""
+    """Print the results, and the machine and versions."""
     versions = ", ".join(f"{package} {version_of(package)}" for package in PACKAGES)
     print(
         f"{platform.python_implementation()} {platform.python_version()}, {versions}, zlib {zlib.ZLIB_RUNTIME_VERSION}"
@@ -210,7 +211,7 @@ def report(
 
 
 def version_of(package: str) -> str:
-    """Return an installed package's version, or that there is none."""
+    """Return an installed package's version, or a note that there is none."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -218,7 +219,7 @@ def version_of(package: str) -> str:
 
 
 def processor() -> str:
-    """Return the processor's name, where the system says it."""
+    """Return the processor's name, if the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

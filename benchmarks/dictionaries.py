@@ -1,16 +1,16 @@
-"""What a dictionary gives on aircraft that it was not trained on, and whether advice that is followed comes true.
+"""What a dictionary saves on aircraft that it was not trained on, and whether advice proves right when followed.
 
     python benchmarks/dictionaries.py codec [--aircraft-seeds 5]
     python benchmarks/dictionaries.py advice [--flavour mysql mariadb] [--seeds 3]
     python benchmarks/dictionaries.py calls [--rounds 30]
 
 ``codec``: the logbooks' aircraft are split by seed, a dictionary is trained on three quarters with their values, and
-the logbooks of the others are encoded and decoded with and without it; bytes, and microseconds of the processor for one
-logbook, the least of five rounds that take turns, without Python's garbage collector. ``advice``: a live datastore of 4
-shards with all logbooks as JSON text (LOG), their summaries (SUMMARY) and lists of short decimals (FIX) gets 'codec
-advise'; what it prints is done by the commands' own functions, and the bytes that bodies take then are held against
-those that were promised. ``calls``: put_cell and get_cell_latest on a private server, for a column without and one with
-a dictionary, taking turns.
+the logbooks of the others are encoded and decoded with and without it; bytes, and CPU microseconds per logbook, the
+minimum of five interleaved rounds, without Python's garbage collector. ``advice``: a live datastore of 4 shards with
+all logbooks as JSON text (LOG), their summaries (SUMMARY) and lists of short decimals (FIX) gets 'codec advise'; its
+advice is carried out by the commands' own functions, and the resulting bytes of bodies are compared with the
+prediction. ``calls``: put_cell and get_cell_latest on a private server, in turns for a column without and one with a
+dictionary.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def unseen_aircraft(logbooks: Logbooks, seed: int) -> None:
-    """Train on three quarters of the aircraft; print what the others take, and how long."""
+    """Train on three quarters of the aircraft; print the bytes and times of the others."""
     names = sorted({tail_number for tail_number, _, _ in logbooks})
     random.Random(seed).shuffle(names)
     seen = set(names[: len(names) * 3 // 4])
@@ -117,7 +117,7 @@ def unseen_aircraft(logbooks: Logbooks, seed: int) -> None:
 
 
 def timed(unseen: Sequence[Any], codec: Codec, *, compare: bool) -> tuple[int, float, float]:
-    """Return bytes, and the processor's seconds to encode and to decode."""
+    """Return bytes, and CPU seconds to encode and to decode."""
     gc.collect()
     gc.disable()
     started = time.thread_time()
@@ -136,7 +136,7 @@ def timed(unseen: Sequence[Any], codec: Codec, *, compare: bool) -> tuple[int, f
 
 
 def followed(server: LocalServer, logbooks: Logbooks, seed: int) -> None:
-    """Ask for advice, follow it, and hold what comes out against what was promised."""
+    """Ask for advice, follow it, and compare the result with the prediction."""
     with connect(create(f"a{uuid.uuid4().hex[:8]}", 4, [server.url]), read_timeout_s=600) as store:
         fill(store, logbooks, seed)
         before = body_bytes(store)
@@ -191,7 +191,7 @@ def follow(store: Datastore, advice: Sequence[ColumnAdvice]) -> None:
 
 
 def body_bytes(store: Datastore) -> dict[str, tuple[int, int]]:
-    """Return cells and body bytes by column, counted."""
+    """Count cells and body bytes by column."""
     found: dict[str, tuple[int, int]] = {}
     for shard in range(store.shard_count):
         sql = b"SELECT column_name, COUNT(*), SUM(LENGTH(body)) FROM `%b`.cell GROUP BY column_name"
@@ -207,7 +207,7 @@ def body_bytes(store: Datastore) -> dict[str, tuple[int, int]]:
 
 
 def calls(server: LocalServer, logbooks: Logbooks, rounds: int) -> None:
-    """Time single calls on columns without and with a dictionary, in rounds that take turns."""
+    """Time single calls on columns without and with a dictionary, in alternating rounds."""
     url = create(f"c{uuid.uuid4().hex[:8]}", 4, [server.url])
     with connect(url) as store:
         training = train(
@@ -247,7 +247,7 @@ def _get(store: Datastore, row: uuid.UUID, column: str) -> Callable[[], object]:
 def once(
     call: str, column: str, took: dict[tuple[str, str], list[float]], work: Sequence[Callable[[], object]]
 ) -> None:
-    """Time some calls; keep the mean of one."""
+    """Time some calls; record the mean time of one."""
     started = time.perf_counter()
     for each in work:
         each()

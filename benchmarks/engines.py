@@ -1,16 +1,16 @@
-"""Storage engines side by side: what documents take on disk, and how long writing and reading a cell takes.
+"""Storage engines side by side: disk space of documents, and how long writing and reading a cell takes.
 
     python benchmarks/engines.py disk FOLDER SET...           bytes per document, after a rebuild or compaction
     python benchmarks/engines.py speed FOLDER SET...          one connection, single cells, interleaved rounds
     python benchmarks/engines.py predict FOLDER SET...        'codec advise --engine rocksdb' against a conversion
     python benchmarks/engines.py crash FOLDER                 kill -9 of a server with MyRocks under writers
 
-A set is "logbooks" or a file FOLDER/SET.ndjson.gz of documents, one a line. Documents are repeated under other keys
+A set is "logbooks" or a file FOLDER/SET.ndjson.gz of documents, one per line. Documents are repeated under other keys
 until there are --documents of them. Bodies with a dictionary have one that was trained on the other half of the rows,
-repetitions included. All tables have the columns and keys of a shard's; tables of MyRocks have a column family each, so
-that no file holds two of them, with the settings of docs/storage-engines.md. "disk" also shows, as references, a JSON
-column and ROW_FORMAT=COMPRESSED on MySQL, jsonb on PostgreSQL, if its programs are installed, and RocksDB in this
-process, if rocksdict is installed. "speed" syncs every commit and every write of the binary log.
+repetitions included. All tables have the columns and keys of a shard's; tables of MyRocks have the settings of
+docs/storage-engines.md and a column family each, so that no file is shared by two of them. "disk" also shows, as
+references, a JSON column and ROW_FORMAT=COMPRESSED on MySQL, jsonb on PostgreSQL, if its programs are installed, and
+RocksDB in this process, if rocksdict is installed. "speed" syncs every commit and every write of the binary log.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ class Data:
     """A set of documents.
 
     Attributes:
-        name: of the set.
-        rows: of each distinct document; documents of one row are in the same half.
-        forms: what may be stored of them.
-        count: documents to store.
+        name: name of the set.
+        rows: row of each distinct document; documents of one row are in the same half.
+        forms: forms in which the documents can be stored.
+        count: number of documents to store.
     """
 
     name: str
@@ -302,7 +302,7 @@ def shown(table: Table, name: str) -> float:
 
 
 def references(data: Data) -> None:
-    """Print what RocksDB in this process and PostgreSQL take."""
+    """Print the bytes per document of RocksDB in this process and of PostgreSQL."""
     try:
         import rocksdict
     except ImportError:
@@ -353,7 +353,7 @@ def _rocksdict(rocksdict: Any, data: Data, form: Form, folder: str) -> float:
 
 @contextmanager
 def postgres(programs: Path) -> Iterator[Callable[..., str]]:
-    """Run a private PostgreSQL server; yield what sends a statement, with lines for COPY."""
+    """Run a private PostgreSQL server; yield a function that runs a statement, with lines for COPY."""
     folder = Path(tempfile.mkdtemp(prefix="pg-"))
     account = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
     if account:

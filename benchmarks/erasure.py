@@ -3,13 +3,13 @@
     python benchmarks/erasure.py live [--flavour mysql] [--cells 100000] [--rounds 4] [--seconds 15]
     python benchmarks/erasure.py tombstones [--flavour mysql] [--tombstones 1000000] [--rounds 20] [--seconds 40]
 
-``live``: four clients put and get documents of about 1 KB, with pauses of 10 ms on average, quietly and beside a job at
-the default thresholds in a process of its own, in turns: erasures of ``--cells`` cells in all, then a retention run of
-as many. The clients pause as long in both phases, so the ratio of rates says how much less they get done, and p50 and
-p99 how much longer a call takes.
+``live``: four clients put and get documents of about 1 KB, with pauses of 10 ms on average; quiet phases alternate with
+phases in which a separate process runs a job at the default thresholds: erasures of ``--cells`` cells in all, then a
+retention run of as many. The clients pause equally long in both phases, so the ratio of rates says how much less they
+get done, and p50 and p99 how much longer a call takes.
 
-``tombstones``: two datastores on one server have the same live cells; one has ``--tombstones`` tombstones besides.
-Gets, and reads of the end of the feed, a second, in turns; then one scan of each datastore.
+``tombstones``: two datastores on one server have the same live cells; one also has ``--tombstones`` tombstones.
+Measured are gets and reads of the end of the feed per second, in turns; then one scan of each datastore.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def live(url: str, cells: int, rounds: int, seconds: float) -> None:
-    """Measure calls of clients beside erasures and a retention run, and print the ratios to quiet phases."""
+    """Measure calls of clients during erasures and a retention run, and print the ratios to quiet phases."""
     context = multiprocessing.get_context("spawn")
     with schemaless.connect(url, read_timeout_s=600) as store, ProcessPoolExecutor(1, context) as pool:
         pool.submit(time.monotonic).result()  # imports are not part of a phase
@@ -136,7 +136,7 @@ def ratios(name: str, quiet: Sequence[Phase], beside: Sequence[Phase], cells: in
 
 
 def tombstones(url: str, other: str, count: int, rounds: int, seconds: float) -> None:
-    """Measure reads of a datastore and of another one that has tombstones besides, in turns."""
+    """Measure reads of a datastore and of another one that also has tombstones, in turns."""
     with schemaless.connect(url) as plain, schemaless.connect(other) as graves:
         stores = {"without": plain, "beside": graves}
         rows = {name: fill(store, "live", 20_000) for name, store in stores.items()}
@@ -180,7 +180,7 @@ def fill(
 
 
 class Phase(NamedTuple):
-    """Calls that clients made, with or without a job beside them.
+    """Calls that clients made, with or without a job running.
 
     Attributes:
         seconds: duration of the phase.
@@ -192,7 +192,7 @@ class Phase(NamedTuple):
 
 
 def merged(phases: Sequence[Phase], call: str) -> tuple[float, float, float]:
-    """Return p50 and p99 in milliseconds, and calls a second, of phases taken together."""
+    """Return p50 and p99 in milliseconds, and calls per second, of all phases together."""
     taken = [each for phase in phases for each in phase.taken[call]]
     return *figures(taken), len(taken) / sum(phase.seconds for phase in phases)
 
@@ -237,7 +237,7 @@ def clients(url: str, rows: list[uuid.UUID], load: Callable[[], object], seed: i
 def reads(
     store: schemaless.Datastore, rows: list[uuid.UUID], chance: random.Random, seconds: float
 ) -> dict[str, float]:
-    """Return gets, and cells of the feed's last 200 cells of each shard, a second."""
+    """Return gets per second, and cells per second when reading the last 200 of each shard's feed."""
     ends = {shard: store.end_of_shard(shard) for shard in range(store.shard_count)}
 
     def get() -> int:

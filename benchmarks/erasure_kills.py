@@ -1,13 +1,13 @@
-"""Erasures killed with -9 before each of their statements, beside everything that may run with them.
+"""Erasures killed with -9 before each of their statements, next to everything that may run at the same time.
 
     python benchmarks/erasure_kills.py [--flavour mysql] [--seed 1] [--rounds 0] [--first 0] [--minutes 60]
 
 In each round, cells of new rows are erased, and the eraser dies before the next of its statements that change
-something. A mover takes one of the two shards to the other server and dies before a statement, too, in two of three
-rounds. Successors complete both. Beside them run writers, readers, a trigger, an index follower, and migrations of the
-other shard that keep their originals in an archive. After each round, all cells, the log, the ledger, and each table of
-the shards on both servers are compared with a plain model; at the end, the archive (tests/erase/matrix.py). Then harm
-is done by SQL, to see that each kind is found. Status 1 if anything was wrong.
+something. A mover moves one of the two shards to the other server and, in two of three rounds, also dies before a
+statement. Successors complete both. Meanwhile there are writers, readers, a trigger, an index follower, and migrations
+of the other shard that keep their originals in an archive. After each round, all cells, the log, the ledger, and each
+table of the shards on both servers are compared with a plain model; at the end, the archive (tests/erase/matrix.py).
+Then data is damaged by SQL, to check that each kind of damage is found. Status 1 if anything was wrong.
 
 ``--rounds`` takes a sample of the statements; 0 takes all, from ``--first`` on.
 """
@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=60.0, help="take no further statement after that")
+    parser.add_argument("--minutes", type=float, default=60.0, help="start no further round after that")
     options = parser.parse_args()
     chance = random.Random(options.seed)
     with private_servers(options.flavour, 2) as servers, tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Export to Parquet: speed and size beside a plain loop, and kills under writers and moving shards.
+"""Export to Parquet: speed and size compared with a plain loop, and kills while cells are written and shards move.
 
     python benchmarks/export.py speed [--flavour mysql|mariadb] [--documents N] [--rounds N] [--scanner PYTHON]
     python benchmarks/export.py kills [--flavour mysql|mariadb] [--kills N] [--seed N] [--control FAULT]
@@ -12,12 +12,12 @@ whose bodies it cannot decode, and over tables that hold JSON text instead, with
 
 ``kills`` kills a process that exports and merges files at each of its steps in turn, with and without a power failure,
 and starts the next one, while cells are put and shards move between two clusters. On MySQL, the primary of the first
-cluster is killed once in ``--kills-per-failover`` kills, and its replica promoted; each failover has new servers.
-Readers of the manifest and of the folder must see no cell twice after each kill, and each cell once at the end. A
-``--control`` is a fault that must be found. Exit status: 1 if a cell is missing or there twice, or a control not found.
+cluster is killed once per ``--kills-per-failover`` kills and its replica is promoted, on new servers each time. Readers
+of the manifest and of the folder must see no cell twice after each kill, and each cell once at the end. ``--control``
+adds a fault that must be found. Exit status: 1 if a cell is missing or duplicated, or the control was not found.
 
-``live``: clients put and get documents as in ``erasure.py``, quietly and beside the command that exports all cells, in
-turns. Exit status: 1 if the p99 of puts is more than 1.3 times the quiet one.
+``live``: clients put and get documents as in ``erasure.py``, in turns undisturbed (quiet) and during a command that
+exports all cells. Exit status: 1 if the p99 of puts is more than 1.3 times the quiet one.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ from tests.movers import move_away
 
 SHARDS = 4
 IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
-"""Syncs take no time there; what a power failure does is simulated."""
+"""Folder in memory, where syncs take no time; the effects of a power failure are simulated."""
 TARGET = 1.3
 PATIENCE_S = 30.0
 FIELDS = ("total=BASE.fare.total:float",)
@@ -99,7 +99,7 @@ def document(chance: random.Random) -> dict[str, Any]:
 
 
 def plain_loop(url: str, root: Path) -> None:
-    """Export as one would write it in an afternoon."""
+    """Export with a loop as one would write it in an afternoon."""
     parsed = parse_url(url)
     connection = pymysql.connect(user="root", unix_socket=parsed.node.socket, charset="utf8mb4")
     for shard in range(SHARDS):
@@ -177,7 +177,7 @@ class Scanner:
 
 
 def write_text_tables(url: str) -> None:
-    """Write a table with the JSON text of each document beside the cells of a shard."""
+    """Write, next to the cells of each shard, a table with the JSON text of each document."""
     parsed = parse_url(url)
     connection = pymysql.connect(user="root", unix_socket=parsed.node.socket, charset="utf8mb4", autocommit=True)
     with schemaless.connect(url) as store, connection.cursor() as cursor:
@@ -300,7 +300,7 @@ class Traffic:
         adopt(self.url, "cluster-1", replica.url)
 
     def end(self) -> None:
-        """Stop, and raise what a thread has raised."""
+        """Stop, and raise any exception of a thread."""
         self._stop.set()
         self._pool.shutdown()
         for each in self._running:
@@ -409,7 +409,7 @@ def round_of_kills(
 
 
 def live(options: argparse.Namespace) -> int:
-    """Measure puts and gets of clients beside exports of all cells, and print the ratios to quiet phases."""
+    """Measure puts and gets of clients during exports of all cells, and print the ratios to quiet phases."""
     with (
         private_servers(options.flavour, 1, {"innodb-buffer-pool-size": "2G"}) as (server,),
         tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder,
@@ -444,13 +444,13 @@ def main() -> int:
     parser.add_argument("--flavour", default="mysql", choices=["mysql", "mariadb"])
     parser.add_argument("--documents", type=int, help="40,000 for speed, 150,000 for live")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=20.0, help="duration of a quiet phase, with live")
+    parser.add_argument("--seconds", type=float, default=20.0, help="with live: seconds of a quiet phase")
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--kills-per-failover", type=int, default=50)
-    parser.add_argument("--at-most", type=float, default=3_600.0, help="seconds until no further kill")
+    parser.add_argument("--at-most", type=float, default=3_600.0, help="seconds after which no further kill begins")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--control", default="", choices=["", *CONTROLS], help="a fault that kills must find")
-    parser.add_argument("--scanner", metavar="PYTHON", help="Python with DuckDB's MySQL extension, with speed")
+    parser.add_argument("--scanner", metavar="PYTHON", help="with speed: a Python with DuckDB's MySQL extension")
     options = parser.parse_args()
     if options.what == "speed":
         return speed(options.flavour, options.documents or 40_000, options.rounds, options.scanner)

@@ -1,16 +1,16 @@
-"""Primaries that are killed under writers: what is lost, which ids come next, and how soon writes go on.
+"""Primaries killed while clients write: what is lost, which ids come next, and how soon writes continue.
 
 Each round is a new pair of private servers, a primary and its replica: threads put cells one by one, the primary is
-killed (SIGKILL), the replica applies what it has received and takes writes, ``topology adopt`` runs, and the writers go
-on. Then the old primary is started again, and ``topology lost`` lists what only it has.
+killed (SIGKILL), the replica applies what it has received and becomes writable, ``topology adopt`` runs, and the
+writers continue. Then the old primary is started again, and ``topology lost`` lists what only it has.
 
     python benchmarks/failover.py --kills 20
     python benchmarks/failover.py --kills 20 --semi-sync
     python benchmarks/failover.py --kills 1 --outage 60
     python benchmarks/failover.py --kills 20 --group
 
-With ``--group``, the servers are one group of three, which chooses the next primary itself, and nobody runs a command:
-``topology watch`` looks every second. What was killed is started again, and joins.
+With ``--group``, the servers are one group of three, which elects the next primary itself, and no command is run:
+``topology watch`` polls every second. Killed members are restarted and rejoin.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ PROMOTION = (
 
 @dataclass
 class Written:
-    """What writers were told.
+    """Results that the writers got.
 
     Attributes:
         acknowledged: added_ids by row.
-        ended_s: when each call ended that succeeded, on the monotonic clock.
-        failed_s: how long each call took that failed.
+        ended_s: when each successful call ended, on the monotonic clock.
+        failed_s: how long each failed call took.
     """
 
     acknowledged: dict[uuid.UUID, int] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Written:
 
 
 def write(store: schemaless.Datastore, stop: threading.Event, written: Written) -> None:
-    """Put cells until told to stop; a call that fails is made again."""
+    """Put cells until told to stop, repeating calls that fail."""
     while not stop.is_set():
         row = uuid.uuid4()
         while row not in written.acknowledged and not stop.is_set():
@@ -78,7 +78,7 @@ def write(store: schemaless.Datastore, stop: threading.Event, written: Written) 
 
 
 def promote(replica: LocalServer) -> None:
-    """Let a replica apply what it has received, and take writes."""
+    """Let a replica apply what it has received, and make it writable."""
     connection = pymysql.connect(unix_socket=str(replica.socket), user="root", autocommit=True)
     with connection, connection.cursor() as cursor:
         for statement in PROMOTION:
@@ -86,7 +86,7 @@ def promote(replica: LocalServer) -> None:
 
 
 def come_back(server: LocalServer) -> None:
-    """Start a server that was killed, and no other: its former replica is left as it is."""
+    """Start a killed server alone; its former replica is left as it is."""
     description = Description.read(server.folder)
     assert description is not None
     manner = Manner((), print)
@@ -94,7 +94,7 @@ def come_back(server: LocalServer) -> None:
 
 
 def fail_over(arguments: argparse.Namespace) -> str:
-    """Kill one primary under its writers; return a line of what came of it."""
+    """Kill one primary while clients write; return a line with the outcome."""
     with private_servers("mysql", 1, replicas=1, semi_sync=arguments.semi_sync) as (primary,):
         (replica,) = primary.replicas
         url = schemaless.create("trips", SHARDS, [primary.url])
@@ -145,10 +145,10 @@ def fail_over(arguments: argparse.Namespace) -> str:
 
 
 class Watching(threading.Thread):
-    """Looks every second, as ``topology watch`` does.
+    """Thread that polls every second, like ``topology watch``.
 
     Attributes:
-        adopted: when each adoption had ended, on the monotonic clock, and its claim.
+        adopted: when each adoption ended, on the monotonic clock, and its claim.
     """
 
     def __init__(self, url: str) -> None:
@@ -158,7 +158,7 @@ class Watching(threading.Thread):
         self.adopted: list[tuple[float, int]] = []
 
     def run(self) -> None:
-        """Look until told to stop."""
+        """Poll until told to stop."""
         watch = Watch(self._url)
         while not self.stop.wait(1):
             for finding in watch.look():
@@ -168,7 +168,7 @@ class Watching(threading.Thread):
 
 
 def primary_of(members: list[LocalServer]) -> LocalServer:
-    """Return the member that takes writes, once all are in their group and one does."""
+    """Return the writable member, once all have joined the group and one is writable."""
     while True:
         states: list[tuple[int, int]] = []
         for member in members:
@@ -187,7 +187,7 @@ def primary_of(members: list[LocalServer]) -> LocalServer:
 
 
 def watched(arguments: argparse.Namespace) -> None:
-    """Kill the primaries of one group under its writers, and print a line for each."""
+    """Kill the primaries of one group while clients write, and print a line for each."""
     print("  acked   gone  moved  twice  claim ms  +put ms  fail ms epoch", flush=True)
     give_up_s = time.monotonic() + arguments.at_most
     with private_servers("mysql", 1, group=True) as (first,):
@@ -243,7 +243,7 @@ def watched(arguments: argparse.Namespace) -> None:
 
 
 def store_url(members: list[LocalServer]) -> str:
-    """Return the datastore's URL by the member that takes writes."""
+    """Return the datastore's URL at the writable member."""
     return primary_of(members).url.replace("/?", "/trips?", 1)
 
 
@@ -253,10 +253,10 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--writers", type=int, default=8)
     parser.add_argument("--semi-sync", action="store_true")
-    parser.add_argument("--group", action="store_true", help="one group of three, and nobody but a watch")
-    parser.add_argument("--at-most", type=float, default=240, help="seconds until no further kill, with --group")
+    parser.add_argument("--group", action="store_true", help="one group of three, with only a watch running")
+    parser.add_argument("--at-most", type=float, default=240, help="with --group: seconds until the last kill")
     parser.add_argument("--before", type=float, default=2, help="seconds of writing before the kill")
-    parser.add_argument("--outage", type=float, default=1, help="seconds until somebody promotes")
+    parser.add_argument("--outage", type=float, default=1, help="seconds until the replica is promoted")
     parser.add_argument("--after", type=float, default=3, help="seconds of writing after the takeover")
     arguments = parser.parse_args()
     if arguments.group:

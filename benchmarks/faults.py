@@ -1,9 +1,9 @@
-"""Does the store say what is true while connections break? Seeded schedules of faults on private servers.
+"""Checks that the store reports the truth while connections break, by seeded schedules of faults on private servers.
 
     python benchmarks/faults.py [--schedules N] [--first NUMBER] [--flavour mysql|mariadb]
 
-Each schedule is an operation and what goes wrong during it, both told by its number (tests/faults). After each one the
-rows are read past the proxy, and held against what was returned or raised. Status 1 where anything was untrue.
+Each schedule is an operation and the faults during it, both determined by its number (tests/faults). After each one,
+the rows are read without the proxy and compared with what was returned or raised. Exit status 1 if anything was untrue.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def show(reports: Sequence[Report]) -> None:
 
 
 def main() -> int:
-    """Run the schedules and print what came of them."""
+    """Run the schedules and print their outcomes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--schedules", type=int, default=2000)
     parser.add_argument("--first", type=int, default=0)

@@ -1,4 +1,4 @@
-r"""Followers: calls a second, the time from commit to call, what an idle worker costs, and that nothing is ever missed.
+r"""Followers: calls per second, time from commit to call, cost of an idle worker, and a check that nothing is missed.
 
     python benchmarks/followers.py                                             a quick one, on MySQL
     python benchmarks/followers.py --cells 200000 --shards 64                  calls a second with an empty function
@@ -9,7 +9,8 @@ r"""Followers: calls a second, the time from commit to call, what an idle worker
     python benchmarks/followers.py --heard 1000000 --cuts 1000 --shards 64     listeners that are cut
     python benchmarks/followers.py --schedules 1000000                         the simulation, and its controls
 
-Each part is run where its option is given; none of them runs all, small. Servers do not wait for the disk at a commit.
+Each part runs if its option is given; without any of them, all run on a small scale. Servers do not wait for the disk
+at a commit.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def nothing(cell: schemaless.Cell, call: schemaless.Call) -> None:
 def working(
     store: schemaless.Datastore, trigger: schemaless.Trigger, *, listen: bool = True, timing: Timing | None = None
 ) -> Iterator[Worker]:
-    """Have a worker of a trigger work in a thread for the block."""
+    """Run a worker of a trigger in a thread for the block."""
     prepare(store, trigger)
     stop = threading.Event()
     worker = Worker(
@@ -78,7 +79,7 @@ def working(
 
 
 def calls_a_second(url: str, cells: int) -> None:
-    """Put cells, then have one worker call an empty function for them all."""
+    """Put cells, then let one worker call an empty function for all of them."""
     with schemaless.connect(url) as store:
         for start in range(0, cells, BATCH):
             rows = (uuid.uuid4() for _ in range(min(BATCH, cells - start)))
@@ -97,7 +98,7 @@ def calls_a_second(url: str, cells: int) -> None:
 
 
 def commit_to_call(url: str, pids: Sequence[int], puts: int, per_s: float, *, listen: bool, slow: int) -> None:
-    """Put cells at a steady pace from another process, and take the time from the put's return to the call."""
+    """Put cells at a steady pace from another process, and measure the time from the put's return to the call."""
     trace = Trace()
 
     @schemaless.trigger(column="TIMED")
@@ -137,12 +138,12 @@ def commit_to_call(url: str, pids: Sequence[int], puts: int, per_s: float, *, li
 
 
 def heard_while_cut(url: str, cells: int, cuts: int) -> bool:
-    """Cut the connections that binary logs come by, while cells come; return whether each cell was dealt with.
+    """Cut the connections that carry binary logs while cells arrive; return whether each cell was handled.
 
-    What is counted, and when: the cells whose put returned, and the calls up to the moment at which every shard's
-    location is at its end. Whoever counts earlier finds some that are late, and that is told, too.
+    Cells are counted whose put returned, and calls until every shard's location has reached its end. The number of
+    cells still in flight just after the last put is printed too.
     """
-    # Each cut says so.
+    # Each cut is logged.
     logging.getLogger("schemaless").setLevel(logging.ERROR)
     given, counting = Given(), threading.Lock()
 
@@ -153,7 +154,7 @@ def heard_while_cut(url: str, cells: int, cuts: int) -> bool:
 
     batches = max(cuts, cells // BATCH)
     done, began_s, told_s = 0, time.monotonic(), time.monotonic()
-    # Each cut is to find it listening.
+    # Reconnect quickly, so that each cut finds a listener.
     timing = Timing(connect_s=0.05)
     with schemaless.connect(url) as store, working(store, counted, timing=timing) as worker:
         shards = internals_of(store).shards
@@ -185,7 +186,7 @@ def heard_while_cut(url: str, cells: int, cuts: int) -> bool:
 
 
 def cut(pool: NodePool) -> int:
-    """End the connections that a server sends its binary log on; return how many."""
+    """End the connections on which a server sends its binary log; return their number."""
     ended = 0
     with pool.connection() as root:
         for number, _, _, _, command, *_ in root.rows(b"SHOW PROCESSLIST"):
@@ -197,9 +198,9 @@ def cut(pool: NodePool) -> int:
 
 
 def live(new: Callable[[str], str], asked: argparse.Namespace) -> bool:
-    """Kill and freeze workers while cells come and shards move, as they are and with each fault.
+    """Kill and freeze workers while cells arrive and shards move, first unmodified ones, then with each fault.
 
-    Each fault is given a few cells and kills only; return whether all is as expected.
+    A run with a fault has only a few cells and kills. Return whether all is as expected.
     """
     good = True
     for number, control in enumerate(("", *CONTROLS)):
@@ -227,7 +228,7 @@ def live(new: Callable[[str], str], asked: argparse.Namespace) -> bool:
 
 
 def simulated(count: int, of_controls: int) -> bool:
-    """Run the schedules; return whether nothing is missing, and each control is found."""
+    """Run the schedules; return whether nothing is missing and every control was detected."""
     good = True
     for found, took_s in outcomes(schedules.run, schedules.DECIDED, schedules.CONTROLS, count, of_controls):
         good &= bool(found.missing) == (found.variant != schedules.DECIDED)
@@ -241,21 +242,21 @@ def simulated(count: int, of_controls: int) -> bool:
 
 
 def main() -> int:
-    """Run the parts that are asked for; fail where a cell is missing, or a control was not found."""
+    """Run the requested parts; fail if a cell is missing or a control was not detected."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cells", type=int, help="cells for an empty function")
-    parser.add_argument("--puts", type=int, help="puts to be timed to their calls")
-    parser.add_argument("--per-s", type=float, default=200, help="puts a second (default: %(default)s)")
-    parser.add_argument("--slow", type=int, default=0, help="with --puts: tell what the slowest cells waited for")
+    parser.add_argument("--cells", type=int, help="cells to call an empty function for")
+    parser.add_argument("--puts", type=int, help="puts to time until their calls")
+    parser.add_argument("--per-s", type=float, default=200, help="puts per second (default: %(default)s)")
+    parser.add_argument("--slow", type=int, default=0, help="with --puts: slowest cells to print details of")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the servers")
-    parser.add_argument("--sweep", action="store_true", help="with --puts: once more, by sweep")
+    parser.add_argument("--sweep", action="store_true", help="with --puts: repeat without the binary log")
     parser.add_argument("--live", type=int, metavar="CELLS", help="cells, with workers that are killed and frozen")
     parser.add_argument("--kills", type=int, default=5, help="with --live (default: %(default)s)")
     parser.add_argument("--freezes", type=int, default=2, help="with --live (default: %(default)s)")
     parser.add_argument("--moves", type=int, default=5, help="with --live, of random shards (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=3, help="with --live (default: %(default)s)")
     parser.add_argument("--heard", type=int, default=20_000, metavar="CELLS", help="with --cuts (default: %(default)s)")
-    parser.add_argument("--cuts", type=int, help="how often the listeners' connections are cut while cells come")
+    parser.add_argument("--cuts", type=int, help="how often the listeners' connections are cut while cells arrive")
     parser.add_argument("--schedules", type=int, help="simulated schedules, on all processors")
     parser.add_argument("--of-controls", type=int, help="schedules of each control (default: as many)")
     parser.add_argument("--shards", type=int, default=16, help="of the datastore (default: %(default)s)")

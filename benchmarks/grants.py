@@ -1,10 +1,10 @@
-"""What grants by table cost a server: to run them, to log in afterwards, and to read a cell.
+"""Cost of grants by table: to run them, to log in afterwards, and to read a cell.
 
     python benchmarks/grants.py [--shards N] [--flavour mysql|mariadb]
 
-A private server gets a datastore, and an account for each role by the statements of ``schemaless grants``. Each is
-compared with an account that has one grant for all databases by a wildcard: they log in, and read the same shards, in
-turns. Figures are medians.
+A private server gets a datastore, and an account for each role by the statements of ``schemaless grants``. Each account
+is compared with one that has a single wildcard grant for all databases: both log in and read the same shards, in turns.
+Figures are medians.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--shards", type=int, default=512)
     parser.add_argument("--flavour", choices=("mysql", "mariadb"), default="mysql")
     arguments = parser.parse_args()
-    # As a server is run in earnest: each statement waits for the disk.
+    # As in production: each statement waits for the disk.
     with private_servers(arguments.flavour, 1, DURABLE) as (server,):
         node = parse_url(server.url).node
         topology = new_topology(NAME, arguments.shards, [node])
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def reader(connection: pymysql.Connection, shards: list[int]) -> Callable[[], object]:
-    """Return a call that reads by key from the next of the shards."""
+    """Return a function that reads a cell by key from the next shard each time."""
     following = iter(shards)
     return lambda: run(
         connection,
@@ -84,7 +84,7 @@ def log_in(socket: Path, user: str) -> Callable[[], object]:
 
 
 def in_turns(calls: list[Callable[[], object]], rounds: int) -> list[float]:
-    """Return the median seconds of each call; whatever else the machine does falls on all of them alike."""
+    """Return the median seconds of each call; other load on the machine affects all of them alike."""
     taken: list[list[float]] = [[] for _ in calls]
     for turn in range(rounds):
         order = list(zip(calls, taken, strict=True))

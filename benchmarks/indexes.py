@@ -1,4 +1,4 @@
-"""Secondary indexes: how fast one is filled, what a query takes, how late entries are, and that none is ever lost.
+"""Secondary indexes: filling speed, query times, delay of entries, and a check that none is ever lost.
 
     python benchmarks/indexes.py                                     a quick one, on MySQL
     python benchmarks/indexes.py --cells 2000000 --shards 64 --set innodb-buffer-pool-size=1G   10^6 entries; minutes
@@ -8,7 +8,8 @@
                                                                      killed and frozen workers, shards that move
     python benchmarks/indexes.py --schedules 1000000                 the simulation, and its controls
 
-Each part is run where its option is given; none of them runs all, small. Servers do not wait for the disk at a commit.
+Each part runs if its option is given; without any of them, all run on a small scale. Servers do not wait for the disk
+at a commit.
 """
 
 from __future__ import annotations
@@ -53,12 +54,12 @@ TRIPS = define("trips", "BASE.client:uuid", ["BASE.at:int", "STATUS.s:text(16)"]
 
 
 def filled(url: str, cells: int, versions: int) -> list[str]:
-    """Put rows of two columns, and have one worker fill an index of them; return the clients, of 20 rows each.
+    """Put rows of two columns and let one worker fill an index of them; return the clients, which have 20 rows each.
 
     Args:
         url: the datastore's.
-        cells: how many to put, of one version each.
-        versions: so many of each row's second column in their place.
+        cells: number of cells to put, with one version each.
+        versions: number of versions of each row's second column instead.
     """
     clients = [str(uuid.uuid4()) for _ in range(max(1, cells // 40))]
     with schemaless.connect(url) as store:
@@ -92,7 +93,7 @@ def filled(url: str, cells: int, versions: int) -> list[str]:
 
 
 def asked(url: str, checkouts: Sequence[Path], clients: Sequence[str], pids: Sequence[int], rounds: int) -> None:
-    """Ask for the 20 rows of clients, each time of others: by each checkout in turn."""
+    """Query the 20 rows of clients, new ones each time, with each checkout in turn."""
     figures: dict[Path, list[dict[str, Any]]] = {checkout: [] for checkout in checkouts}
     chosen = random.sample(clients, min(len(clients), QUERIES * rounds))
     with tempfile.NamedTemporaryFile("w+") as file:
@@ -116,7 +117,7 @@ def asked(url: str, checkouts: Sequence[Path], clients: Sequence[str], pids: Seq
 
 
 def put_to_entry(url: str, checkouts: Sequence[Path], puts: int, per_s: float, rounds: int) -> bool:
-    """Put cells from one process while a worker keeps the index in another; return whether each was dealt with."""
+    """Put cells from one process while a worker keeps the index in another; return whether each was handled."""
     figures: dict[Path, list[dict[str, Any]]] = {checkout: [] for checkout in checkouts}
     for _ in range(rounds):
         for checkout in checkouts:
@@ -141,7 +142,7 @@ def _name(checkout: Path) -> str:
 
 
 def _part(checkout: Path, *arguments: str) -> Any:
-    """Run a part in a process of its own, and return what it says."""
+    """Run a part in a separate process, and return its output."""
     command = [sys.executable, str(Path(__file__).with_name("_index_parts.py")), *arguments]
     ended = subprocess.run(
         command, check=True, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(checkout)}
@@ -150,9 +151,9 @@ def _part(checkout: Path, *arguments: str) -> Any:
 
 
 def live(new: Callable[[str], str], asked: argparse.Namespace) -> bool:
-    """Kill and freeze workers while cells come and shards move, as they are and with each fault.
+    """Kill and freeze workers while cells arrive and shards move, first unmodified ones, then with each fault.
 
-    Each fault is given a twentieth of the cells and a fifth of the rest; return whether all is as expected.
+    A run with a fault has a twentieth of the cells and a fifth of everything else. Return whether all is as expected.
     """
     good = True
     for number, control in enumerate(CONTROLS if asked.controls else ("", *CONTROLS)):
@@ -183,7 +184,7 @@ def _spread(times_ms: list[float]) -> str:
 
 
 def simulated(count: int, of_controls: int) -> bool:
-    """Run the schedules; return whether nothing is missing, and each control is found."""
+    """Run the schedules; return whether nothing is missing and every control was detected."""
     good = True
     for found, took_s in outcomes(schedules.run, schedules.DECIDED, schedules.CONTROLS, count, of_controls):
         good &= bool(found.rows_missing) == (found.variant != schedules.DECIDED)
@@ -196,26 +197,24 @@ def simulated(count: int, of_controls: int) -> bool:
 
 
 def main() -> int:
-    """Run the parts that are asked for; fail where a row or entry is missing, or a control was not found."""
+    """Run the requested parts; fail if a row or entry is missing or a control was not detected."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", type=int, help="cells to fill an index from, of two columns")
     parser.add_argument(
         "--versions", type=int, default=1, help="with --cells, of the second column (default: %(default)s)"
     )
     parser.add_argument("--rounds", type=int, default=5, help="with --cells, of queries (default: %(default)s)")
-    parser.add_argument(
-        "--puts", type=int, default=400, help="with --cells, puts that are timed (default: %(default)s)"
-    )
+    parser.add_argument("--puts", type=int, default=400, help="with --cells, puts to time (default: %(default)s)")
     parser.add_argument("--put-rounds", type=int, default=1, help="of these puts (default: %(default)s)")
-    parser.add_argument("--per-s", type=float, default=200, help="puts a second (default: %(default)s)")
-    parser.add_argument("--against", type=Path, help="with --cells, another checkout to be measured beside this one")
+    parser.add_argument("--per-s", type=float, default=200, help="puts per second (default: %(default)s)")
+    parser.add_argument("--against", type=Path, help="with --cells, another checkout to compare with")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the servers")
     parser.add_argument("--live", type=int, metavar="CELLS", help="cells, with workers that are killed and frozen")
     parser.add_argument("--kills", type=int, default=10, help="with --live, of each run (default: %(default)s)")
     parser.add_argument("--freezes", type=int, default=10, help="with --live, of each run (default: %(default)s)")
     parser.add_argument("--moves", type=int, default=5, help="with --live, of random shards (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=3, help="with --live (default: %(default)s)")
-    parser.add_argument("--controls", action="store_true", help="with --live, the faults that must be found, alone")
+    parser.add_argument("--controls", action="store_true", help="with --live, only the faults that must be found")
     parser.add_argument("--schedules", type=int, help="simulated schedules, on all processors")
     parser.add_argument("--of-controls", type=int, help="schedules of each control (default: as many)")
     parser.add_argument("--shards", type=int, default=16, help="of the datastore (default: %(default)s)")
@@ -224,7 +223,7 @@ def main() -> int:
     chosen = parser.parse_args()
     if not any((chosen.cells, chosen.live, chosen.schedules)):
         chosen.cells, chosen.live, chosen.schedules = 10_000, 5_000, 300
-    # Shards that wait since a worker or a move was in the way say so, hundreds of times.
+    # Silence hundreds of messages about shards that wait for another worker or a move.
     logging.getLogger("schemaless").setLevel(logging.ERROR)
     good = True
     if chosen.schedules:

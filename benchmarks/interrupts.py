@@ -1,11 +1,11 @@
-"""Does the store say what is true while a signal's handler raises? At each line, and by real alarms.
+"""Checks that the store reports the truth while a signal handler raises: at each line, and by real alarms.
 
     python benchmarks/interrupts.py [--flavour mysql|mariadb] [--every N] [--all-classes] [--alarms N] [--minutes N]
 
 On private servers. First an exception is raised at every n-th line event of the driver and of the library, in each
-call, with connections that are open already (warm) and that are not (cold). Then real alarms strike at any moment: in
+call, with connections that are already open (warm) or not (cold). Then real alarms strike at any moment: in
 a process of one thread and in one of several, with pools of one and of eight connections, and in forked children.
-Behind each interrupt cells are read, and held against what was written (tests/faults/interrupts.py). Status 1 where
+After each interrupt, cells are read and compared with what was written (tests/faults/interrupts.py). Exit status 1 if
 anything was wrong.
 """
 
@@ -81,7 +81,7 @@ def opened(url: str, size: int) -> Datastore:
 
 
 def line_modes(url: str, every: int, all_classes: bool, minutes: float) -> Iterator[tuple[str, Counter[str]]]:
-    """Interrupt each call at its lines; cold, where there are many more, at every tenth of those."""
+    """Interrupt each call at its lines; cold calls have many more, so only at every tenth of those."""
     for name, cold in (("warm", False), ("cold", True)):
         stride = every * 10 if cold else every
         with opened(url, 1) as store:
@@ -95,7 +95,7 @@ def line_modes(url: str, every: int, all_classes: bool, minutes: float) -> Itera
 
 
 def alarm_modes(url: str, alarms: int) -> Iterator[tuple[str, Counter[str]]]:
-    """Let alarms strike, in equal parts of all that was asked for."""
+    """Let alarms strike, an equal part of the requested number in each mode."""
     part = -(-alarms // 5)
     for size in (1, 8):
         with opened(url, size) as store:
@@ -119,15 +119,15 @@ def alarm_modes(url: str, alarms: int) -> Iterator[tuple[str, Counter[str]]]:
 
 
 def main() -> int:
-    """Run all modes and print what came of them."""
+    """Run all modes and print the outcomes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flavour", choices=("mysql", "mariadb"), default="mysql")
     parser.add_argument("--every", type=int, default=1, help="raise at every n-th line only; 0 for none")
-    parser.add_argument("--all-classes", action="store_true", help="each class at each line; else they take turns")
+    parser.add_argument("--all-classes", action="store_true", help="raise each class at each line, not in turns")
     parser.add_argument("--alarms", type=int, default=20_000, help="real alarms, over all modes; 0 for none")
-    parser.add_argument("--minutes", type=float, default=60, help="for the lines of warm calls, and for those of cold")
+    parser.add_argument("--minutes", type=float, default=60, help="limit for warm calls, and again for cold ones")
     arguments = parser.parse_args()
-    # A socket that an interrupt took from PyMySQL before it was kept is closed where it is collected.
+    # If an interrupt strikes before PyMySQL has stored a socket, garbage collection closes it.
     warnings.filterwarnings("ignore", r"unclosed <socket\.socket", ResourceWarning)
     wrong = 0
     with private_servers(arguments.flavour, 2) as servers:

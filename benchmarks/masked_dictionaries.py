@@ -1,11 +1,11 @@
-"""What masking the values that a dictionary is trained on costs in bytes.
+"""What it costs in bytes to mask the values on which a dictionary is trained.
 
     python benchmarks/masked_dictionaries.py [FOLDER] [--splits 3] [--codec msgpack+zstd]
 
-Each set's groups are split in halves by their hash. A dictionary is trained on one half with ``values`` of each kind,
-and the other half is encoded with it; then the other way round, so each document is measured once, with a dictionary
-that was not trained on its group. The sets are the demo's logbooks, a group for each aircraft, and the files
-``*.ndjson.gz`` of FOLDER, one document a line, with the group of each line in ``*.groups.gz`` if there is such a file.
+Each set's groups are split into halves by their hash. For each kind of ``values``, a dictionary is trained on one half
+and the other half is encoded with it, and vice versa, so each document is measured once, with a dictionary that was not
+trained on its group. The sets are the demo's logbooks, a group for each aircraft, and the files ``*.ndjson.gz`` of
+FOLDER, one document per line, with the group of each line in ``*.groups.gz`` if there is such a file.
 
 Columns are body bytes relative to the same codec without a dictionary, and CPU seconds for a half, training included.
 """

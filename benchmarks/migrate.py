@@ -2,23 +2,23 @@
 
     python benchmarks/migrate.py [--flavour mysql|mariadb] [--workers N] [--rounds N] [--shards N] [--durable]
 
-One private server, on this machine, so that it and the workers share the cores. The demo's 2,219 logbooks stand there
-as legacy JSON text, in two datastores, one for each side; sides take turns, round by round. In between all bodies are
-put back to the same text, and the server writes out every page that this has changed.
+One private server, on this machine, so that it and the workers share the cores. It has the demo's 2,219 logbooks as
+legacy JSON text, in a datastore for each side; sides take turns, round by round. In between, all bodies are restored to
+the same text, and the server writes out every page that this has changed.
 
 - The plain loop: one connection; read a page of rows, ``json.loads``, ``msgpack.packb``, ``zlib.compress`` at level 6,
   decode again and compare, one UPDATE for each row with the old body's digest in its WHERE, commit every 200.
 - The bare loop: as many processes as the migration has workers, with this library's functions and statements, and
-  nothing else: no job, no leases, no checkpoints, no throttle. Nothing of it could be stopped or gone on with.
+  nothing else: no job, no leases, no checkpoints, no throttle. It cannot be stopped and resumed.
 - The migration: ``migrate run`` with its job, leases, checkpoints and all verification, and worker processes; with
-  ``--archive`` it keeps the originals too, which the plain loop does not.
+  ``--archive`` it also keeps the originals, which neither loop does.
 
-The server does not wait for the disk unless ``--durable`` says so: what is measured is what the cores are used for.
+The server does not wait for the disk unless ``--durable`` is given, because this measures the use of the cores.
 
 The limit: what the cores could do if none ever waited, from the CPU time that each stage takes by itself, with this
 library's own functions: read, parse, encode, verify, write, and the server's own CPU time for the same statements. It
-is measured before and after each run of the migration, with all cores at each stage, since these machines are not
-equally fast all the time.
+is measured before and after each run of the migration, with all cores at each stage, since the speed of machines like
+these varies over time.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--shards", type=int, default=8)
     parser.add_argument("--documents", type=int, default=2_219)
-    parser.add_argument("--copies", type=int, default=1, help="store each document so many times, under other row_keys")
+    parser.add_argument("--copies", type=int, default=1, help="copies of each document, under other row_keys")
     parser.add_argument("--buffer-pool", default="512M", help="of the server")
     parser.add_argument("--durable", action="store_true", help="have the server wait for the disk at each commit")
     parser.add_argument("--archive", action="store_true", help="have the migration keep the originals in files")
@@ -105,7 +105,7 @@ def measure(server: LocalServer, asked: argparse.Namespace, folder: Path) -> Non
         count, size = len(cells), sum(len(cell.body) for cell in cells)
         for start in range(0, len(cells), 500):
             store.put_stored_cells(cells[start : start + 500], trusted=True)
-        # As in the command, the process that forks the workers has nothing of all this in its memory.
+        # As with the command, the process that forks the workers has none of this data in its memory.
         del cells
         keep_originals(store)
     print(f"{count:,} documents, {size:,} bytes")
@@ -164,7 +164,7 @@ def database_url(url: str, name: str) -> str:
 
 
 def keep_originals(store: schemaless.Datastore) -> None:
-    """Copy every body, to put it back from."""
+    """Copy every body, so that it can be restored."""
     for shard in range(store.shard_count):
         database = internals_of(store).shards.database(shard).encode()
         internals_of(store).shards.execute(
@@ -174,7 +174,7 @@ def keep_originals(store: schemaless.Datastore) -> None:
 
 
 def put_back(store: schemaless.Datastore) -> None:
-    """Make every body its first bytes again."""
+    """Restore the original bytes of every body."""
     for shard in range(store.shard_count):
         database = internals_of(store).shards.database(shard).encode()
         internals_of(store).shards.execute(
@@ -185,7 +185,7 @@ def put_back(store: schemaless.Datastore) -> None:
 
 
 def clean(server: LocalServer) -> None:
-    """Have the server write out every changed page, so that none of that is left to what is measured next."""
+    """Have the server write out every changed page, so that it does not burden the next measurement."""
     with pymysql.connect(unix_socket=str(server.socket), user="root") as connection, connection.cursor() as cursor:
         cursor.execute("SELECT @@innodb_max_dirty_pages_pct, @@innodb_max_dirty_pages_pct_lwm")
         (usual,) = cursor.fetchall()
@@ -210,7 +210,7 @@ def settle(server: LocalServer) -> None:
 
 
 def compare(store: schemaless.Datastore, cells: Iterable[tuple[uuid.UUID, str, int, bytes]]) -> None:
-    """Check that every document is what it was."""
+    """Check that every document is unchanged."""
     for row_key, column, ref_key, text in cells:
         found = store.get_cell(row_key, column, ref_key)
         assert found is not None
@@ -262,7 +262,7 @@ def bare_loop(store: schemaless.Datastore, count: int) -> None:
 
 
 def reencode_share(url: str, shards: range) -> None:
-    """Re-encode these shards, a block after the other."""
+    """Re-encode these shards, one block after the other."""
     wanted = wanted_bodies(DEFAULT.format_byte, (), ())
     with schemaless.connect(url) as store:
         for shard in shards:
@@ -277,13 +277,13 @@ def reencode_share(url: str, shards: range) -> None:
 
 
 class Stages:
-    """What each stage takes by itself.
+    """CPU time of each stage by itself.
 
-    One process for each core does a share of the shards, all at once: a core does less in a second while the others
-    work, too, and a migration has them all.
+    One process per core does a share of the shards, all at the same time: a core does less in a second while the others
+    also work, and a migration uses all of them.
 
     Attributes:
-        found: the CPU seconds of each stage for all documents, time by time.
+        found: the CPU seconds of each stage for all documents, one figure per measurement.
     """
 
     def __init__(self, server: LocalServer, store: schemaless.Datastore) -> None:
@@ -313,7 +313,7 @@ class Stages:
                 pipe.send(stage)
             own_s = sum(pipe.recv() for pipe in self._pipes)
             if stage == "write":
-                # What it purges of the old bodies afterwards is a part of replacing them.
+                # Purging the old bodies afterwards is a part of replacing them.
                 settle(self._server)
             if stage in ("read", "write"):
                 self._note(f"{stage}, client", own_s)
@@ -325,13 +325,13 @@ class Stages:
         self.found.setdefault(name, []).append(seconds)
 
     def limit(self, size: int) -> float:
-        """Return what all cores could do, if none ever waited, in MB/s of so many bytes, by the last two times."""
+        """Return the MB/s that all cores could do without waits, for ``size`` bytes, by the last two measurements."""
         taken_s = statistics.fmean(sum(each[time_ago] for each in self.found.values()) for time_ago in (-1, -2))
         return self._cores * size / taken_s / 1e6
 
 
 def serve_stages(pipe: MultiprocessingConnection, url: str, shards: range) -> None:
-    """Do the stages that come through a pipe, for these shards, and answer with the CPU seconds that each took."""
+    """Run the stages named through a pipe on these shards, and answer with the CPU seconds of each."""
     gc.freeze()
     store = schemaless.connect(url)
     share = Share(store, shards)
@@ -395,7 +395,7 @@ class Share:
                 ENGINE.json.gate.text(ENGINE.msgpack.loads(payload))
 
     def write(self) -> None:
-        """Replace bodies by the statements that a migration sends."""
+        """Replace bodies with the statements that a migration sends."""
         for shard, changes in self._changes.items():
             for start in range(0, len(changes), 100):
                 sql = update_bodies(internals_of(self._store).shards.database(shard), changes[start : start + 100])

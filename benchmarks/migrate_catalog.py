@@ -2,8 +2,8 @@
 
     python benchmarks/migrate_catalog.py [--shards N] [--flavour mysql|mariadb]
 
-A private server that waits for its disk gets a catalog and a job of so many shards; its rows are real, the shards
-behind them are not there. Figures are medians of 30.
+A private server that waits for its disk gets a catalog and a job of ``--shards`` shards; the job's rows are real, the
+shards are not. Figures are medians of 30.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def measure(store: schemaless.Datastore, shards: int) -> None:
-    """Send what a migration sends, and print what it took."""
+    """Send what a migration sends, and print the times."""
     job_store = JobStore(store)
     began_s = time.perf_counter()
     job = job_store.create(
@@ -65,7 +65,7 @@ def measure(store: schemaless.Datastore, shards: int) -> None:
 
 
 def median_ms(call: Callable[[], object]) -> float:
-    """Return what a call takes, in milliseconds."""
+    """Return the median time of a call, in milliseconds."""
     took = []
     for _ in range(30):
         began_s = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What applications feel of a migration: latencies of four clients while it is idle, and while one runs.
+"""How a migration affects applications: latencies of four clients while none runs, and while one does.
 
     python benchmarks/migrate_latency.py [--flavour mysql|mariadb] [--pause-ms MS] [--phase S] [--rounds N]
                                          [--documents N] [--buffer-pool SIZE] [--relaxed] [--run ARGUMENTS]
@@ -8,7 +8,8 @@ a new logbook and get the latest cell of a stored one, in turns, each after a pa
 call right after the other). Meanwhile ``schemaless migrate run --execute`` is started and stopped: idle, migrating,
 idle, migrating. Everything shares the machine's cores.
 
-What is within ``LEAD_S`` of a change counts for neither. How much of the cores other processes had is said.
+Calls within ``LEAD_S`` of a change of phase are not counted. The share of the cores that other processes used is
+printed.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ CALLS = ("put_cell", "get_cell_latest")
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of the measurement: times of ``time.time``, and the cores that processes of others had."""
+    """A part of the measurement: start and end by ``time.time``, and the cores that other processes used."""
 
     name: str
     start_s: float
@@ -61,13 +62,13 @@ def main() -> int:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flavour", choices=("mysql", "mariadb"), default="mysql")
-    parser.add_argument("--pause-ms", type=float, default=10.0, help="on average, before each call of a client")
-    parser.add_argument("--phase", type=float, default=8.0, help="seconds that are measured of each phase")
-    parser.add_argument("--rounds", type=int, default=2, help="times idle and then migrating")
+    parser.add_argument("--pause-ms", type=float, default=10.0, help="average pause before each call of a client")
+    parser.add_argument("--phase", type=float, default=8.0, help="seconds of each phase that are measured")
+    parser.add_argument("--rounds", type=int, default=2, help="number of idle and migrating phases")
     parser.add_argument("--documents", type=int, default=80_000, help="legacy logbooks, each several times")
-    parser.add_argument("--buffer-pool", default="2G", help="of each server; all of it fits unless told otherwise")
+    parser.add_argument("--buffer-pool", default="2G", help="of each server; by default, all data fits")
     parser.add_argument("--relaxed", action="store_true", help="servers that do not wait for the disk")
-    parser.add_argument("--run", default="", metavar="ARGUMENTS", help="further ones of 'migrate run'")
+    parser.add_argument("--run", default="", metavar="ARGUMENTS", help="further arguments of 'migrate run'")
     options = parser.parse_args()
     logbooks = [logbook.body for logbook in logbook_documents(limit=min(options.documents, ALL_DOCUMENTS))]
     server_options = {"innodb-buffer-pool-size": options.buffer_pool, **({} if options.relaxed else DURABLE)}
@@ -100,7 +101,7 @@ def load(url: str, logbooks: Sequence[Any], count: int) -> list[uuid.UUID]:
 def client(
     url: str, number: int, rows: Sequence[uuid.UUID], logbooks: Sequence[Any], pause_s: float, out: Connection
 ) -> None:
-    """Put and get until told to stop, then send what each call took: its name, when it ended, and seconds."""
+    """Put and get until told to stop, then send name, end and duration in seconds of each call."""
     chance = random.Random(number)
     taken: list[tuple[int, float, float]] = []
     with closing(schemaless.connect(url)) as store:
@@ -124,7 +125,7 @@ def client(
 def measure(
     url: str, rows: Sequence[uuid.UUID], logbooks: Sequence[Any], servers: Sequence[int], options: Any
 ) -> tuple[dict[str, list[list[float]]], list[str]]:
-    """Return seconds by phase and call, and what is to be said of the migration."""
+    """Return seconds by phase and call, and remarks about the migration."""
     context = multiprocessing.get_context("fork")
     clients = []
     for number in range(CLIENTS):
@@ -150,7 +151,7 @@ def measure(
 
 
 def alternate(url: str, servers: Sequence[int], options: Any) -> tuple[list[Phase], list[str]]:
-    """Let phases pass, and return them with what is to be said of the migration."""
+    """Run the phases, and return them with remarks about the migration."""
     phases: list[Phase] = []
     notes: list[str] = []
     command = [sys.executable, "-m", "schemaless.cli.entry", "migrate", "run", "--execute", *shlex.split(options.run)]
@@ -176,7 +177,7 @@ def alternate(url: str, servers: Sequence[int], options: Any) -> tuple[list[Phas
 
 
 def one_phase(name: str, seconds: float, servers: Sequence[int]) -> Phase:
-    """Let a phase pass."""
+    """Wait for one phase."""
     start_s = time.time()
     busy, own = cpu_seconds(servers)
     time.sleep(seconds)
@@ -186,7 +187,7 @@ def one_phase(name: str, seconds: float, servers: Sequence[int]) -> Phase:
 
 
 def cpu_seconds(servers: Sequence[int]) -> tuple[float, float]:
-    """Return what all processes of the machine have had of its cores, and what those of this measurement have."""
+    """Return the CPU seconds of all processes of the machine, and of those of this measurement."""
     ticks = os.sysconf("SC_CLK_TCK")
     user, nice, system, _idle, _waits, interrupts, soft, *_ = map(int, Path("/proc/stat").read_text().split()[1:9])
     parents, taken = {}, {}
@@ -217,7 +218,7 @@ def through(url: str) -> int:
 
 
 def show(phases: dict[str, list[list[float]]]) -> int:
-    """Print a table; 1 where the target is missed."""
+    """Print a table; return 1 if the target is missed."""
     print(f"{'':18}" + "".join(f"{name:>18}{'p50 ms':>9}{'p99 ms':>9}" for name in CALLS))
     together: dict[str, list[list[float]]] = {}
     for name, calls in phases.items():

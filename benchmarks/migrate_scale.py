@@ -2,9 +2,9 @@
 
     python benchmarks/migrate_scale.py [--flavour mysql|mariadb] [--workers N] [--rounds N] [--cells N]
 
-One private server whose buffer pool holds both sets. The demo's logbooks, and ten times as many (the same documents
-under other row_keys), as legacy text in two datastores; ``schemaless migrate run --execute`` runs as its own process on
-each in turn, round by round, and all bodies are put back in between. Peak memory is that of the largest of its
+One private server, whose buffer pool holds both sets, has the demo's logbooks and ten times as many (the same documents
+under other row_keys) as legacy text in two datastores. ``schemaless migrate run --execute`` runs as a separate process
+on each in turn, round by round, and all bodies are restored in between. Peak memory is that of the largest of its
 processes, as the kernel counts it.
 """
 
@@ -93,7 +93,7 @@ def run(url: str, workers: int) -> tuple[float, float]:
     )
     peak = 0
     while process.poll() is None:
-        # Asked again and again, since the kernel forgets it with the process; a peak once reached stays.
+        # Read repeatedly, since it is lost when the process ends; a peak never goes down.
         peak = max(peak, *(peak_kib(pid) for pid in [process.pid, *children(process.pid)]))
         time.sleep(0.02)
     seconds = time.perf_counter() - began
@@ -114,7 +114,7 @@ def children(pid: int) -> list[int]:
 
 
 def peak_kib(pid: int) -> int:
-    """Return the most memory that a process had at a time; 0 for one that has ended."""
+    """Return the peak memory of a process in KiB; 0 if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

@@ -1,19 +1,19 @@
-"""A shard moved to and fro under writers, a reader and a follower: what was lost, and how long programs waited.
+"""A shard moved back and forth under writers, a reader and a follower: what was lost, and how long programs waited.
 
     python benchmarks/moves.py --moves 20 --writers 8 --cells 1000000
     python benchmarks/moves.py --flavour mariadb --moves 20 --writers 8 --cells 200000
     python benchmarks/moves.py --moves 4 --cells 10000000 --body-bytes 16 --buffer-pool 3G
 
-The writers put cells one by one, ``--per-s`` of them together; the reader gets what was acknowledged last; the follower
-goes over the shard from its first cell on. They and the mover are processes of their own. Each line is a move: how long
-the cells took that were there at its beginning, and those that came meanwhile (the tail); how often the cut was tried;
-the pause, from the lock to the catalog's change; the longest put that met the cut; how many cells were copied in a
-second; and what the pause consists of: the lock, the source's renames, the target's, the catalog's change, and all
-else, which is copying. What a move leaves behind is dropped after it.
+The writers put cells one by one, ``--per-s`` per second in all; the reader gets what was acknowledged last; the
+follower reads the shard from its first cell on. They and the mover are separate processes. Each line is a move: how
+long it took to copy the cells that existed at its beginning, and those that arrived meanwhile (the tail); attempts at
+the cut; the pause, from the lock to the catalog's change; the longest put during the cut; cells copied per second; and
+the parts of the pause: the lock, the source's renames, the target's, the catalog's change, and the rest, which is
+copying. What a move leaves behind is dropped after it.
 
-At the end what is there is held against what was acknowledged. Of the cells beforehand (``--cells``), their number and
-a digest of their ids, keys, times and bodies are compared; of the writers', each row and id. Then cells are removed,
-renumbered and changed by SQL: a check that does not find that fails.
+At the end, the shard is compared with what was acknowledged: the initial cells (``--cells``) by number and by a digest
+of ids, keys, times and bodies; the writers' cells by row and id. Then cells are removed, renumbered and changed by SQL,
+and the run fails unless each change is detected.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _DIGEST: Final = (
 
 
 PARTS: Final = ("lock", "rename_source", "rename_target", "flip")
-"""What a pause has is timed by these functions; the others are what is copied in between."""
+"""Functions whose time is measured within a pause; the rest of it is copying."""
 
 
 @dataclass
@@ -75,8 +75,8 @@ class Move:
     """When the parts of a move began, on the monotonic clock.
 
     Attributes:
-        copied_s: when all was on the target that was there at the beginning.
-        tries_s: when each try at the cut began.
+        copied_s: when all initial cells were on the target.
+        tries_s: when each attempt at the cut began.
         parts_s: within the pause, how long each of ``PARTS`` took.
         moved_s: when the catalog named the target.
         ended_s: when the shard was compared.
@@ -94,7 +94,7 @@ class Move:
 
 
 def main() -> int:
-    """Run it, and print what came of it; 1 where something is wrong."""
+    """Run the moves and print the outcome; return 1 if anything is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flavour", choices=("mysql", "mariadb"), default="mysql")
     parser.add_argument("--moves", type=int, default=4)
@@ -102,7 +102,7 @@ def main() -> int:
     parser.add_argument("--cells", type=int, default=10_000, help="in the shard beforehand")
     parser.add_argument("--body-bytes", type=int, default=500)
     parser.add_argument("--writers", type=int, default=4)
-    parser.add_argument("--per-s", type=float, default=200, help="puts a second, of all writers; 0: without a pause")
+    parser.add_argument("--per-s", type=float, default=200, help="puts per second, of all writers; 0: no pauses")
     parser.add_argument("--reads-per-s", type=float, default=50)
     parser.add_argument("--quiet", type=float, default=20, help="seconds before the first move")
     parser.add_argument("--durable", action="store_true", help="servers that wait for the disk at each commit")
@@ -118,7 +118,7 @@ def main() -> int:
 
 
 def soak(url: str, options: argparse.Namespace) -> int:
-    """Move the shard to and fro under load, and hold what is there against what was acknowledged."""
+    """Move the shard back and forth under load, and compare it with what was acknowledged."""
     began_s = time.monotonic()
     with schemaless.connect(url, read_timeout_s=600) as store:
         fill(store, options.cells, options.body_bytes)
@@ -154,7 +154,7 @@ def soak(url: str, options: argparse.Namespace) -> int:
 
 
 def fill(store: Datastore, cells: int, body_bytes: int) -> None:
-    """Put cells into the shard: some by the library, the others made of these by the server itself."""
+    """Put cells into the shard: some by the library, the rest as copies of these made by the server."""
     rows = rows_of(store)
     left = min(cells, _FIRST)
     while left > 0:
@@ -201,7 +201,7 @@ def digest(store: Datastore, top: int | None = None) -> tuple[int, int, int, int
 
 
 class Process:
-    """A process that sends what it has found when it ends, told so or by itself."""
+    """A process that sends its findings when it ends, on request or by itself."""
 
     def __init__(self, target: Any, *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
@@ -213,12 +213,12 @@ class Process:
         self._process.start()
 
     def check(self) -> None:
-        """End the program where it has ended already."""
+        """Exit if the process has already ended."""
         if not self._process.is_alive() and not self._here.poll():
             sys.exit(f"{self._process} ended with {self._process.exitcode}")
 
     def ask(self, *question: Any) -> Any:
-        """Return what it says meanwhile."""
+        """Return its answer to a question while it runs."""
         self._here.send(question)
         return self._here.recv()
 
@@ -236,7 +236,7 @@ class Process:
         return found
 
     def stop(self) -> None:
-        """End it, whatever it is at."""
+        """Kill it, whatever it is doing."""
         if self._process.is_alive():
             self._process.terminate()
             self._process.join()
@@ -244,7 +244,7 @@ class Process:
 
 @contextmanager
 def traffic(url: str, top: int, options: argparse.Namespace) -> Iterator[tuple[Process, Process, Any, Any]]:
-    """Give the writers and the reader, not yet begun; the follower; the id it is at, and where it is to end."""
+    """Return writers and reader, not yet started; the follower; the id it has reached, and the one to end at."""
     context = multiprocessing.get_context("spawn")
     seen, last = context.Value("Q", 0), context.Value("Q", 0)
     calling, following = Process(call, url, options), Process(follow, url, top, seen, last)
@@ -281,7 +281,7 @@ def move(store: Datastore, options: argparse.Namespace) -> Move:
 
 @contextmanager
 def clocked(this: Move) -> Iterator[None]:
-    """Note when parts of a move begin, by what it notes in the catalog."""
+    """Record when parts of a move begin, based on what the mover writes to the catalog."""
     note = Records.note
 
     def noted(self: Records, run: Any, changes: dict[str, Any], **how: Any) -> None:
@@ -312,7 +312,7 @@ def clocked(this: Move) -> Iterator[None]:
 
 
 def line(number: int, this: Move, longest_s: float) -> str:
-    """Return what is to be said of a move."""
+    """Return the line about a move."""
     copied_s = min(this.copied_s or this.tries_s[0], this.tries_s[0])
     took_s = this.tries_s[-1] - this.began_s
     return (
@@ -354,19 +354,19 @@ def show(told: Told, quiet_s: float, done: Sequence[Move]) -> None:
 
 
 def p99(seconds: Sequence[float]) -> float:
-    """Return the 99th percentile: so long, or shorter, were 99 of 100."""
+    """Return the 99th percentile: 99 of 100 were at most this long."""
     ordered = sorted(seconds)
     return ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
 
 
 def spread(seconds: Sequence[float]) -> str:
-    """Return median, 99th percentile, the most, and how many there are, in milliseconds."""
+    """Return median, 99th percentile and maximum in milliseconds, and the count."""
     middle, most = statistics.median(seconds) * 1000, max(seconds) * 1000
     return f"p50 {middle:7.1f}  p99 {p99(seconds) * 1000:7.1f}  most {most:7.1f}  ({len(seconds):,})"
 
 
 def later(store: Datastore, top: int) -> list[tuple[int, bytes]]:
-    """Return added_id and row of the cells behind ``top``."""
+    """Return added_id and row of the cells after ``top``."""
     found: list[tuple[int, bytes]] = []
     after = top
     sql = b"SELECT added_id,row_key FROM soak_0000.cell WHERE added_id>%d ORDER BY added_id LIMIT 50000"
@@ -379,7 +379,7 @@ def later(store: Datastore, top: int) -> list[tuple[int, bytes]]:
 def check(
     store: Datastore, told: Told, followed: Followed, before: tuple[int, int, int, int], top: int, last: int
 ) -> list[str]:
-    """Print and return what is wrong; ``last`` is the highest id that the follower has to have been given."""
+    """Print and return what is wrong; the follower must have been given the ids up to ``last``."""
     now = digest(store, top)
     faults = []
     if now[:3] != before[:3]:
@@ -401,7 +401,7 @@ def check(
 def control(
     store: Datastore, told: Told, followed: Followed, before: tuple[int, int, int, int], top: int, last: int
 ) -> bool:
-    """Do harm by SQL, and return whether the check finds each of it."""
+    """Damage cells by SQL, and return whether the check detects each kind."""
     run = internals_of(store).shards.execute
     some = sorted(told.written)[len(told.written) // 2 :][:3]
     middle = rows_in(store, b"SELECT added_id FROM soak_0000.cell WHERE added_id>%d LIMIT 2" % (top // 2))

@@ -1,16 +1,16 @@
-"""What packed bodies cost a processor, beside JSON text with zlib and beside the fastest MessagePack.
+"""CPU time of packed bodies, compared with JSON text with zlib and with the fastest MessagePack.
 
     python benchmarks/packed.py [FOLDER] [--rounds 15] [--level 3] [--seed 1]
 
-FOLDER holds ``*.ndjson.gz``, one document a line, and beside a file, where its documents have groups, ``*.groups.gz``;
-the demo's logbooks come to them. It needs the native extension: the reference is for reading, not for speed.
+FOLDER holds ``*.ndjson.gz``, one document per line, each with ``*.groups.gz`` if its documents have groups; the demo's
+logbooks are added. This needs the native extension, since the reference is written to be read, not to be fast.
 
 Python objects to bytes and back, in one process and one thread. A dictionary of 110 KiB is trained on one half of each
-set's groups, and documents of the other half are measured. *Warm*: the documents of one set after the other, again and
-again, in seconds of the processor. *Interleaved*: all sets' documents shuffled, so that each finds the caches full of
-others; every document by the clock, and contenders take turns. A time is the median over the rounds, of a set's
-documents together (warm) or of each (interleaved). What is printed are ratios to ``json.dumps`` + zlib and back:
-geometric means over the sets, and the quartiles of those means over the rounds.
+set's groups, and documents of the other half are measured. *Warm*: the documents of one set after the other,
+repeatedly, in CPU seconds. *Interleaved*: all sets' documents shuffled, so that each finds the caches full of others;
+elapsed time of each document, and contenders take turns. A time is the median over the rounds, of a set's documents
+together (warm) or of each (interleaved). The output is ratios to ``json.dumps`` + zlib and back: geometric means
+over the sets, and the quartiles of those means over the rounds.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Taken = dict[str, dict[str, list[list[float]]]]
 
 @dataclass
 class Set:
-    """One corpus: the documents that are measured, and what each contender does to one of them and back."""
+    """One corpus: the documents to measure, and each contender's round trip for one of them."""
 
     name: str
     documents: list[Document]
@@ -161,7 +161,7 @@ def zstd_pair(
 
 
 def warm(sets: list[Set], rounds: int) -> Taken:
-    """Each contender does all documents of a set in a row, twice, and the second time counts."""
+    """Run each contender on all documents of a set in a row, twice; the second run counts."""
     taken: Taken = {corpus.name: {label: [] for label in corpus.turns} for corpus in sets}
     for _ in range(rounds):
         for corpus in sets:
@@ -176,7 +176,7 @@ def warm(sets: list[Set], rounds: int) -> Taken:
 
 
 def interleaved(sets: list[Set], rounds: int, seed: int) -> Taken:
-    """Documents of all sets shuffled, each by the clock; contenders take turns every ``BLOCK`` documents."""
+    """Run the shuffled documents of all sets, timing each; contenders alternate every ``BLOCK`` documents."""
     taken: Taken = {corpus.name: {label: [] for label in corpus.turns} for corpus in sets}
     shuffled = [(corpus, number) for corpus in sets for number in range(len(corpus.documents))]
     random.Random(seed).shuffle(shuffled)
@@ -216,7 +216,7 @@ def report(heading: str, sets: list[Set], taken: Taken) -> None:
 
 
 def typical(rounds: list[list[float]]) -> float:
-    """Return the sum of what each part takes in the median of the rounds."""
+    """Return the sum of each part's median time over the rounds."""
     return math.fsum(statistics.median(part) for part in zip(*rounds, strict=True))
 
 

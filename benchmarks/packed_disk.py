@@ -1,11 +1,11 @@
-"""What documents take on a disk: as a JSON column, with what InnoDB compresses, and as bodies of this store.
+"""Disk space of documents: as a JSON column, with InnoDB's own compression, and as bodies of this store.
 
     python benchmarks/packed_disk.py [--documents 7134] [--level 3]
 
 The demo's logbooks go into tables with the columns and keys of a shard's, one table after the other on one private
 MySQL server, and each table is rebuilt with ALTER TABLE ... FORCE. Shown for one document: bytes of its file that the
-disk has allocated, bytes of the body, and microseconds to load (encoding and the INSERT, 20 rows a statement) and to
-read (the SELECT by added_id, 50 rows a statement, and decoding to Python's objects). Bodies with a dictionary have one
+disk has allocated, bytes of the body, and microseconds to load (encoding and the INSERT, 20 rows per statement) and to
+read (the SELECT by added_id, 50 rows per statement, and decoding to Python objects). Bodies with a dictionary have one
 that was trained on the other half of the aircraft.
 """
 
@@ -49,14 +49,14 @@ ROWS_READ = 50
 
 @dataclass(frozen=True)
 class Way:
-    """A way to keep documents: a table, and what goes into its column.
+    """A way to store documents: a table, and the content of its column.
 
     Attributes:
-        name: as it is shown.
+        name: label in the output.
         body: the column's type.
-        options: of the table.
-        encode: the document of an aircraft, by its tail number.
-        decode: back.
+        options: options of the table.
+        encode: encodes the document of an aircraft, given its tail number.
+        decode: the reverse.
     """
 
     name: str

@@ -1,12 +1,12 @@
-"""Payloads that are nearly right, through both engines of packed: the same documents, the same refusals.
+"""Payloads that are almost valid, read by both engines of packed, which must give the same documents and refusals.
 
     python benchmarks/packed_mutants.py [--count 10000000] [--seed 1] [FOLDER]
 
-Mutants are made of the golden bodies and, where a FOLDER of ``*.ndjson.gz`` is given, of some of its documents, by
-changed bits, bytes, pieces and lengths; what is left of the envelope is the payload, as if its checksum held. Each goes
-to the native extension and to the reference. A document that is read has at most four values a byte, is the same on
-both sides, and is written as the same bytes again. The native extension leaves what is deeper than 32 levels to the
-reference; such mutants are counted apart. The first difference ends the run with the payload that shows it.
+Mutants are made from the golden bodies and, if a FOLDER of ``*.ndjson.gz`` is given, from some of its documents, by
+changing bits, bytes, pieces and lengths. Only the payload is used, as if the checksum were right. Each goes to the
+native extension and to the reference. A document that is read must have at most four values per byte, be the same on
+both sides, and be written as the same bytes again. The native extension leaves documents of more than 32 levels to the
+reference; such mutants are counted separately. The first difference ends the run with the payload that shows it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NATIVE_DEPTH = 32
 
 
 def main() -> None:
-    """Print what became of the mutants."""
+    """Print the outcomes of the mutants."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--count", type=int, default=10_000_000)
@@ -86,7 +86,7 @@ def judged(mutant: bytes) -> tuple[str, int]:
     """Return what both engines make of a mutant, and how many values its document has.
 
     Raises:
-        SystemExit: they differ, or a document is not paid for.
+        SystemExit: they differ, or a document has more values than its payload allows.
     """
     try:
         expected = unpack_reference(mutant)
@@ -111,7 +111,7 @@ def judged(mutant: bytes) -> tuple[str, int]:
 
 
 def spelled(document: Any) -> bytes | None:
-    """Return the reference's payload, or None where there is none."""
+    """Return the reference's payload, or None if there is none."""
     try:
         return pack_reference(document)
     except NotHeld:

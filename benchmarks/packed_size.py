@@ -1,13 +1,13 @@
-"""What documents take as packed bodies, beside MessagePack, under the same compressors.
+"""Size of documents as packed bodies, compared with MessagePack under the same compressors.
 
     python benchmarks/packed_size.py FOLDER [--level 5] [--splits 5]
 
-FOLDER holds ``*.ndjson.gz``, one document a line, and beside a file, where its documents have groups, ``*.groups.gz``
-with the group of each line. Bodies are the store's own, envelope included, and each is decoded and compared. A set's
-groups are split in halves by their hash; a dictionary of 110 KiB, or of the largest size that zstd can train on so
-little, is trained on one half at the same level for both, and the other half is measured with it; then the other way
-round, so that each document is measured once. A dictionary of few documents is a matter of luck, so this is done for
-several splits, and their sum is what counts. Where there are no groups, each document is its own.
+FOLDER holds ``*.ndjson.gz``, one document per line, each with ``*.groups.gz``, the group of each line, if its documents
+have groups. Bodies are the store's own, envelope included, and each is decoded and compared. A set's groups are split
+into halves by their hash; a dictionary of 110 KiB, or of the largest size that zstd can train on so little, is trained
+on one half at the same level for both, and the other half is measured with it; then vice versa, so that each document
+is measured once. A dictionary trained on few documents is a matter of luck, so several splits are measured and added
+up. Without groups, each document is a group of its own.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ def split(path: Path, seed: int) -> Halves:
 
 
 def total(halves: Halves, codec: Codec) -> int:
-    """Return what all documents take in a codec, in bytes of bodies."""
+    """Return the total bytes of all documents' bodies in a codec."""
     return sum(size for half in halves for size in sizes(half, codec))
 
 
 def with_dictionaries(halves: Halves, serializer: type[Serializer], level: int) -> int:
-    """Return what all documents take, each half with a dictionary that was trained on the other one."""
+    """Return the total bytes of all documents, each half with a dictionary trained on the other."""
     return sum(
         size
         for half, other in (halves, halves[::-1])
@@ -100,7 +100,7 @@ def with_dictionaries(halves: Halves, serializer: type[Serializer], level: int) 
 
 
 def trained(documents: Sequence[JSONDocument], serializer: type[Serializer], level: int) -> Dictionary | None:
-    """Return a dictionary for documents like these, or None where zstd finds too little that repeats."""
+    """Return a dictionary for documents like these, or None if zstd finds too little repetition."""
     plain = Codec(serializer, NONE)
     bodies = [encode_body(document, plain) for document in documents]
     payloads = [body[2:-4] for body in bodies if body[1] == plain.format_byte]

@@ -6,8 +6,9 @@ r"""Cells that kill their worker: how long other shards wait for it, and that no
                                                                        frozen
 
 Each round runs two workers without and with the 30 cells, in turns, and times both from the start of the supervisor
-until every good cell of the other shards was called. After the last round all 30 are parked, half of them are skipped,
-and the others are replayed by a function that was fixed. Servers do not wait for the disk at a commit.
+until the function has been called for every good cell of the other shards. After the last round all 30 are parked, half
+of them are skipped, and the others are replayed with a corrected function. Servers do not wait for the disk at a
+commit.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def put(store: schemaless.Datastore, kinds: Sequence[tuple[int, str]], work_ms: 
 
 @contextlib.contextmanager
 def running(url: str, trigger: schemaless.Trigger, target: str, workers: int, timing: Timing) -> Iterator[Supervisor]:
-    """Have a supervisor run for the block."""
+    """Run a supervisor for the block."""
     stop = threading.Event()
     with schemaless.connect(url) as store:
         supervisor = trigger_supervisor(store, target, trigger.name, workers, timing=timing)
@@ -89,7 +90,7 @@ def wait_until(condition: Callable[[], bool], patience_s: float = 900.0) -> floa
 
 
 def drained(url: str, log: Path, asked: argparse.Namespace, bad: int, *, to_the_end: bool) -> float:
-    """Return after how long every good cell outside shard 0 was called, with so many cells in shard 0 that kill."""
+    """Return how long it takes to call all good cells outside shard 0, with ``bad`` cells that kill in shard 0."""
     for old in (log, log.with_suffix(".fixed")):
         old.unlink(missing_ok=True)
     log.touch()
@@ -179,7 +180,7 @@ def hostile(url: str, log: Path, asked: argparse.Namespace, seed: int) -> bool:
 
 
 def main() -> int:
-    """Run what is asked for; fail where a cell is missing."""
+    """Run the requested parts; fail if a cell is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--good", type=int, default=589, help="cells of other shards (default: %(default)s)")
     parser.add_argument("--poison", type=int, default=30, help="cells that kill, in shard 0 (default: %(default)s)")

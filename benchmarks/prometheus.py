@@ -5,7 +5,7 @@
 Debian's package ``prometheus`` is fetched by apt-get and unpacked into a temporary folder, unless a program is named;
 it is never installed. Everything listens on loopback, and all of it ends with this script.
 
-Exit status: 0 where no query failed, and Prometheus saw what the migration says that it did.
+Exit status: 0 if no query failed and Prometheus saw what the migration reports.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def main() -> int:
 
 @schemaless.trigger(column="BASE", start="beginning")
 def billing(cell: schemaless.Cell, call: schemaless.Call) -> None:
-    """Stay behind: no worker runs it."""
+    """Fall behind: no worker runs this trigger."""
 
 
 FILLER = {f"field_{number}": f"value {number} of a trip" for number in range(30)}
@@ -140,7 +140,7 @@ def running(command: list[object]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def asked(prometheus: str, query: str) -> list[dict[str, Any]]:
-    """Return what Prometheus answers to a query."""
+    """Return Prometheus's answer to a query."""
     address = f"{prometheus}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
     with urllib.request.urlopen(address) as reply:
         answer = json.load(reply)
@@ -150,7 +150,7 @@ def asked(prometheus: str, query: str) -> list[dict[str, Any]]:
 
 
 def value(prometheus: str, query: str) -> float | None:
-    """Return the one value that a query has; None where there is none, or Prometheus is not up yet."""
+    """Return the single value of a query; None if there is none, or Prometheus is not up yet."""
     try:
         found = asked(prometheus, query)
     except OSError:
@@ -159,7 +159,7 @@ def value(prometheus: str, query: str) -> float | None:
 
 
 def ask_dashboard(prometheus: str) -> list[str]:
-    """Ask every query of the dashboard; print how many series each has, and return those without any."""
+    """Run every query of the dashboard; print how many series each has, and return those without any."""
     dashboard = json.loads((ROOT / "docs" / "metrics-dashboard.json").read_text(encoding="utf-8"))
     empty = []
     print("while it runs, every query of the dashboard:")
@@ -169,7 +169,7 @@ def ask_dashboard(prometheus: str) -> list[str]:
             found = asked(prometheus, query)
             first = f"{float(found[0]['value'][1]):,.6g}" if found else "-"
             print(f"  {panel['title']:<46} {len(found):>3} series, the first {first}")
-            # Nothing waits in a migration that nobody is in the way of, but for its budget.
+            # An undisturbed migration waits only for its budget.
             if not found and "waited" not in query:
                 empty.append(query)
     for query in empty:

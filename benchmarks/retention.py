@@ -1,8 +1,8 @@
-"""What a retention run costs, and the disk space that it and a rebuild give back.
+"""Cost of a retention run, and the disk space that it and a rebuild free.
 
     python benchmarks/retention.py [--flavour mysql mariadb] [--repeat 4]
 
-All logbooks, each put under ``--repeat`` rows, with times spread over 800 days, in one shard of a private server. Half
+Puts each logbook into one shard of a private server under ``--repeat`` row_keys, with times spread over 800 days. Half
 of the cells expire with 'keep 400 days'. Prints cells and seconds of plan and run, and the bytes of the shard's files:
 ``cell`` before, after the run and after a rebuild, and the log of erased cells.
 """
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def measured(server: LocalServer, repeat: int) -> None:
-    """Fill a shard, let half of it expire, and print what that takes and gives."""
+    """Fill a shard, let half of it expire, and print times and sizes."""
     with connect(create("retained", 1, [server.url]), read_timeout_s=600) as store:
         fill(store, repeat)
         print(f"{server.flavour} {server.version}, {repeat * logbooks.ALL_DOCUMENTS:,} logbooks in one shard")

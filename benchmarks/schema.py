@@ -2,10 +2,10 @@
 
     python benchmarks/schema.py [--flavour mysql|mariadb] [--shards N] [--at-once N...] [--relaxed]
 
-Each step is the command line in a process of its own, start included, as a person runs it. The revision upgraded to is
-this script's: it adds a column that may be NULL to every shard's cell table, and there is one more of it for each
---at-once. Shards are empty; a change that InnoDB makes in its dictionary alone takes as long on full ones. One upgrade
-is killed with -9 in its middle and run again. The memory of a server is its peak since it was started.
+Each step is a command in a separate process, startup included, as a person would run it. The revisions are this
+script's: each adds a nullable column to every shard's cell table, and there is one for each --at-once. Shards are
+empty; a change that InnoDB makes only in its dictionary takes equally long on full ones. One upgrade is killed with -9
+halfway and run again. The memory of a server is its peak since it was started.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def upgrade(op):
 
 @dataclass(frozen=True)
 class Step:
-    """What a command took.
+    """Measurements of one command.
 
     Attributes:
         wall_s: from its start to its end.
@@ -65,7 +65,7 @@ class Step:
 
 
 def command_line(folder: Path, arguments: list[str]) -> int:
-    """Run a command with the revisions of ``folder``, and the tables that they lead to, as this version's own."""
+    """Run a command as if the revisions of ``folder`` and the resulting tables were this version's own."""
     from sqlalchemy import Column, Integer
 
     from schemaless.cli.main import run
@@ -80,7 +80,7 @@ def command_line(folder: Path, arguments: list[str]) -> int:
 
 
 def start(folder: Path | None, url: str, *arguments: object, quiet: bool = False) -> subprocess.Popen[str]:
-    """Start a command, with the revisions of ``folder`` or with none but this version's."""
+    """Start a command, with the revisions of ``folder`` or with only this version's."""
     command = [sys.executable, __file__, "--run", str(folder)] if folder else ["-m", "schemaless.cli.entry"]
     if folder is None:
         command.insert(0, sys.executable)
@@ -110,7 +110,7 @@ def measure(folder: Path | None, url: str, *arguments: object, status: int = 0) 
 
 
 def peak_bytes(server: LocalServer) -> int:
-    """Return the most memory that a server had resident."""
+    """Return a server's peak resident memory."""
     status = Path(f"/proc/{server.pid}/status").read_text(encoding="utf-8")
     return int(re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)[1]) * 1024  # type: ignore[index]
 

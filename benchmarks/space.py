@@ -1,8 +1,9 @@
-"""What tables take on disk: a rebuild's size as the page model predicts it and as it is, and growth under a migration.
+"""Disk space of tables: sizes after a rebuild, predicted by the page model and actual, and growth during a migration.
 
-The first table loads cells of one or several body lengths, rebuilds with ALTER TABLE ... FORCE, and holds the file
-against what mysql/page_model.py says of the lengths; body bytes, file and rest are in MB of 1,000,000 bytes. The second
-one loads legacy documents, re-encodes them, and says by how much the file grew, and what a rebuild then gave back.
+The first table loads cells of one or several body lengths, rebuilds with ALTER TABLE ... FORCE, and compares the file
+with the prediction of mysql/page_model.py for these lengths; body bytes, file and rest are in MB of 1,000,000 bytes.
+The second one loads legacy documents, re-encodes them, and shows how much the file grew and how much a rebuild then
+freed.
 
     python benchmarks/space.py [--megabytes 3 40 200] [--flavour mysql mariadb]
 """
@@ -69,7 +70,7 @@ def header(*names: str) -> None:
 
 
 def one_shard(server: LocalServer, cells: Iterator[NewStoredCell], body_bytes: int) -> Datastore:
-    """Create a datastore of one shard, with cells of so many bytes."""
+    """Create a datastore of one shard, with cells of ``body_bytes`` in all."""
     store = connect(create(f"s{uuid.uuid4().hex[:8]}", 1, [server.url]), read_timeout_s=600)
     batch, size = [], 0
     for cell in cells:
@@ -99,7 +100,7 @@ def file_bytes(store: Datastore) -> int:
 
 
 def rebuild(store: Datastore) -> tuple[int, float]:
-    """Rebuild the shard; return its file's length, and the seconds."""
+    """Rebuild the shard; return its file's length, and the duration in seconds."""
     started = time.perf_counter()
     table = b"`%b`.cell" % internals_of(store).shards.database(0).encode()
     internals_of(store).shards.execute(0, b"ALTER TABLE %b FORCE, ALGORITHM=INPLACE, LOCK=NONE" % table)

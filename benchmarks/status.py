@@ -4,7 +4,7 @@ r"""The status page: its load on the servers with many shards, and how soon it s
     python benchmarks/status.py --shards 4096 --seconds 80     the load, with a trigger, a job, and cells in every shard
     python benchmarks/status.py --rounds 3                     the time from each fault to its finding
 
-Without --shards and --rounds, both parts run, small. Servers do not wait for the disk at a commit.
+Without --shards and --rounds, both parts run on a small scale. Servers do not wait for the disk at a commit.
 """
 
 from __future__ import annotations

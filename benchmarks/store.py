@@ -3,18 +3,18 @@
     python benchmarks/store.py [--flavour mysql|mariadb] [--relaxed] [--shards N] [--rounds N] [--server URL ...]
 
 Both sides write the same cells, each into a datastore of its own with the same tables on the same servers, and read
-them back. They take turns in short rounds, and the one that begins changes from round to round, so that whatever else
-the machine does falls on both alike. A figure is the median over the rounds of the ratio within a round, with its
-quartiles. ``_bare.py`` is the other side.
+them back. They take turns in short rounds, and which side begins changes from round to round, so that other load on the
+machine affects both alike. A figure is the median over the rounds of the ratio within a round, with its quartiles.
+``_bare.py`` is the other side.
 
 Documents: the demo's aircraft logbooks, about 19 KB of JSON each, and the flights in them, about 300 bytes each.
 
-- Encoding apart: both sides are given the same bytes and give bytes back. Through the library they are written by
-  ``put_stored_cells(trusted=True)``, one cell too, and read by ``get_stored_versions(limit=1)``, which stands for
-  ``get_cell_latest``, by ``scan_shard`` and by ``get_stored_cells_for_shard``. In the end every cell is compared, byte
-  by byte.
-- Encoding included: both sides are given documents and give documents back; the bare loop by plain ``msgpack`` and
-  ``zlib``, level 6. In the end the documents are compared.
+- Encoding apart: both sides are given the same bytes and give bytes back. The library writes them with
+  ``put_stored_cells(trusted=True)``, even a single cell, and reads them with ``get_stored_versions(limit=1)``, which
+  stands for ``get_cell_latest``, with ``scan_shard`` and with ``get_stored_cells_for_shard``. At the end, every cell is
+  compared, byte by byte.
+- Encoding included: both sides are given documents and give documents back; the bare loop uses plain ``msgpack`` and
+  ``zlib``, level 6. At the end, the documents are compared.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ SETTINGS = (
 
 
 class Library:
-    """The side of the library; shared by threads."""
+    """The library's side; shared by threads."""
 
     def __init__(self, store: schemaless.Datastore, encoding: bool) -> None:
         self.store = store
@@ -77,7 +77,7 @@ class Library:
         return self
 
     def close(self) -> None:
-        """Nothing: the Datastore is closed by whoever opened it."""
+        """Do nothing: the caller that opened the Datastore closes it."""
 
     def put(self, cells: Sequence[Given]) -> None:
         """Write a batch."""
@@ -87,14 +87,14 @@ class Library:
             self.store.put_stored_cells([schemaless.NewStoredCell(*cell) for cell in cells], trusted=True)
 
     def put_one(self, cell: Given) -> None:
-        """Write one cell; given bytes, by the one call that takes bytes, a batch of one."""
+        """Write one cell; bytes as a batch of one, since only that call takes bytes."""
         if self._encoding:
             self.store.put_cell(*cell)
         else:
             self.store.put_stored_cells([schemaless.NewStoredCell(*cell)], trusted=True)
 
     def latest(self, key: tuple[uuid.UUID, str]) -> object:
-        """Read one cell; for its bytes, as the one version that is asked for."""
+        """Read one cell; bytes by asking for one version."""
         if self._encoding:
             return self.store.get_cell_latest(*key)
         return next(self.store.get_stored_versions(*key, limit=1))
@@ -128,16 +128,16 @@ Side = Library | Bare
 
 @dataclass(frozen=True)
 class Task:
-    """What is measured: one row of the table.
+    """One measured task: a row of the table.
 
     Attributes:
-        name: what is done.
+        name: label of the row.
         work: makes a round's items, the same for both sides.
-        call: does one item.
-        target: what the ratio must reach (throughput) or not exceed (latency); None where it is for information.
-        latency: whether the ratio is that of the median times of one call, lower is better. Else it is that of the work
-            done in the same time, higher is better.
-        threads: how many share the items.
+        call: processes one item.
+        target: ratio to reach (throughput) or not to exceed (latency); None if only for information.
+        latency: whether the ratio compares the median times of one call; lower is better. Otherwise it compares the
+            work done in the same time; higher is better.
+        threads: number of threads that share the items.
     """
 
     name: str
@@ -149,7 +149,7 @@ class Task:
 
 
 def run(task: Task, side: Side, items: Sequence[Any]) -> float:
-    """Do a round's items and return the seconds of one: the median (latency), or the mean (throughput)."""
+    """Process a round's items and return the seconds per item: the median (latency), or the mean (throughput)."""
     if task.threads > 1:
         return run_by_threads(task, side, items)
     seconds = []
@@ -161,7 +161,7 @@ def run(task: Task, side: Side, items: Sequence[Any]) -> float:
 
 
 def run_by_threads(task: Task, side: Side, items: Sequence[Any]) -> float:
-    """Do a round's items in threads and return the mean seconds from one that is done to the next."""
+    """Process a round's items in threads and return the mean seconds between completions."""
     sides = [side.another() for _ in range(task.threads)]
 
     def do(number: int) -> None:
@@ -178,7 +178,7 @@ def run_by_threads(task: Task, side: Side, items: Sequence[Any]) -> float:
 
 
 class Contest:
-    """Both sides over one set of bodies, on datastores of their own, which are dropped at the end."""
+    """Both sides with one set of bodies, each on its own datastore, which is dropped at the end."""
 
     def __init__(self, name: str, encoding: bool, bodies: Sequence[Any], urls: Sequence[str], options: Any) -> None:
         self._name = name
@@ -191,7 +191,7 @@ class Contest:
         with ExitStack() as undo:
             self._exit = undo
             self.library, self.bare = self._open(f"{options.name}_{name}", options.shards, urls)
-            # Of one shard, so that pages are full.
+            # In one shard, so that pages are full.
             self.library_scan, self.bare_scan = self._open(f"{options.name}_{name}_scan", 1, urls[:1])
             self._exit = undo.pop_all()
 
@@ -213,7 +213,7 @@ class Contest:
         return Library(stores[0], self._encoding), bare
 
     def tasks(self) -> Iterator[Task]:
-        """Yield what is measured, in an order in which things are written before they are read."""
+        """Yield the tasks, in an order in which cells are written before they are read."""
         size = self._options
         yield Task("put_cells of 100", lambda: self._batches(size.batches), lambda side, cells: side.put(cells), 0.85)
         yield Task("put_cell", lambda: self._cells(size.calls), lambda side, cell: side.put_one(cell), 1.15, True)
@@ -269,7 +269,7 @@ class Contest:
                 side.put(cells)
 
     def compare(self) -> int:
-        """Return how many cells both sides have, after comparing each: bytes, or documents where each encoded its own.
+        """Compare all cells and return their number: as bytes, or as documents if each side encoded its own.
 
         Raises:
             SystemExit: they differ.
@@ -300,7 +300,7 @@ def drop(urls: Sequence[str], databases: Sequence[str]) -> None:
 
 
 def measure(contest: Contest, rounds: int) -> Iterator[tuple[Task, list[float], list[float]]]:
-    """Yield each task with both sides' seconds an item, one figure a round, after a round that does not count."""
+    """Yield each task with both sides' seconds per item, one figure per round, after a warm-up round."""
     for task in contest.tasks():
         seconds: dict[Side, list[float]] = {contest.library: [], contest.bare: []}
         for number in range(rounds + 1):
@@ -313,7 +313,7 @@ def measure(contest: Contest, rounds: int) -> Iterator[tuple[Task, list[float], 
 
 
 def line(task: Task, library: Sequence[float], bare: Sequence[float]) -> str:
-    """Return a row of the table: both sides' medians in microseconds an item, the ratio, its quartiles, the target."""
+    """Return a row of the table: both sides' medians in microseconds per item, the ratio, its quartiles, the target."""
     pairs = zip(library, bare, strict=True)
     ratios = [ours / plain if task.latency else plain / ours for ours, plain in pairs]
     low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
@@ -326,7 +326,7 @@ def line(task: Task, library: Sequence[float], bare: Sequence[float]) -> str:
 
 
 def flights(logbooks: Sequence[Any]) -> list[Any]:
-    """Return small documents: the flights of logbooks, each without its airports' and its weather's details."""
+    """Return small documents: the flights of logbooks, without the details of airports and weather."""
     return [
         {
             **{name: book[name] for name in ("tail_number", "year", "month")},
@@ -353,7 +353,7 @@ def servers(options: Any) -> Iterator[list[str]]:
 
 
 def describe(urls: Sequence[str], options: Any) -> None:
-    """Print what is measured on."""
+    """Print the servers and the options."""
     packages = ", ".join(f"{package} {version_of(package)}" for package in PACKAGES)
     print(f"{platform.python_implementation()} {platform.python_version()}, {packages}")
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, {processor()}"
@@ -375,7 +375,7 @@ def describe(urls: Sequence[str], options: Any) -> None:
 
 
 def version_of(package: str) -> str:
-    """Return an installed package's version, or that there is none."""
+    """Return an installed package's version, or a note that there is none."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -387,14 +387,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--flavour", choices=("mysql", "mariadb"), default="mysql")
     parser.add_argument("--relaxed", action="store_true", help="servers that do not wait for the disk at a commit")
-    parser.add_argument("--server", action="append", help="measure on this server, by URL; once for each server")
-    parser.add_argument("--name", default="bench", help="what the names of the datastores begin with; they are dropped")
+    parser.add_argument("--server", action="append", help="URL of a server to measure on; repeat for each server")
+    parser.add_argument("--name", default="bench", help="prefix of the names of datastores, which are dropped")
     parser.add_argument("--shards", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--batches", type=int, default=4, help="batches of a round")
-    parser.add_argument("--calls", type=int, default=30, help="single calls of a round")
+    parser.add_argument("--calls", type=int, default=30, help="single calls per round")
     parser.add_argument("--scanned", type=int, default=2500, help="cells of a scanned shard")
-    parser.add_argument("--page", type=int, default=500, help="rows of a page of the bare scan")
+    parser.add_argument("--page", type=int, default=500, help="rows per page of the bare scan")
     parser.add_argument("--documents", type=int, default=200, help="logbooks that bodies are taken from")
     options = parser.parse_args(arguments)
     logbooks = [logbook.body for logbook in logbook_documents(limit=options.documents, report=print)]

@@ -1,9 +1,9 @@
-"""Writers that make a plain tail skip rows, and what the change feed makes of them.
+"""Writers that make a plain tail skip rows, and how the change feed copes with them.
 
 Sixteen processes write to one shard at once: they commit late, roll back, insert many rows with one statement, put
 through the library, append, and are killed in the middle of a transaction. Meanwhile two tails poll the primary and,
 with ``--replica``, two the replica: a plain one (``WHERE added_id > last ORDER BY added_id``) and
-``get_cells_for_shard``. In the end each tail's ids are held against what the shard has.
+``get_cells_for_shard``. At the end, each tail's ids are compared with those of the shard.
 
     python benchmarks/tail.py                                       a quick one: 20,000 rows on MySQL
     python benchmarks/tail.py --rows 200000 --replica               the one in docs/change-feed.md
@@ -49,7 +49,7 @@ KINDS = (
     ("appends", 2),
     ("is killed", 2),
 )
-"""What writers do, and how many of each there are."""
+"""Kinds of writers, and their numbers."""
 
 POLL_S = 0.005
 SLICE = 1_000
@@ -111,7 +111,7 @@ def write(kind: str, seed: int, server: str, url: str, database: str, enough: An
 
 
 def plain_ids(server: str, database: str) -> Callable[[], list[int]]:
-    """Return a plain tail's next step."""
+    """Return a function for a plain tail's next step."""
     cursor = connected(server).cursor()
     last = 0
 
@@ -126,7 +126,7 @@ def plain_ids(server: str, database: str) -> Callable[[], list[int]]:
 
 
 def feed_ids(url: str, read_from: Any, held_s: list[float]) -> Callable[[], list[int]]:
-    """Return the change feed's next step; notes how long it stood still with cells behind it."""
+    """Return a function for the change feed's next step; records how long it was held with cells waiting."""
     store = schemaless.connect(url)
     location = 0
     since_s: float | None = None
@@ -147,7 +147,7 @@ def feed_ids(url: str, read_from: Any, held_s: list[float]) -> Callable[[], list
 
 
 def tail(name: str, server: str, url: str, database: str, settled: Any, report: Any) -> None:
-    """Poll until ``settled`` is set and nothing new comes, and report every id that was given."""
+    """Poll until ``settled`` is set and nothing new arrives, then report every id that was returned."""
     look_ms: list[float] = []
     held_s: list[float] = []
     observe = changes.observe
@@ -179,7 +179,7 @@ def tail(name: str, server: str, url: str, database: str, settled: Any, report: 
 
 @contextlib.contextmanager
 def writers(server: str, url: str, database: str, target: int) -> Iterator[None]:
-    """Have all writers at work for the block; those that kill themselves are replaced."""
+    """Run all writers during the block; those that kill themselves are replaced."""
     enough = multiprocessing.Event()
     running: list[tuple[str, Any]] = []
     seeds = iter(range(10**9))
@@ -218,7 +218,7 @@ def writers(server: str, url: str, database: str, target: int) -> Iterator[None]
 
 
 def main() -> int:
-    """Run it, print what each tail skipped, and fail where the change feed skipped anything."""
+    """Run the tails, print what each skipped, and fail if the change feed skipped anything."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=20_000, help="rows to write, at least (default: %(default)s)")
     parser.add_argument("--flavour", choices=("mysql", "mariadb"), default="mysql")
@@ -235,7 +235,7 @@ def main() -> int:
 
 
 def run(folder: Path, target: int, flavour: str, engine: str, replica: bool) -> int:
-    """Run one round on servers of its own."""
+    """Run one round on its own servers."""
     replicas = 1 if replica else 0
     (server,) = up(folder, 1, flavour, engine=engine, tied=True, remove=True, options=RELAXED, replicas=replicas)
     url = schemaless.create("tailed", 1, [server.url], engine=engine)
@@ -292,7 +292,7 @@ def run(folder: Path, target: int, flavour: str, engine: str, replica: bool) -> 
 
 
 def look_cost_ms(server: str, database: str) -> float:
-    """Return the median time of a look at the locks while nobody writes: its own cost, without waiting for a core."""
+    """Return the median time of reading the locks while nothing writes: its cost without waits for a core."""
     parsed = parse_url(server)
     pool = NodePool(parsed.node, parsed.credentials, PoolOptions())
     looks_ms = []

@@ -1,14 +1,14 @@
-"""What a get costs with metrics and traces on, and what it costs that they could be.
+"""Cost of a get with metrics and traces on, and with OpenTelemetry's API alone.
 
     python benchmarks/telemetry.py [--rounds N] [--gets N] [--flavour mysql|mariadb]
 
-One thread reads the same row by ``get_cell_latest`` from a private server on this machine, in short rounds that take
-turns; who begins changes from round to round. ``plain`` is a datastore that is not instrumented, twice, so that its
-ratio to itself shows how exact the others are; ``figures`` counts calls, time and errors for the SDK; ``spans`` records
-every call as a span in memory as well; ``1 %`` has a sampler, based on the parent, that records one trace in a hundred;
-``API`` is all of it with OpenTelemetry's API alone, whose spans do nothing. Figures are medians over the rounds. What a
-call pays is then measured without a server, on a call that does nothing, in CPU time, the least of many turns: once for
-starting and ending such a span by the SDK alone, and once for the whole of ``instrument``.
+One thread reads the same row by ``get_cell_latest`` from a private server on this machine, in short rounds, in turns;
+which reader begins changes from round to round. ``plain`` is a datastore without instrumentation, measured twice, so
+that its ratio to itself shows how exact the other ratios are; ``figures`` counts calls, time and errors for the SDK;
+``spans`` records every call as a span in memory as well; ``1 %`` has a sampler, based on the parent, that records one
+trace in a hundred; ``API`` uses only OpenTelemetry's API, whose spans do nothing. Figures are medians over the rounds.
+The cost per call is then measured without a server, on a call that does nothing, in CPU time, as the minimum of many
+turns: once for starting and ending such a span by the SDK alone, and once for the whole of ``instrument``.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def nothing() -> None:
 
 
 def told_nothing(meters: MeterProvider, tracers: AnyTracerProvider | None) -> Callable[[], object]:
-    """Return a call that does nothing, instrumented: for figures alone where there is nothing to make spans."""
+    """Return an instrumented call that does nothing; without ``tracers``, it records only figures."""
     pools = types.SimpleNamespace(listen=lambda met: None, breakers=dict)
     calls = dict.fromkeys(telemetry.CALLS, nothing)
     kind = type("Nothing", (), {name: staticmethod(call) for name, call in calls.items()})
@@ -89,7 +89,7 @@ def told_nothing(meters: MeterProvider, tracers: AnyTracerProvider | None) -> Ca
 
 
 def report_own(tracers: dict[str, AnyTracerProvider], meters: MeterProvider, plain_us: float) -> None:
-    """Print what a call pays, apart from its work: to the SDK, and to what stands around it here."""
+    """Print the overhead of a call: the SDK's, and that of the library's code around it."""
     nothing_us = cpu_us(nothing)
     own_us = cpu_us(told_nothing(meters, None)) - nothing_us
     share = own_us / plain_us
@@ -110,12 +110,12 @@ def report_own(tracers: dict[str, AnyTracerProvider], meters: MeterProvider, pla
 
 
 def cpu_us(call: Callable[[], object], calls: int = 2_000, turns: int = 25) -> float:
-    """Return the CPU time of a call in microseconds: the least of many turns, which what else runs disturbs least."""
+    """Return the CPU time of a call in microseconds: the minimum of many turns, the least disturbed one."""
     return min(timeit.repeat(call, number=calls, repeat=turns, timer=time.process_time)) / calls * 1e6
 
 
 def reader(store: schemaless.Datastore, row: uuid.UUID) -> Callable[[], object]:
-    """Return what reads the row once."""
+    """Return a function that reads the row once."""
     get = store.get_cell_latest
     return lambda: get(row, "BASE")
 
@@ -123,7 +123,7 @@ def reader(store: schemaless.Datastore, row: uuid.UUID) -> Callable[[], object]:
 def measure(
     readers: dict[str, Callable[[], object]], arguments: argparse.Namespace, between: Callable[[], None]
 ) -> dict[str, list[float]]:
-    """Return microseconds a get, of each round."""
+    """Return the microseconds per get of each round."""
     taken: dict[str, list[float]] = {name: [] for name in readers}
     names = list(readers)
     for number in range(arguments.rounds + 1):

@@ -1,9 +1,9 @@
-"""What a test costs that gets a datastore of four shards from the pytest plugin.
+"""Cost of a test that gets a datastore of four shards from the pytest plugin.
 
     python benchmarks/testing.py [--rounds N]
 
 On two private servers of each kind, with the options that the plugin starts them with. A figure is the median of the
-rounds, in milliseconds: connecting and closing are in it, and the writes of the test itself are not.
+rounds, in milliseconds: it includes connecting and closing, but not the test's own writes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def milliseconds(servers: list[str], rounds: int, *, reuse: bool, rows: int = 0) -> float:
-    """Return the median of what it takes to have a datastore, connect to it, and give it back after ``rows`` cells."""
+    """Return the median time to get a datastore, connect to it, and return it after writing ``rows`` cells."""
 
     def replica() -> Datastores:
         return Datastores(servers, lambda name: schemaless.create(name, 4, servers), f"bench_{uuid.uuid4().hex[:8]}_")

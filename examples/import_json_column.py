@@ -4,7 +4,7 @@
 
 Reads ``id``, ``doc`` (JSON) and ``created_at`` (UTC) in the order of ``id``, and writes each row as version 1 under a
 row_key derived from its id. It can be stopped and run again at any time: cells that already exist are not written
-twice. Without the timestamps, every document would count as today's, which would spoil capacity forecasts.
+twice. Without the timestamps, every document would count as written today, which would spoil capacity forecasts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> int:
     parser.add_argument("--table", required=True)
     arguments = parser.parse_args()
     if not re.fullmatch(r"\w+", arguments.table):
-        parser.error("a table's name is of letters, digits and _")
+        parser.error("a table's name consists of letters, digits and _")
     written = there = 0
     with schemaless.connect(arguments.datastore) as store, closing(opened(arguments.source)) as source:
         for batch in batches(source, arguments.table):

@@ -58,7 +58,7 @@ def judged(report: dict[str, Any], at_least_days: float) -> int:
     for disk in now["disks"]:
         days = disk["days_until_full"]
         if days is None:
-            print(f"{disk['disk']}: it cannot be said how long it lasts: {disk['why']}")
+            print(f"{disk['disk']}: unknown how long it lasts: {disk['why']}")
             status = status or 2
             continue
         early = days["low_80"]  # None: beyond what can be forecast

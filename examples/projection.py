@@ -40,7 +40,7 @@ def main() -> int:
     """Bring the view up to date."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("datastore", help="its URL, or its name in the configuration")
-    parser.add_argument("view", help="the SQLite file; made where it is missing")
+    parser.add_argument("view", help="the SQLite file; created if missing")
     parser.add_argument("--follow", action="store_true")
     arguments = parser.parse_args()
     with schemaless.connect(arguments.datastore) as store, closing(sqlite3.connect(arguments.view)) as view:

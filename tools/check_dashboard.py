@@ -1,9 +1,9 @@
-"""Loads docs/metrics-dashboard.json with Grafana's own model of a dashboard, and says what Grafana would drop of it.
+"""Loads docs/metrics-dashboard.json with Grafana's own model of a dashboard, and reports what Grafana would drop.
 
     python tools/check_dashboard.py
 
-It installs the package grafana-foundation-sdk, which Grafana makes from its schemas, into a temporary environment. So
-it needs a package index, and the suite does not run it. Exit status: 0 where nothing is lost.
+It installs the package grafana-foundation-sdk, which Grafana generates from its schemas, into a temporary environment,
+so it needs a package index, and the suite does not run it. Exit status: 0 if nothing would be lost.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def lost(given, kept, place=""):
 
 given = json.load(open(sys.argv[1], encoding="utf-8"))
 kept = json.loads(JSONEncoder().encode(Dashboard.from_json(given)))
-# Both are of the import and the editor, not of the dashboard that is stored.
+# Both belong to the import and the editor, not to the stored dashboard.
 known = {".__inputs", ".templating.list[0].definition"}
 found = [place for place in lost(given, kept) if place not in known]
 sys.exit("Grafana would drop or change: " + ", ".join(found) if found else 0)

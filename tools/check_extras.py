@@ -2,15 +2,15 @@
 
     python tools/check_extras.py [CHECK ...]
 
-Takes ten minutes or more and a package index, so the suite does not run it. Uses the packages in dist/, and builds them
-first if they are not those of this checkout. Each extra is checked on each CPython from 3.11 to 3.14 found here, with a
-datastore on a private MySQL server, and with no Rust on the PATH. Besides the extras (the one without a name is
-``none``) there are four more checks:
+Takes ten minutes or more and needs a package index, so the suite does not run it. Uses the packages in dist/, and
+builds them first if they are not those of this checkout. Each extra is checked on each CPython from 3.11 to 3.14 found
+here, with a datastore on a private MySQL server, and with no Rust on the PATH. Besides the extras (``none`` stands for
+no extra), there are four more checks:
 
-- ``sdist``: the store's sdist installs, and works. So does that of the native extension, if cargo is here.
+- ``sdist``: the store's sdist installs and works; so does that of the native extension, if cargo is installed.
 - ``types``: mypy and pyright see the same public names and types in the installed wheel, and pyright knows the type of
   every public symbol.
-- ``native``, besides the extra: 'schemaless-store[fast,cli,native]' installs from dist/, without an index, for each
+- ``native`` also checks that 'schemaless-store[fast,cli,native]' installs from dist/, without an index, for each
   Python here, and uses the native extension; so does the wheel for the stable ABI.
 - ``demo``: 'schemaless demo' runs on the packages that ``native`` installed for the newest Python.
 
@@ -89,7 +89,7 @@ schemaless.conect  # wrong
 
 
 def main() -> int:
-    """Check all that was asked for; print a line for each."""
+    """Run the requested checks; print a line for each."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
     extras = [extra or "none" for extra in CHECKS]
@@ -133,7 +133,7 @@ def main() -> int:
 
 
 def packages(folder: Path) -> tuple[Path, Path]:
-    """Return wheel and sdist of the store in dist/; build everything first if these are not those of this checkout."""
+    """Return wheel and sdist of the store in dist/; build everything first if they are not from this checkout."""
     fresh = {path.name: path.read_bytes() for path in dist.built(folder)}
     kept = {path.name: path.read_bytes() for path in DIST.glob("schemaless_store-*")}
     if kept != fresh or not [*DIST.glob("schemaless_packed-*-abi3-*.whl")]:
@@ -145,7 +145,7 @@ def packages(folder: Path) -> tuple[Path, Path]:
 
 
 def of_extra(wheel: Path, extra: str, interpreter: Path, server: str, folder: Path) -> str | None:
-    """Return what does not work with an extra; None where all does."""
+    """Return what does not work with an extra; None if all does."""
     name = f"{extra or 'none'}_{interpreter.name.replace('.', '_')}"
     own = folder / name
     python = installed(interpreter, f"{wheel}[{extra}]" if extra else str(wheel), folder=own)
@@ -179,8 +179,8 @@ def of_sdist(sdist: Path, folder: Path) -> str | None:
 
 
 def of_types(wheel: Path, interpreter: Path, folder: Path) -> str | None:
-    """Return where mypy or pyright sees anything else in the installed wheel than the program says."""
-    # Public classes derive from those of these extras, whose types are unknown where they are missing.
+    """Return where mypy or pyright finds anything in the installed wheel other than what the program expects."""
+    # Public classes derive from classes of these extras; without the extras, their types are unknown.
     extras = ["async", "cli", "export", "metrics", "report", "status", "telemetry"]
     python = installed(interpreter, f"{wheel}[{','.join(extras)}]", "mypy", "pyright", folder=folder / "types")
     public = run(f"{python} -c 'import schemaless; print(*schemaless.__all__, sep=\", \")'", folder).stdout.strip()
@@ -212,7 +212,7 @@ def of_native(interpreter: Path, folder: Path, *, demo: bool = False) -> str | N
     # The demo fetches its data with pip.
     python, others = empty(interpreter, own, with_pip=demo), own / "packages"
     pip = f"{sys.executable} -m pip --python {python}"
-    # Only packages of others come from the index.
+    # Only third-party packages come from the index.
     steps = [
         f"{pip} download -q --only-binary :all: -d {others} -c {ROOT / 'constraints.txt'} '{store}[fast,cli]'",
         f"{pip} install -q --no-index --only-binary :all: -f {DIST} -f {others} 'schemaless-store[fast,cli,native]'",
@@ -220,7 +220,7 @@ def of_native(interpreter: Path, folder: Path, *, demo: bool = False) -> str | N
         f"{python} -c {shlex.quote(NATIVE)}",
     ]
     if demo:
-        # The demo leaves its servers running, also where it fails.
+        # The demo leaves its servers running, even if it fails.
         command = "bin/schemaless local down --folder .schemaless/demo --delete"
         steps.append(f"cd {own} && export HOME={own}; bin/schemaless demo; code=$?; {command}; exit $code")
     else:
@@ -255,7 +255,7 @@ def installed(interpreter: Path, *requirements: str, folder: Path) -> Path:
 
 
 def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command far from this checkout, and without a Rust compiler."""
+    """Run a command outside this checkout, without a Rust compiler."""
     left_out = ("PYTHON", "VIRTUAL_ENV", "SCHEMALESS_", "CARGO", "RUST")
     outside = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     folders = [each for each in os.environ["PATH"].split(os.pathsep) if not Path(each, "cargo").exists()]

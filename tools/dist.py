@@ -2,14 +2,15 @@
 
     python tools/dist.py [--out FOLDER] [--pure] [--once]
 
-The sdist and the pure wheel are the same bytes for the same commit: they contain the files that git knows or would add,
-and SOURCE_DATE_EPOCH, or the commit's time. They are built twice in different folders and compared, unless ``--once``.
+The sdist and the pure wheel are the same bytes for the same commit: they contain the files that git tracks or would
+add, with SOURCE_DATE_EPOCH or the commit's time as their time. They are built twice in different folders and compared,
+unless ``--once``.
 
 The native extension gets an sdist, a wheel for each CPython from 3.11 to 3.14 found here (on the PATH or among pyenv's
-versions), and one for the stable ABI, which every other CPython takes. ``--pure`` leaves it out; without it, cargo and
-maturin are needed, and it takes some minutes.
+versions), and one for the stable ABI, which every other CPython uses. ``--pure`` leaves the extension out; building it
+needs cargo and maturin, and takes a few minutes.
 
-Every wheel has a software bill of materials (PEP 770), and the native ones have the licences of what is linked into
+Every wheel has a software bill of materials (PEP 770), and the native ones have the licences of the crates linked into
 them. Exit status: 0 if all was built and the pure packages are reproducible.
 """
 
@@ -94,7 +95,7 @@ def native(out: Path) -> list[Path]:
     interpreters = [path for path in map(interpreter, VERSIONS) if path is not None]
     for version in VERSIONS:
         if not any(path.name == f"python{version}" for path in interpreters):
-            print(f"Python {version} is not here: it takes the wheel for the stable ABI", file=sys.stderr)
+            print(f"Python {version} is not here: users of it get the wheel for the stable ABI", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="schemaless-native-") as folder:
         call([maturin, "sdist", *manifest, "--out", folder], epoch)
         builds = [(path, "") for path in interpreters] + [
@@ -119,7 +120,7 @@ def call(command: list[Any], epoch: int) -> None:
     environment = {
         **os.environ,
         "SOURCE_DATE_EPOCH": str(epoch),
-        # Paths of this machine would otherwise stand in the binaries.
+        # Otherwise, the binaries would contain paths of this machine.
         "RUSTFLAGS": f"--remap-path-prefix={home}=cargo --remap-path-prefix={ROOT}=schemaless",
         "CARGO_TARGET_DIR": str(ROOT / "build" / "native-dist"),
     }
@@ -133,7 +134,7 @@ def interpreter(version: str) -> Path | None:
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     for candidate in (f"python{version}", *sorted(pyenv.glob(f"versions/{version}.*/bin/python{version}"))):
         program = "import sys; print(sys.executable, '%d.%d' % sys.version_info[:2])"
-        try:  # A shim of pyenv may be on the PATH and still start nothing.
+        try:  # A pyenv shim may be on the PATH although its version is not installed.
             done = subprocess.run([candidate, "-c", program], capture_output=True, text=True, check=False)
         except OSError:
             continue
@@ -148,7 +149,7 @@ def interpreter(version: str) -> Path | None:
 
 
 def copy_sources(origin: Path, folder: Path) -> None:
-    """Copy the files of a checkout that git knows or would add."""
+    """Copy the files of a checkout that git tracks or would add."""
     for name in run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0"):
         if (origin / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -157,14 +158,14 @@ def copy_sources(origin: Path, folder: Path) -> None:
 
 
 def epoch_of_build() -> int:
-    """Return the time in all files: SOURCE_DATE_EPOCH, or the commit's."""
+    """Return the timestamp for all files: SOURCE_DATE_EPOCH, or the commit's time."""
     return int(os.environ.get("SOURCE_DATE_EPOCH") or run("git", "log", "-1", "--format=%ct"))
 
 
 def unpacked(sdist: Path, folder: Path) -> Path:
     """Unpack an sdist, and return the folder in it."""
     with tarfile.open(sdist) as archive:
-        # The first versions of Python 3.11 know no filters.
+        # The first releases of Python 3.11 do not support extraction filters.
         archive.extraction_filter = getattr(tarfile, "data_filter", None)
         archive.extractall(folder / "unpacked")  # noqa: S202 - what was built here just now
     (inside,) = (folder / "unpacked").iterdir()
@@ -185,7 +186,7 @@ def described(metadata: bytes) -> bytes:
 
 
 def normal(sdist: bytes, epoch: int) -> bytes:
-    """Return an sdist with its files in order, nobody's, and of one time: setuptools writes the time of the build."""
+    """Return an sdist with its files sorted, without owners, and with one timestamp: setuptools uses the build time."""
     result = io.BytesIO()
     with (
         tarfile.open(fileobj=io.BytesIO(sdist)) as before,
@@ -206,7 +207,7 @@ def normal(sdist: bytes, epoch: int) -> bytes:
 
 
 def with_bill(wheel: bytes, epoch: int) -> bytes:
-    """Add the bill of materials of the pure wheel, which contains no other software: itself, and what it requires."""
+    """Add the bill of materials of the pure wheel: itself and its requirements, as it bundles no other software."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
     metadata = setup["metadata"]
@@ -266,7 +267,7 @@ def with_licences(wheel: bytes, epoch: int) -> bytes:
 
 
 def licensed(metadata: bytes, names: list[str]) -> bytes:
-    """Name the licence files in a wheel's METADATA, as PEP 639 asks for."""
+    """Name the licence files in a wheel's METADATA, as PEP 639 requires."""
     head, blank, body = metadata.decode().partition("\n\n")
     lines = [line for line in head.splitlines() if not line.startswith("License-File:")]
     lines += [f"License-File: {name.removeprefix('licenses/')}" for name in names]
@@ -274,7 +275,7 @@ def licensed(metadata: bytes, names: list[str]) -> bytes:
 
 
 def dated(bill: Mapping[str, Any], epoch: int) -> bytes:
-    """Return a bill of materials with the time of the build, and a serial number that its content determines."""
+    """Return a bill of materials with the time of the build and a serial number derived from its content."""
     metadata = {**bill["metadata"], "timestamp": datetime.fromtimestamp(epoch, UTC).isoformat()}
     plain = {**{key: value for key, value in bill.items() if key != "serialNumber"}, "metadata": metadata}
     serial = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(plain, sort_keys=True))
@@ -282,7 +283,7 @@ def dated(bill: Mapping[str, Any], epoch: int) -> bytes:
 
 
 def changed(wheel: bytes, epoch: int, files: Mapping[str, Callable[[bytes], bytes]]) -> bytes:
-    """Replace or add files of a wheel's .dist-info folder, and write RECORD anew.
+    """Replace or add files in a wheel's .dist-info folder, and rewrite RECORD.
 
     Args:
         wheel: Content of the wheel.
@@ -304,7 +305,7 @@ def changed(wheel: bytes, epoch: int, files: Mapping[str, Callable[[bytes], byte
         lines.append(f"{quoted},sha256={digest},{len(content)}\n")
     contents[record] = "".join([*lines, f"{record},,\n"]).encode(), 0o100644
     result = io.BytesIO()
-    at = datetime.fromtimestamp(max(epoch, 315_532_800), UTC).timetuple()[:6]  # Zip files begin in 1980.
+    at = datetime.fromtimestamp(max(epoch, 315_532_800), UTC).timetuple()[:6]  # Zip timestamps begin in 1980.
     with zipfile.ZipFile(result, "w", zipfile.ZIP_DEFLATED) as after:
         for name, (content, mode) in contents.items():
             info = zipfile.ZipInfo(name, at)

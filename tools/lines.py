@@ -1,6 +1,7 @@
-"""Counts the package's lines, code and docstrings apart: ``python tools/lines.py [REVISION]...``; the checkout without.
+"""Counts the package's lines of code and docstrings: ``python tools/lines.py [REVISION]...``; default: the checkout.
 
-Code is every line with a token on it that is no comment and no docstring; docstrings count with their blank lines.
+A line of code has at least one token that is neither a comment nor part of a docstring; docstrings include their blank
+lines.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, to
 
 
 def counted(source: str) -> tuple[int, int]:
-    """Return a module's lines of code, and of docstrings, those of constants included."""
+    """Return a module's numbers of lines of code and of docstrings, including those of constants."""
     documented: set[int] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
@@ -42,7 +43,7 @@ def modules(revision: str | None) -> dict[str, str]:
 
 
 def main() -> None:
-    """Print the sums, and those of each room."""
+    """Print the sums, in all and by subpackage."""
     revisions: list[str | None] = [*sys.argv[1:]]
     for revision in revisions or [None]:
         code: Counter[str] = Counter()

@@ -1,9 +1,9 @@
 """Writes docs/reference: public names from their docstrings, commands from their help, metrics from their definitions.
 
     python tools/reference.py            write the pages
-    python tools/reference.py --check    change nothing; exit status 1 where a page is missing or stale
+    python tools/reference.py --check    change nothing; exit status 1 if a page is missing or stale
 
-``pages`` returns them without writing, for the test that holds them against the disk.
+``pages`` returns them without writing, for the test that compares them with the files.
 """
 
 from __future__ import annotations
@@ -96,12 +96,12 @@ def described(docstring: str) -> Iterator[str]:
 
 
 def signature(name: str, value: Callable[..., Any]) -> str:
-    """Return a call as it is declared, one parameter a line where it is long."""
+    """Return a call as declared, with one parameter per line if it is long."""
     declared = inspect.signature(value)
     declared = declared.replace(
         parameters=[parameter for key, parameter in declared.parameters.items() if key != "self"]
     )
-    # Annotations are text; their quotes are no part of them.
+    # Annotations are strings; drop their quotes.
     if inspect.isclass(value):
         declared = declared.replace(return_annotation=inspect.Signature.empty)
     text = name + re.sub(r"'([^']*)'(?=[,)\s=]|$)", r"\1", re.sub(r"ForwardRef\(([^)]*)\)", r"\1", str(declared)))
@@ -126,7 +126,7 @@ def members(owner: type) -> Iterator[str]:
 
 
 def alias(name: str) -> str:
-    """Return the text that stands below a type alias in its module."""
+    """Return a type alias with the text below it in its module."""
     pattern = re.compile(rf'^{name} = (.*)\n(?:"""(.*)""")?', re.MULTILINE)
     sources = (path.read_text(encoding="utf-8") for path in sorted((ROOT / "schemaless").glob("**/*.py")))
     found = next(match for source in sources if (match := pattern.search(source)))
@@ -134,7 +134,7 @@ def alias(name: str) -> str:
 
 
 def name_of(name: str, module: Any = schemaless) -> Iterator[str]:
-    """Yield a public name that is no exception."""
+    """Yield the section about a public name that is not an exception."""
     value = getattr(module, name)
     yield f"### {name}\n"
     if inspect.isfunction(value):
@@ -228,7 +228,7 @@ def commands(group: click.Group, parent: click.Context) -> Iterator[tuple[click.
 
 
 def help_text(text: str) -> Iterator[str]:
-    """Yield a command's help as Markdown: what Click must not wrap is code, and examples are commands."""
+    """Yield a command's help as Markdown: text that Click must not wrap as code, examples as commands."""
     for paragraph in inspect.cleandoc(text).split("\n\n"):
         if paragraph.startswith("    "):
             yield f"```text\n{inspect.cleandoc(paragraph)}\n```\n"
@@ -250,25 +250,25 @@ def help_text(text: str) -> Iterator[str]:
 
 
 def prompted(lines: list[str]) -> list[str]:
-    """Return commands with a prompt before each, and none before what goes on in the next line."""
+    """Return lines of commands, each with a prompt except continuation lines."""
     before = ["", *lines]
     return [line if last.endswith("\\") else f"$ {line}" for last, line in zip(before, lines, strict=False)]
 
 
 def cleaned(text: str) -> list[str]:
-    """Return the lines of indented text without what all of them begin with."""
+    """Return the lines of indented text without their common indentation."""
     return inspect.cleandoc("\n" + text).splitlines()
 
 
 def escaped(text: str) -> str:
-    """Return text of a help page with what Markdown would take for its own spelled out."""
+    """Return text of a help page with its Markdown characters escaped and its commands and options as code."""
     text = re.sub(r"(?<!\w)'((?:schemaless|[a-z]+ [a-z-]+) ?[^']*)'(?!\w)", r"`\1`", text)
     text = re.sub(r"(?<![\w`'-])(--[a-z][\w-]*)(?![^`]*`(?:[^`]*`[^`]*`)*[^`]*$)", r"`\1`", text)
     return re.sub(r"[<>*](?![^`]*`)", lambda match: f"\\{match.group()}", text)
 
 
 def command_page(command: click.Command, context: click.Context, level: int) -> Iterator[str]:
-    """Yield a command: how it is called, what it does, its options."""
+    """Yield the page of a command: usage, help and options."""
     path = context.command_path
     yield f"{'#' * level} {path}\n"
     usage = " ".join(command.collect_usage_pieces(context))
@@ -282,13 +282,13 @@ def command_page(command: click.Command, context: click.Context, level: int) -> 
     if records:
         yield "| option | what it does |\n|---|---|"
         for option, what in map(shortened, records):
-            # A bar ends a cell, and is escaped inside of code in some readers only.
+            # A bar ends a table cell; only some renderers support escaping it inside code.
             yield f"| `{option.replace('|', ' or ')}` | {escaped(one_line(what))} |"
         yield ""
 
 
 def shortened(record: tuple[str, str]) -> tuple[str, str]:
-    """Move a long list of what an option takes behind what it does, so that the table stays a table."""
+    """Move a long list of an option's choices to the end of its description, so that the table stays readable."""
     option, what = record
     name, bracket, choices = option.partition(" [")
     if not bracket or len(option) < 40:
@@ -297,8 +297,8 @@ def shortened(record: tuple[str, str]) -> tuple[str, str]:
 
 
 def pages() -> dict[Path, str]:
-    """Return each page of the reference by its file."""
-    os.environ.pop("SCHEMALESS_URL", None)  # the help of an option shows what the environment says
+    """Return the pages of the reference, by file."""
+    os.environ.pop("SCHEMALESS_URL", None)  # an option's help would show values from the environment
     top = click.Context(cli, info_name="schemaless", **cli.context_settings)
     found = {FOLDER / "api.md": api(), FOLDER / "aio.md": aio(), FOLDER / "metrics.md": metrics()}
     overview = ["# CLI reference\n", GENERATED.format("the commands' own help")]
@@ -323,7 +323,7 @@ def pages() -> dict[Path, str]:
 
 
 def stale() -> list[str]:
-    """Return the pages that are missing, not as they would be written, or of a command that is gone."""
+    """Return the pages that are missing, outdated, or about a command that no longer exists."""
     wanted = pages()
     there = set(FOLDER.glob("**/*.md"))
     wrong = [path for path, text in wanted.items() if path not in there or path.read_text(encoding="utf-8") != text]

@@ -1,6 +1,6 @@
-"""What mkdocs has to be told of this project: the pages stay files that can be read where they lie.
+"""Hooks that adapt this project's pages to mkdocs, so that the files remain readable in place.
 
-- The navigation is docs/README.md's own: each heading with a list of links is a section.
+- The navigation comes from docs/README.md: each heading with a list of links is a section.
 - Links that lead out of docs (to the format, to a source file) lead to a copy of that file in the site.
 """
 
@@ -23,7 +23,7 @@ LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(#[^)\s]*)?(?=\))")
 
 
 def sections() -> dict[str, list[tuple[str, str]]]:
-    """Return title and file of each page, by the kind that docs/README.md lists it under."""
+    """Return title and file of each page, by the kind under which docs/README.md lists it."""
     text = (DOCS / "README.md").read_text(encoding="utf-8")
     found: dict[str, list[tuple[str, str]]] = {}
     for kind in KINDS:
@@ -33,7 +33,7 @@ def sections() -> dict[str, list[tuple[str, str]]]:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Take the navigation from docs/README.md; the commands stand below their overview."""
+    """Build the navigation from docs/README.md, with the commands below their overview."""
     nav: list[Any] = [{"Start": "README.md"}]
     for kind, pages in sections().items():
         items: list[Any] = []
@@ -50,20 +50,20 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def out_of_docs(page: str, target: str) -> Path | None:
-    """Return the file of the project that a page's link leads to, if that is none of docs."""
+    """Return the file of the project to which a page's link leads, if it is outside docs."""
     here = ROOT / page.removeprefix(f"{COPIES}/") if page.startswith(f"{COPIES}/") else DOCS / page
     file = (here.parent / unquote(target)).resolve()
     return file if file.is_file() and file.is_relative_to(ROOT) and not file.is_relative_to(DOCS) else None
 
 
 def copy_of(file: Path) -> str:
-    """Return where a file of the project is in the site."""
+    """Return the path of the copy of a project file in the site."""
     name = f"{COPIES}/{file.relative_to(ROOT).as_posix()}"
     return name if file.suffix == ".md" else f"{name}.md"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add a copy of each file that a page links outside of docs, and of those that the copies link."""
+    """Add a copy of each file outside docs that a page links to, and of those that the copies link to."""
     todo = [(page.src_uri, (DOCS / page.src_uri).read_text(encoding="utf-8")) for page in files.documentation_pages()]
     seen: set[Path] = set()
     while todo:
@@ -85,7 +85,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Have links out of docs lead to the copies, and those of the copies back."""
+    """Point links out of docs to the copies, and links in the copies back to docs."""
     here = page.file.src_uri
     if here == "README.md":
         page.meta["hide"] = ["navigation"]

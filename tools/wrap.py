@@ -14,9 +14,9 @@ from pathlib import Path
 
 WIDTH = 120
 OTHER = ("|", "#", "<", "```")
-"""What begins a line that is no paragraph's."""
+"""Beginnings of lines that are not part of a paragraph."""
 MARKER = re.compile(r"(?:[-*+>]|\d+\.|#+)$")
-"""A word that would begin a list, a quotation or a heading if it stood first in a line."""
+"""Matches a word that would begin a list, a quotation or a heading at the start of a line."""
 
 
 def too_long(text: str) -> list[str]:
@@ -26,7 +26,7 @@ def too_long(text: str) -> list[str]:
 
 
 def filled(words: list[str], first: str, rest: str) -> Iterator[str]:
-    """Yield the lines of a paragraph, the first one and the others behind an indent each."""
+    """Yield the lines of a paragraph; ``first`` and ``rest`` are the indents of the first and the other lines."""
     line: list[str] = []
     indent = first
     for place, word in enumerate(words):
