@@ -48,7 +48,7 @@ def blocks(page: Path) -> Iterator[Block]:
     text = page.read_text(encoding="utf-8")
     for match in re.finditer(r"^```(\w*)[^\n]*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         above = text[: match.start()].rstrip("\n")
-        reason = re.search(r"\*Not run: ([^*]+)\*\Z", above)
+        reason = re.search(r"\*The tests of this page skip this block: ([^*]+)\*\Z", above)
         line = text.count("\n", 0, match.start()) + 1
         yield Block(page, line, match[1], match[2], reason[1] if reason else None)
 

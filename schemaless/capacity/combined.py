@@ -149,9 +149,9 @@ def _renamed(name: str, measurement: Measurement) -> Measurement:
 
 
 def _by_day(measurements: Sequence[Measurement], datastores: int) -> list[Measurement]:
-    """Join measurements taken on the same day if all datastores were measured then, because they may share disks.
+    """Return the measurements, oldest first; those of a day are joined, if all datastores were measured then.
 
-    Oldest first.
+    Datastores may share disks, so a sum needs all of them.
     """
     days: dict[datetime.date, dict[str, Measurement]] = {}
     results = []

@@ -53,7 +53,7 @@ class Plan:
 
     @property
     def body_bytes(self) -> int:
-        """Size of their bodies, in bytes."""
+        """Size of the bodies of the cells to erase, in bytes."""
         return sum(each.body_bytes for each in self.targets)
 
     @property

@@ -267,7 +267,11 @@ class Watch:
         if elected is None:
             unknown = "; ".join(doubted[node] for node in nodes if node in doubted and node not in self._servers)
             if unknown:
-                raise _Undecided("undecided", f"its group's primary, {member}, may be one of these: {unknown}", witness)
+                raise _Undecided(
+                    "undecided",
+                    f"its group's primary, {member}, may be a server whose state is unknown: {unknown}",
+                    witness,
+                )
             raise _Undecided("stranger", _stranger(member, cluster), witness)
         if elected not in views:
             reason = doubted.get(elected, f"{elected}: it is in no group")

@@ -90,7 +90,7 @@ class Leases:
         self.backlog.add(pair)
 
     def lose(self, pair: Pair) -> None:
-        """Drop a lease whose row has another epoch, and mark its pair doubtful: a moved row still names this worker."""
+        """Drop a lease whose row has another epoch. Its pair is doubtful: a row that moved still names this worker."""
         self.held.pop(pair, None)
         self.doubtful.add(pair)
 

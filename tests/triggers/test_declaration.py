@@ -22,7 +22,7 @@ from tests.cli.conftest import invoke  # noqa: F401 - the fixture
         ({"start": "now"}, "start must be"),
         ({"attempts": 0}, "attempts must be a number of at least 1"),
         ({"parked_limit": -1}, "parked_limit must be a number of at least 0"),
-        ({"timeout_s": 0}, "timeout_s must be seconds"),
+        ({"timeout_s": 0}, "timeout_s must be a number of seconds"),
     ],
 )
 def test_a_trigger_that_cannot_be_is_refused_when_it_is_declared(options, complaint):
