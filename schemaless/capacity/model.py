@@ -130,7 +130,7 @@ class Plan:
                 raise InvalidInput(f"{name} must be 1 byte or more, got {getattr(self, name)}")
         if not 0 <= self.overhead_share < 1:
             raise InvalidInput(
-                f"overhead_share must be from 0 to below 1 (0.4 is 40 %), got {self.overhead_share}; "
+                f"overhead_share must be at least 0 and below 1 (0.4 is 40 %), got {self.overhead_share}; "
                 "at 1 there is no space for cells"
             )
         for name in ("copies", "hosts"):

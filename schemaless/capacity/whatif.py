@@ -93,7 +93,8 @@ class WhatIf:
             to another engine, or expire.
         growth: Multiple of the forecast growth, for all datastores, or by datastore name.
         retention: Retention periods of columns, such as ``{"LOG": "400 days"}``; older cells expire.
-        copies: Number of servers that hold each cell. Each has a disk of its own, so this changes costs, not days.
+        copies: Number of servers that hold each cell. Each has its own disk, so this changes the costs, but not
+            the days until disks are full.
         price_per_tb: Price of a TB (1,000 GB) of disk, instead of the report's.
         lead_days: Days from ordering a disk until it can be used, instead of the report's.
     """

@@ -1,7 +1,7 @@
 """Metrics of servers: reachability, circuit breakers and replica lag.
 
-Lag is measured by GTIDs, which any account may read, and without writing: it is the age of the oldest recorded GTID
-position of the primary that the replica has not reached.
+Lag is measured with GTIDs, which any account may read, so nothing has to be written. It is the age of the oldest
+recorded GTID position of the primary that the replica has not reached.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Policy:
         check_column_name(self.column_name)
         if self.keep_days is None and self.keep_versions is None:
             raise InvalidInput(
-                f"a retention policy for {self.column_name} needs a number of days, of versions, or both"
+                f"a retention policy for {self.column_name} needs a number of days, a number of versions, or both"
             )
         for name, value, most in (
             ("keep_days", self.keep_days, MOST_DAYS),

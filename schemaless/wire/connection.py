@@ -24,7 +24,7 @@ _MIXED_UP: Final = "Check whether a proxy between client and server mixes up rep
 
 Rows = tuple[tuple[Any, ...], ...]
 Check = Callable[[Rows], str | None]
-"""Checks that rows belong to the query: returns None, or a text that names the expected and the received key."""
+"""Checks that rows belong to the query: returns None, or a message with the expected and the received key."""
 
 
 class Connection:

@@ -54,7 +54,7 @@ def test_a_policy_needs_a_column_and_a_limit() -> None:
     """Neither is assumed."""
     with pytest.raises(InvalidCell):
         Policy("no column", 1)
-    with pytest.raises(InvalidInput, match="needs a number of days, of versions, or both"):
+    with pytest.raises(InvalidInput, match="needs a number of days, a number of versions, or both"):
         Policy("LOG")
     with pytest.raises(InvalidInput, match="keep_days must be an integer"):
         Policy("LOG", True)
