@@ -82,7 +82,7 @@ class Trace:
         return sorted(1e3 * (at_s - begun[cell]) for cell, at_s in ended.items() if cell in begun)
 
     def slow(self, count: int) -> list[str]:
-        """Return lines about the slowest cells: each step, and what the worker did meanwhile."""
+        """Return lines about the slowest cells: each step, and what the worker was doing at that time."""
         called, lines = self.at_s["called"], []
         puts = sorted((each for each in self.puts if each[0] in called), key=lambda each: each[2] - called[each[0]])
         for cell, put_s, done_s in puts[:count]:

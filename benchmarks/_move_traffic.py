@@ -82,7 +82,7 @@ def longest(told: Told, first_s: float, last_s: float) -> float:
 
 
 def call(url: str, options: Any, out: Connection) -> None:
-    """Put and get until told to stop, then send the results; meanwhile, answer how long puts took."""
+    """Put and get until told to stop, and answer requests for put durations; then send the results."""
     told, stop, lock = Told(), threading.Event(), threading.Lock()
     errors: list[BaseException] = []
 

@@ -11,7 +11,7 @@ error of its middle (median and worst). Figures of single shards and days are po
 and the predicted sizes of their files are compared with the actual ones.
 
 cost: the same measurement of a datastore and of one with ``--times`` times as many cells: rows and pages that the
-server read meanwhile (Handler_read_*, Innodb_buffer_pool_read_requests and _reads of the whole server; nothing else ran
+server read during it (Handler_read_*, Innodb_buffer_pool_read_requests and _reads of the whole server; nothing else ran
 on it).
 
 pages: how many pages of 2,000 cells of 16 KB the server reads for each column; just for its length, it reads a whole

@@ -4,10 +4,11 @@
 
 In each round, cells of new rows are erased, and the eraser dies before the next of its statements that change
 something. A mover moves one of the two shards to the other server and, in two of three rounds, also dies before a
-statement. Successors complete both. Meanwhile there are writers, readers, a trigger, an index follower, and migrations
-of the other shard that keep their originals in an archive. After each round, all cells, the log, the ledger, and each
-table of the shards on both servers are compared with a plain model; at the end, the archive (tests/erase/matrix.py).
-Then data is damaged by SQL, to check that each kind of damage is found. Status 1 if anything was wrong.
+statement. Successors complete both. At the same time there are writers, readers, a trigger, an index follower, and
+migrations of the other shard that keep their originals in an archive. After each round, all cells, the log, the ledger,
+and each table of the shards on both servers are compared with a plain model; at the end, the archive
+(tests/erase/matrix.py). Then data is damaged by SQL, to check that each kind of damage is found. Status 1 if anything
+was wrong.
 
 ``--rounds`` takes a sample of the statements; 0 takes all, from ``--first`` on.
 """

@@ -78,7 +78,7 @@ def write(store: schemaless.Datastore, stop: threading.Event, written: Written) 
 
 
 def promote(replica: LocalServer) -> None:
-    """Let a replica apply what it has received, and make it writable."""
+    """Wait until a replica has applied what it has received, and make it writable."""
     connection = pymysql.connect(unix_socket=str(replica.socket), user="root", autocommit=True)
     with connection, connection.cursor() as cursor:
         for statement in PROMOTION:

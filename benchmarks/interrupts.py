@@ -95,7 +95,7 @@ def line_modes(url: str, every: int, all_classes: bool, minutes: float) -> Itera
 
 
 def alarm_modes(url: str, alarms: int) -> Iterator[tuple[str, Counter[str]]]:
-    """Let alarms strike, an equal part of the requested number in each mode."""
+    """Interrupt calls with alarms, an equal share of the requested number in each mode."""
     part = -(-alarms // 5)
     for size in (1, 8):
         with opened(url, size) as store:

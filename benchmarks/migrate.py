@@ -185,7 +185,7 @@ def put_back(store: schemaless.Datastore) -> None:
 
 
 def clean(server: LocalServer) -> None:
-    """Have the server write out every changed page, so that it does not burden the next measurement."""
+    """Flush all changed pages of the server, so that writing them does not slow down the next measurement."""
     with pymysql.connect(unix_socket=str(server.socket), user="root") as connection, connection.cursor() as cursor:
         cursor.execute("SELECT @@innodb_max_dirty_pages_pct, @@innodb_max_dirty_pages_pct_lwm")
         (usual,) = cursor.fetchall()

@@ -5,7 +5,7 @@
 
 Two private servers have a datastore of 16 shards full of legacy logbooks, about 19 KB of JSON each. Four processes put
 a new logbook and get the latest cell of a stored one, in turns, each after a pause of ``--pause-ms`` on average (0: one
-call right after the other). Meanwhile ``schemaless migrate run --execute`` is started and stopped: idle, migrating,
+call right after the other). During this, ``schemaless migrate run --execute`` is started and stopped: idle, migrating,
 idle, migrating. Everything shares the machine's cores.
 
 Calls within ``LEAD_S`` of a change of phase are not counted. The share of the cores that other processes used is

@@ -6,7 +6,7 @@
 
 The writers put cells one by one, ``--per-s`` per second in all; the reader gets what was acknowledged last; the
 follower reads the shard from its first cell on. They and the mover are separate processes. Each line is a move: how
-long it took to copy the cells that existed at its beginning, and those that arrived meanwhile (the tail); attempts at
+long it took to copy the cells that existed at its beginning, and those written during that copy (the tail); attempts at
 the cut; the pause, from the lock to the catalog's change; the longest put during the cut; cells copied per second; and
 the parts of the pause: the lock, the source's renames, the target's, the catalog's change, and the rest, which is
 copying. What a move leaves behind is dropped after it.

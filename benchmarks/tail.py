@@ -1,8 +1,8 @@
 """Writers that make a plain tail skip rows, and how the change feed copes with them.
 
 Sixteen processes write to one shard at once: they commit late, roll back, insert many rows with one statement, put
-through the library, append, and are killed in the middle of a transaction. Meanwhile two tails poll the primary and,
-with ``--replica``, two the replica: a plain one (``WHERE added_id > last ORDER BY added_id``) and
+through the library, append, and are killed in the middle of a transaction. At the same time, two tails poll the primary
+and, with ``--replica``, two the replica: a plain one (``WHERE added_id > last ORDER BY added_id``) and
 ``get_cells_for_shard``. At the end, each tail's ids are compared with those of the shard.
 
     python benchmarks/tail.py                                       a quick one: 20,000 rows on MySQL

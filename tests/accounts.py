@@ -63,7 +63,7 @@ class Accounts:
             self._run(part)
 
     def allow_admin_anywhere(self, name: str, shard_count: int) -> None:
-        """Let ``admin`` create a datastore of up to so many shards, whichever of the servers they go to."""
+        """Allow ``admin`` to create a datastore of up to this many shards on any of the servers."""
         for node in self._urls:
             topology = new_topology(name, shard_count, [node])
             for part in grants("admin", self.account("admin"), topology, node, mariadb=self._mariadb):
@@ -71,7 +71,7 @@ class Accounts:
 
     @contextmanager
     def locking_tables(self, name: str, shard_count: int) -> Iterator[None]:
-        """Let ``tail`` take LOCK TABLES for a while only: a later test may get the same datastore as a new one."""
+        """Grant LOCK TABLES to ``tail`` for the block only: a later test may get the same datastore as a new one."""
         self.allow("tail", name, shard_count, lock_tables=True)
         try:
             yield

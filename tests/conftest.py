@@ -67,7 +67,7 @@ _rows = itertools.count(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let SIGTERM unwind like Ctrl-C, so that the servers are stopped; have progress end at 100 %; choose a folder."""
+    """Make SIGTERM unwind like Ctrl-C, so that servers are stopped; end progress at 100 %; choose a folder."""
 
     def interrupt(signum: int, frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt

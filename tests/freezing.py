@@ -16,7 +16,7 @@ def freeze(pid: int) -> None:
 
 
 def thaw(pid: int) -> None:
-    """Let a process go on."""
+    """Resume a process."""
     os.kill(pid, signal.SIGCONT)
 
 

@@ -76,7 +76,7 @@ class MoveByHand:
         query(self.source, f"RENAME TABLE `{self._database}`.{self._moved} TO `{self._database}`.cell")
 
     def flip(self) -> None:
-        """Have the catalog name the target."""
+        """Change the catalog so that it names the target."""
         ranges = query(self._catalog, f"SELECT first_shard, last_shard, cluster FROM `{self._name}`.shard_range")
         where = {shard: cluster for first, last, cluster in ranges for shard in range(first, last + 1)}
         where[self.shard] = self.to

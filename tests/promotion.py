@@ -60,7 +60,7 @@ def read_only(server: LocalServer) -> Iterator[None]:
 
 
 def rebuilt(primary: LocalServer, replica: LocalServer) -> None:
-    """Have a server follow another again, as if it had been rebuilt from it: what only it has is forgotten. MySQL."""
+    """Make a server replicate from another, as if rebuilt from it, without transactions of its own. MySQL."""
     ((executed,),) = sql(primary, "SELECT @@global.gtid_executed")
     sql(
         replica,
@@ -89,7 +89,7 @@ def failed_over(primary: LocalServer) -> Iterator[LocalServer]:
 
 @contextmanager
 def over(first: LocalServer) -> Iterator[LocalServer]:
-    """Have the replica take the place of a server, which takes no writes any more, for the block."""
+    """Promote the replica of a server, which refuses writes during the block."""
     with failed_over(first) as second:
         sql(first, "SET GLOBAL super_read_only = 1")
         try:

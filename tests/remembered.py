@@ -27,7 +27,7 @@ def _remembered(history: History, *, seed: int = 1, parts: Sequence[History] = (
 
 @pytest.fixture(autouse=True, scope="session")
 def remembered_forecasts() -> Iterator[None]:
-    """Have reports take a forecast that was made before; what makes them is tested by itself."""
+    """Make reports use a precomputed forecast; computing forecasts is tested elsewhere."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(growth_forecasts, "forecast", _remembered)
         yield

@@ -176,7 +176,7 @@ class WholeRun:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Producer) -> Sides | None:
-        """Have ``--dist loadfile`` know sides."""
+        """Make ``--dist loadfile`` aware of sides."""
         return Sides(config, log) if config.getoption("dist") == "loadfile" else None
 
     @pytest.hookimpl(optionalhook=True)

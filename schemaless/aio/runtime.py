@@ -51,7 +51,7 @@ class EventLoop:
         self._loop = loop
 
     def forget_after_fork(self) -> None:
-        """Let a forked child use the datastore in an event loop of its own."""
+        """Reset the state after a fork, so that the child can use the datastore in its own event loop."""
         self._loop = None
         self._bridge = bridge.Bridge()
 

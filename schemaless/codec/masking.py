@@ -1,4 +1,4 @@
-"""Replaces the values of documents before a dictionary is trained on them, so that it contains nobody's data.
+"""Replaces the values of documents before a dictionary is trained on them, so that it contains no one's data.
 
 Cells compressed with a dictionary need it unchanged, so data that a dictionary holds verbatim cannot be erased.
 Masking keeps only what helps compression without such data: keys, nesting, and the length and kind of each value.

@@ -60,7 +60,7 @@ def copy_tables(internals: Internals, shard: int) -> list[CopyTable]:
 
 
 def _with_tables(internals: Internals, shard: int, operation: Callable[[CopyTable], T]) -> list[tuple[CopyTable, T]]:
-    """Call an operation for each table with copies; start over if a mover renames or drops one of them meanwhile."""
+    """Call an operation for each table with copies; start over if a mover renames or drops one of them."""
     attempts = _MAX_ATTEMPTS
     while True:
         try:

@@ -1,6 +1,6 @@
 """Checkpoints: a worker writes the locations that it has reached to its follower rows, in the background.
 
-A checkpoint is one or more transactions on each server. Calls continue meanwhile, and a location is recorded only after
+A checkpoint is one or more transactions on each server. Calls continue during it, and a location is recorded only after
 all cells up to it have been handled.
 """
 

@@ -168,7 +168,7 @@ def test_a_file_that_cannot_be_trusted_or_found_is_refused(invoke, file):
     file.write_bytes(b"\xff")
     assert "is not UTF-8 text" in invoke("info").err
     write(file, GOOD)
-    assert f"no datastore is named 'nobody' in {file}; the file names mezz" in invoke("-d", "nobody", "info").err
+    assert f"no datastore is named 'unlisted' in {file}; the file names mezz" in invoke("-d", "unlisted", "info").err
 
 
 @pytest.mark.mysql

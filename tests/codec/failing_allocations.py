@@ -110,7 +110,7 @@ def refused(payload: bytes) -> str:
 
 
 def stop_failing() -> int:
-    """Let all allocations succeed again; return how many there were."""
+    """Stop failing allocations; return how many there were."""
     while True:
         try:
             return int(allocator.stop_failing())

@@ -37,7 +37,7 @@ def mutated(chance: random.Random, payloads: Sequence[bytes]) -> bytes:
 
 
 def _lengthened(mutant: bytearray, at: int, chance: random.Random) -> None:
-    """Let a section be as long as it is now, in half of the cases, so that the change is met further in."""
+    """Correct a section's length in half of the cases, so that the reader gets as far as the change."""
     if chance.random() < 0.5 and len(mutant) > 2:
         section = 0 if at < 2 + mutant[0] else 1
         mutant[section] = (mutant[section] + 1) % 128

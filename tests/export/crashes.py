@@ -322,6 +322,6 @@ class Suspended:
         self._reached.wait()
 
     def resume(self) -> None:
-        """Let the writer continue to its end."""
+        """Run the writer to its end."""
         self._resumed.set()
         self._thread.join()

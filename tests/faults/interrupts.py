@@ -210,7 +210,7 @@ def at_every_line(
 
 
 def by_alarms(store: Datastore, count: int, seed: int, *, alone: bool = True) -> Counter[str]:
-    """Let real alarms strike calls at any moment.
+    """Interrupt calls with real alarms at any moment.
 
     Args:
         store: a datastore.
@@ -272,7 +272,7 @@ def _time_of(call: Call) -> float:
 
 @contextlib.contextmanager
 def others_reading(store: Datastore, threads: int) -> Iterator[list[object]]:
-    """Have threads read cells of their own for as long as the block takes; yields what was wrong."""
+    """Read cells in threads during the block; yield what was wrong."""
     wrong: list[object] = []
     over = threading.Event()
     rows = [uuid.uuid4() for _ in range(threads)]

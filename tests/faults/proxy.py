@@ -98,14 +98,14 @@ class Proxy:
             acceptor.start()
 
     def arm(self, faults: Iterable[Fault]) -> None:
-        """Let these faults strike, one after the other."""
+        """Inject these faults, one after the other."""
         with self._lock:
             self._faults = list(faults)
             self._skipped = 0
             self.struck = []
 
     def disarm(self) -> list[Fault]:
-        """Let everything pass from now on, and return the faults that have not struck."""
+        """Stop injecting faults, and return those that were not injected."""
         with self._lock:
             left, self._faults = self._faults, []
             return left
@@ -233,7 +233,7 @@ class _Link:
         return found
 
     def _look(self, where: str) -> None:
-        """Let a fault strike that leaves a command unread."""
+        """Inject a fault that leaves a command unread."""
         fault = self.proxy.strike(where, ("unread",))
         if fault is not None:
             self.struck = True

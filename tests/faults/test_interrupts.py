@@ -70,7 +70,7 @@ def store(root_url: str) -> Iterator[Datastore]:
 
 @contextlib.contextmanager
 def signal_after(seconds: float, handler: Any) -> Iterator[None]:
-    """Let a signal come in the middle of the block."""
+    """Send a signal in the middle of the block."""
     previous = signal.signal(signal.SIGALRM, handler)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:

@@ -45,7 +45,7 @@ _BEHIND: Final = {1: 1.5, _LARGER: 5.0}
 
 @contextmanager
 def _skipping() -> Iterator[None]:
-    """Let moves set the followers of the shard to its end, as if they had handled all of its cells."""
+    """Make moves set the shard's followers to its end, as if they had handled all of its cells."""
     carry_over = steps.carry_over
 
     def wrong(source: Connection, target: Connection, database: str, token: str, *, fenced: bool) -> None:

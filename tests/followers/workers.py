@@ -47,7 +47,7 @@ class Seen:
 
 
 def turn(*workers: Worker, times: int = 1) -> None:
-    """Let each worker renew its membership, then poll and handle cells."""
+    """Renew each worker's membership, then run its poll and its handling of cells."""
     for _ in range(times):
         for worker in workers:
             worker.membership.renew()

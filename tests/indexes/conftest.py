@@ -66,7 +66,7 @@ class Kept:
         return self._worker
 
     def catch_up(self) -> None:
-        """Let the worker process all cells that are there now."""
+        """Run the worker until it has processed all existing cells."""
         worker = self.worker()
         worker.membership.renew()
         worker.schedule.poll_now()

@@ -241,7 +241,7 @@ class Bench:
         self.job_store.leases.release_dead(job.job_id, "mover")
 
     def end(self, job: Job, movers: Movers, *, abort: bool) -> None:
-        """Let successors continue or abort the job until it is done."""
+        """Run successors that continue or abort the job until it is done."""
         if abort:
             Records(self.client).note_outcome(
                 job.job_id, SHARD, ("preparing", "copying", "cutting"), {"phase": "aborting"}

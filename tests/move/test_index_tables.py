@@ -129,7 +129,7 @@ class Indexed:
             self.bench.acknowledged[added_id] = row, body  # type: ignore[assignment]
 
     def catch_up(self) -> None:
-        """Let the worker process all cells, and check that against the shards."""
+        """Run the worker until it has processed all cells, and check the result against the shards."""
         worker, rows = self._worker, FollowerRows(internals_of(self.store).shards)
         names = [handler.name for handler in worker._handlers.values()]
         worker.membership.renew()

@@ -296,7 +296,7 @@ def test_a_lost_reply_before_a_shard_that_does_not_reappear_is_an_unknown_outcom
 
 
 def lose_reply_and(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
-    """Let the next INSERT commit, then call ``happens`` and lose the reply."""
+    """Commit the next INSERT, then call ``happens`` and drop the reply."""
     original = cells.Connection.execute
     turns = itertools.count()
 

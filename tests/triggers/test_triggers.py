@@ -74,7 +74,7 @@ def triggers(follow_store: schemaless.Datastore) -> Triggers:
 
 
 def turn(*workers: Worker, times: int = 1) -> None:
-    """Let workers poll and handle cells, without the backoff between attempts."""
+    """Run polls and handling of workers, without the backoff between attempts."""
     for _ in range(times):
         for worker in workers:
             worker.membership.renew()
