@@ -282,7 +282,7 @@ def test_a_native_part_that_cannot_be_built_is_left_out(make, installed, bin_fol
     (installed / "broken").touch()
     said, called = said_and_called(make, installed)
 
-    assert said[1:] == ["make: it could not be built, so all goes without it; details in .venv/native.log"]
+    assert said[1:] == ["make: could not build it; all works without it, but more slowly; details in .venv/native.log"]
     assert called[-1] == "-m pip uninstall --quiet --yes schemaless-packed"
     assert said_and_called(make, installed) == ([], [])
     write_cargo(bin_folder, "1.95.0")

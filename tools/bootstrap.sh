@@ -57,7 +57,7 @@ native() {
         echo "make: built it in $(($(date +%s) - began)) s" >&2
         printf '%s\n' "$sources" >$native_stamp
     else
-        echo "make: it could not be built, so all goes without it; details in $native_log" >&2
+        echo "make: could not build it; all works without it, but more slowly; details in $native_log" >&2
         $venv/bin/python -m pip uninstall --quiet --yes schemaless-packed >>$native_log 2>&1 || :
         printf '%s\n' "failed with $cargo $sources" >$native_stamp
     fi
