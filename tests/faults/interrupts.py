@@ -227,13 +227,18 @@ def by_alarms(store: Datastore, count: int, seed: int, *, alone: bool = True) ->
     took_s = {name: _time_of(call) for name, call in calls.items()}
     wrong: Counter[str] = Counter()
     fired: list[BaseException] = []
+    dropped: list[str] = []
 
     def handler(signum: int, frame: FrameType | None) -> None:
         kind = chance.choice(RAISED)
         fired.append(kind("by an alarm") if kind is not KeyboardInterrupt else KeyboardInterrupt())
         raise fired[-1]
 
+    def note_dropped(unraisable: Any) -> None:
+        dropped.append(f"{unraisable.exc_value!r} was dropped by {unraisable.object!r}")
+
     before = signal.signal(signal.SIGALRM, handler)
+    hook_before, sys.unraisablehook = sys.unraisablehook, note_dropped
     try:
         while wrong["alarms"] < count:
             name = chance.choice(list(calls))
@@ -259,6 +264,8 @@ def by_alarms(store: Datastore, count: int, seed: int, *, alone: bool = True) ->
     finally:
         signal.signal(signal.SIGALRM, before)
         gc.collect()
+        sys.unraisablehook = hook_before
+    wrong.update(dropped)
     return +wrong
 
 

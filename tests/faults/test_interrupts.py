@@ -44,10 +44,15 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def _nobody_times_the_collector() -> Iterator[None]:
-    """Hypothesis has the collector call a function of its own, where Python drops what an alarm raises; we do not."""
+def _no_python_code_in_the_collector() -> Iterator[None]:
+    """Python drops an exception that an alarm raises in a finalizer or in a callback of the collector.
+
+    This package has neither, but objects of earlier tests have finalizers, and Hypothesis has a callback.
+    """
     callbacks = gc.callbacks[:]
     gc.callbacks.clear()
+    gc.collect()
+    gc.freeze()
     yield
     gc.callbacks[:] = callbacks
 
