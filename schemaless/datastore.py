@@ -390,7 +390,7 @@ class Datastore:
         return self._internals.erasures.erase([target(row_key, column_name, ref_key)], reason, requested_by)
 
     def get_erased_for_shard(self, shard: int, after: int = 0, limit: int = 1_000) -> list[ErasedCell]:
-        """Read a shard's log of erased cells, for consumers of the change feed that may have read them before.
+        """Read a shard's log of erased cells, for change feed consumers that may have read them before the erasure.
 
         After each page of the feed, process the log's new events before reading the next page. Every erased cell then
         appears in the log, in the feed as erased, or in both.

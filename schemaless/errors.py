@@ -30,7 +30,7 @@
     |   |-- ReplicaRefused          a server does not replicate from the cluster's primary
     |   `-- SchemaMismatch          tables are older or newer than this version of the library
     |-- ServerError                 a MySQL server failed or refused a statement; has node, shard and code
-    |   |-- ServerUnavailable       no connection, or it was lost before anything could be written
+    |   |-- ServerUnavailable no connection, or one lost before anything could be written
     |   |   |-- PrimaryNotClaimed   the server does not hold its cluster's current claim
     |   |   |-- ShardMoving         the shard is being moved and did not reappear in time
     |   |   `-- StaleAbsence        the primary is down and the replica does not have the cell
@@ -275,7 +275,7 @@ class UnreadableLegacy(CorruptBody):
 
 
 class UnknownCodec(SchemalessError):
-    """Raised if there is no codec of that name, or it cannot be used here; nothing was written."""
+    """Raised if there is no codec of that name, or the codec cannot be used here; nothing was written."""
 
 
 class VerificationFailed(SchemalessError):
@@ -353,7 +353,7 @@ def _rebuild_server_error(kind: type[ServerError], state: dict[str, Any]) -> Ser
 
 
 class ServerUnavailable(ServerError):
-    """Raised if no connection could be made, or it was lost before anything could be written.
+    """Raised if no connection could be made, or one was lost before anything could be written.
 
     Attributes:
         retry_after_s: seconds until another attempt is worthwhile, if the call failed at once because the server is
@@ -412,7 +412,7 @@ class ServerRefused(ServerError):
 class FeedRefused(ServerError):
     """Raised if the server cannot report which cells of the change feed are settled; nothing was written.
 
-    The message names the privilege to grant or the variable to set. Cells before the first gap are still returned.
+    The message names the privilege to grant or the variable to set. Pages without a gap are still returned.
     """
 
 
@@ -566,7 +566,7 @@ def _rebuild_retry_later(message: str, seconds: float) -> RetryLater:
 
 
 class UnknownIndex(SchemalessError):
-    """Raised if no secondary index has this name, or it has been dropped."""
+    """Raised if no secondary index has this name, or the index has been dropped."""
 
 
 class IndexNotReady(SchemalessError):

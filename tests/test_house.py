@@ -345,8 +345,7 @@ def test_without_the_cli_extra_the_command_says_what_to_install(installed, tmp_p
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        f"schemaless: the command line needs {' and '.join(missing)}; "
-        "install the distribution schemaless-store with its extra [cli]\n"
+        f"schemaless: the command line needs {' and '.join(missing)}: pip install 'schemaless-store[cli]'\n"
     )
 
 

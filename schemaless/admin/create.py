@@ -31,7 +31,7 @@ def create(
     """Create a datastore on running servers.
 
     The catalog is created on the first cluster; the shards are spread evenly over all clusters in contiguous ranges.
-    After an interruption, the same call continues.
+    After an interruption, repeating the call continues the creation.
 
     Args:
         name: 1 to 48 characters of ``[a-z0-9_]``, starting with a letter.

@@ -1,10 +1,10 @@
 """Generates the GRANT statements of each role, server by server; they are printed, not executed.
 
 Privileges are granted on the tables (and one column) of each shard by name: a wildcard would include datastores whose
-names begin the same way, and thousands of grants cost a server little (docs/operations.md). Whole databases are granted
-only to ``admin``, which creates databases before their tables, to ``move`` and ``erase``, whose tables may have random
-names, for LOCK TABLES, and on the catalog and heartbeat databases, which may get new tables. In database names, ``_``
-is a wildcard that needs a backslash, unless ``partial_revokes`` is on, which makes names literal.
+names begin the same way, and thousands of grants cost a server little (docs/operations.md). Privileges on whole
+databases are granted only to ``admin``, which creates databases before their tables; to ``move`` and ``erase``, whose
+tables may have random names; for LOCK TABLES; and on the catalog and heartbeat databases, which may get new tables. In
+database names, ``_`` is a wildcard that needs a backslash, unless ``partial_revokes`` is on, which makes names literal.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ON_CLUSTER: Final[dict[Role, str]] = {
     "migrate": _WRITES_CLUSTER,
     "move": _WRITES_CLUSTER,
 }
-"""Privileges on a cluster's heartbeat database: ``admin`` and ``move`` copy dictionaries, the others measure lag.
+"""Privileges on a heartbeat database: ``admin`` and ``move`` copy dictionaries, ``erase`` and ``migrate`` measure lag.
 
 All other roles read it, because it has the primary's claim and copies of the dictionaries.
 """

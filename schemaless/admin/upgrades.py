@@ -117,7 +117,7 @@ def upgrade_schema(url: ServerURL, *, at_once: int = AT_ONCE, listener: Listener
 
     Dictionaries are copied to each cluster that lacks one, and restored in a catalog that lost one.
 
-    After an interruption, even by kill -9 of this process or a server, the same call continues.
+    After an interruption, even by kill -9 of this process or a server, repeating the call continues the upgrade.
 
     Args:
         url: the datastore's URL.

@@ -201,7 +201,7 @@ class AsyncDatastore:
         )
 
     async def get_erased_for_shard(self, shard: int, after: int = 0, limit: int = 1_000) -> list[ErasedCell]:
-        """Read a shard's log of erased cells, for consumers of the change feed that may have read them before."""
+        """Read a shard's log of erased cells, for change feed consumers that may have read them before the erasure."""
         return await self._runtime.run(self._store.get_erased_for_shard, shard, after, limit)
 
     async def index(self, name: str) -> AsyncIndex:

@@ -15,8 +15,8 @@ _END: Final[Any] = object()
 class SteppedIterator(AsyncIterator[T], Generic[T]):
     """Asynchronous iterator over a synchronous one, each step in a greenlet of its own.
 
-    A step that fails or is cancelled ends the synchronous iterator, so further steps raise an error: otherwise, that
-    would look like the end of the data.
+    A step that fails or is cancelled ends the synchronous iterator, so further steps raise an error; otherwise, the
+    failure would look like the end of the data.
     """
 
     def __init__(self, runtime: EventLoop, items: Iterator[T]) -> None:

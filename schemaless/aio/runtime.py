@@ -60,7 +60,7 @@ class EventLoop:
         bridge.wait(asyncio.sleep(seconds))
 
     def lock(self) -> AbstractContextManager[Any]:
-        """Return a lock between tasks; a thread's lock does not exclude two greenlets of one thread."""
+        """Return a lock between tasks; a thread lock does not keep two greenlets of one thread apart."""
         return _Lock()
 
     def blocking(self, function: Callable[[], T]) -> T:

@@ -41,7 +41,7 @@ class Column:
         cells_per_day: mean number of cells per weekday, before growth.
         text_bytes: median size of the documents as JSON text.
         spread: standard deviation of the logarithm of the size.
-        weekend_share: number of cells on a Saturday or Sunday, relative to a weekday.
+        weekend_share: number of cells on a Saturday or Sunday, relative to that on a weekday.
         codec: name of the codec.
         legacy_days: number of initial days whose bodies are legacy JSON text.
     """

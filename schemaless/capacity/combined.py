@@ -1,7 +1,7 @@
 """Combine the figures of several datastores, so that one report forecasts all their disks. Pure.
 
 The result looks like one datastore whose clusters and columns are called ``datastore/name``. Every figure of a report
-is then calculated as for one datastore, including disks that several datastores share.
+is then calculated as for one datastore, even for disks that several datastores share.
 """
 
 from __future__ import annotations

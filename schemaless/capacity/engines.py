@@ -62,7 +62,7 @@ class Engines:
         return engine is not None and self.of_cluster.get(cluster, INNODB.name) != engine
 
     def per_body(self, engine: str | None, codec: str | None, column: str) -> Interval | None:
-        """Return the bytes of disk in an engine and a codec per present body byte; None if too few cells were tried."""
+        """Return an engine and codec's disk space per current body byte; None if too few cells were tried."""
         wanted = (engine, codec, column)
         return next(
             (each.per_body for each in self.effects if (each.engine, each.codec, each.column_name) == wanted), None

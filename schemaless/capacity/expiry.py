@@ -36,7 +36,8 @@ class Stored(NamedTuple):
         column_name: Name of the column in the report.
         cells: Number of its cells.
         disk_bytes: Bytes of disk that they take.
-        past: Bytes of disk that each whole day added and that are still stored; the forecast starts the day after.
+        past: Bytes of disk that each whole day added and that are still stored; the forecast starts the day after the
+            last of them.
         share: This column's share of the disk's growth.
     """
 

@@ -7,7 +7,7 @@ each contributes simulated futures in proportion to its one-step-ahead likelihoo
 include model uncertainty. Sums over several days are taken within each future, because the errors of its days are
 correlated.
 
-Every model has a slope: models without one mistake slow growth for a wandering level, and forecast too little.
+Every model has a slope: a model without a slope mistakes slow growth for a wandering level, and forecasts too little.
 
 Pure: needs no server. Needs the extra [report], which is imported on the first forecast.
 """
@@ -154,7 +154,7 @@ class Expiry:
 
     Attributes:
         delay_days: The age in days; 0 for data that is superseded at the rate at which new data arrives.
-        past: Data written before the forecast that expires on each of its first ``delay_days`` days.
+        past: Earlier data that expires on each of the first ``delay_days`` days of the forecast.
         share: Share of each forecast day's growth that expires ``delay_days`` later.
     """
 

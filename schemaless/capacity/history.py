@@ -1,7 +1,7 @@
 """Saved measurements in the catalog: write, list and thin them, so that trends need no second look at old cells.
 
-Every measurement of the last 14 days is kept, then the last one of each day for 100 days, of each week for two years,
-and of each month before that (all UTC). The newest and the oldest one are never deleted.
+Every measurement of the last 14 days is kept, then the last one of each day up to an age of 100 days, of each week up
+to two years, and of each month beyond that (all UTC). The newest and the oldest one are never deleted.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from schemaless.wire.parallel import on_servers
 
 @dataclass(frozen=True, slots=True)
 class MeasureBounds:
-    """Approximate upper bounds of what a measurement reads.
+    """Approximate upper bounds on what a measurement reads.
 
     Attributes:
         windows: Number of windows of neighbouring added_ids, over all shards.

@@ -121,7 +121,7 @@ def _column_notes(report: CapacityReport) -> list[str]:
     if mixed and report.trials:
         notes.append(
             f"{', '.join(mixed)}: cells are stored in several codecs; the report assumes the same mix for new cells, "
-            "although these may all be in the latest one"
+            "although these may all be in one codec"
         )
     kept = sorted({trial.column_name for trial in report.trials if trial.left_cells and trial.codec != LEGACY.name})
     if kept:
@@ -241,9 +241,8 @@ _RATE: Final = (
 )
 _DAYS: Final = (
     "Counted from the start of the day after the last whole day, until the growth of this datastore's tables has used "
-    "up the free space. The disk that fills up first decides. Free space inside files, binary logs, undo "
-    "logs and other "
-    "users of the disk are not counted."
+    "up the free space. The disk that fills up first decides. Free space inside files is not counted, nor "
+    "are binary logs, undo logs and other users of the disk."
 )
 _TRIED: Final = (
     "Each codec was tried on sampled cells of each column: encode, decode, compare. CPU times are for one core of this "

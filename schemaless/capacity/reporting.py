@@ -298,7 +298,7 @@ def assemble_report(
     for cluster in (*options.disks, *options.disk_names):
         if cluster not in known:
             raise InvalidInput(
-                f"a disk was given for cluster {cluster!r}, which does not exist; the report has "
+                f"a disk was given for cluster {cluster!r}, which does not exist; the report's clusters are "
                 f"{', '.join(sorted(known))}"
             )
     spaces, differences = with_disks(measurements[-1].clusters, options.disks)
@@ -477,7 +477,7 @@ def sizes_as_stored(store: Datastore, newest: Measurement) -> CodecTrials:
 
 
 def _as_stored(cells: CellSample) -> CodecTrials:
-    """Return the disk space per body byte; empty if clusters have different engines, so that no ratio fits all."""
+    """Return each column's disk space per body byte, or no columns if the clusters have different engines."""
     layout = cells.layouts[0]
     mixed = len({each.row_share is None for each in cells.layouts}) > 1
     per_body = {}

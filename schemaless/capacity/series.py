@@ -1,7 +1,7 @@
 """Build daily series for the forecast from measurements. Pure.
 
 The newest measurement takes precedence; older ones only add days before its first day. Only whole days count, and days
-after the measurement are dropped: cells with such dates come from wrong clocks and imports, and say nothing about
+after the measurement are dropped: cells with such dates come from wrong clocks or imports, and say nothing about
 growth.
 """
 

@@ -5,7 +5,7 @@ models of ``forecast`` mistake such a step for a wandering level or a trend, and
 therefore detected separately, by a rule that can be checked by hand: least squares on the logarithms of the four weeks
 before and after a day, with a level, a slope, weekdays and a step, for every day with at least two weeks before it and
 one week after. A step counts if it is at least six standard errors (corrected for autocorrelation) and changes the
-level by 20 % or more. Noise, trends and single outliers do not trigger it; a level that wanders by 5 % a day may.
+level by 20 % or more. Noise, trends and single outliers do not count as steps; a level that wanders by 5 % a day may.
 
 The rate is the simplest forecast: every day adds the average of the last four weeks, without a trend or a model.
 """

@@ -2,8 +2,8 @@
 
 A process reads the settings when it opens the datastore and, while it writes, once a minute. An outdated setting does
 no harm, because a body names its own codec. A dictionary, however, is only used while the setting is less than a minute
-old, and is dropped if the catalog does not answer, so nothing is written with a dictionary an hour after it was
-retired.
+old, and is dropped if the catalog does not answer, so nothing is written with a dictionary by the time it can be
+removed, an hour after it was retired.
 """
 
 from __future__ import annotations

@@ -214,7 +214,7 @@ def _utc(at: datetime) -> datetime:
 def keep(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, source: dict[str, Any]) -> Dictionary:
     """Store a new dictionary in the catalog and on every cluster, and return it with its final id.
 
-    Equal content is stored only once, regardless of its id. A new id is higher than every id on any cluster, so that a
+    Equal content is stored only once, regardless of its id. A new id is higher than any id on any cluster, so that a
     catalog that has lost its last dictionary in a failover does not reuse the number.
 
     Raises:

@@ -183,9 +183,9 @@ class Cells:
     def append_on_shard(self, shard: int, row_key: uuid.UUID, column_name: str, body: bytes) -> Put:
         """Write a body at the ref_key after the latest one, exactly once even if replies are lost.
 
-        The reply to the INSERT contains the added_id, before COMMIT is sent. If the reply to COMMIT is lost and the
-        repeated INSERT meets an existing row, its added_id tells whether this call wrote it. Comparing bodies would not
-        be enough, because another writer's body could be equal.
+        The reply to the INSERT, which arrives before COMMIT is sent, contains the added_id. If the reply to COMMIT is
+        lost and the repeated INSERT meets an existing row, its added_id tells whether this call wrote it. Comparing
+        bodies would not be enough, because another writer's body could be equal.
 
         Raises:
             InvalidCell: the latest ref_key is the highest possible one.

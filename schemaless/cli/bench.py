@@ -43,7 +43,7 @@ def bench() -> None:
     """Compare codecs on your own documents.
 
     'codecs' repeats the experiment of Uber's article on your documents, with all of the article's serializers and
-    compressors, newer ones, and the codecs that schemaless can store.
+    compressors, newer ones, and the codecs that schemaless supports.
     """
 
 
@@ -114,7 +114,7 @@ def codecs(
 
     FILE contains one JSON document per line and may be gzipped. The command measures every serializer (JSON, UJSON,
     orjson, CBOR, BSON, MessagePack, Marshal, Pickle, Thrift, Protocol Buffers, Avro, FlatBuffers) with every compressor
-    (none, Snappy, zlib, bz2, zstd, LZ4), and every codec that schemaless can store. Thrift, Protocol Buffers, Avro and
+    (none, Snappy, zlib, bz2, zstd, LZ4), and every codec that schemaless supports. Thrift, Protocol Buffers, Avro and
     FlatBuffers need a schema; the command derives one from the documents, and --out saves it with the result.
 
     Encoding, compressing, decompressing and decoding are timed separately, in interleaved rounds. Every decoded

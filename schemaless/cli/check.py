@@ -40,7 +40,7 @@ def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_
     - Placement: each row is in the shard of its row_key.
     - Identity: each shard is the one that the catalog lists.
     - Triggers and indexes: each shard has their locations, index tables that
-      match the definitions, and every cell that is parked there.
+      match the definitions, and every cell recorded as parked there.
     - Storage engines: cells and index entries are in the engine that the
       catalog records.
 

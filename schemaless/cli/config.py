@@ -61,7 +61,7 @@ class _Setting:
 def show(ctx: click.Context, url: str | None, as_json: bool) -> None:
     """Show each setting and its source.
 
-    It shows the datastore that other commands would use now: its URL, whether there is a password, and the
+    The command shows the datastore that other commands would use now: its URL, whether there is a password, and the
     connection settings. An option on the command line overrides SCHEMALESS_URL, which overrides the file's default. The
     command connects to no server.
 

@@ -35,7 +35,7 @@ def create(name: str, shards: int, clusters: tuple[str, ...], engine: str, as_js
     the datastore's URL. After an interruption, run the same command again. 'schemaless config add' gives the URL a
     name, and 'schemaless grants' prints the SQL for the accounts of applications.
 
-    With --engine rocksdb, cells and index entries are kept in MyRocks, on MariaDB servers with that plugin.
+    With --engine rocksdb, cells and index entries are kept in MyRocks, on MariaDB servers with the MyRocks plugin.
 
     \b
     Examples:

@@ -15,8 +15,7 @@ def main() -> int:
     missing = [name for name in ("click", "rich") if find_spec(name) is None]
     if missing:
         print(
-            f"schemaless: the command line needs {' and '.join(missing)}; "
-            "install the distribution schemaless-store with its extra [cli]",
+            f"schemaless: the command line needs {' and '.join(missing)}: pip install 'schemaless-store[cli]'",
             file=sys.stderr,
         )
         return 2

@@ -289,9 +289,9 @@ def replay(
 ) -> int:
     """Repeat erasures after restoring a backup.
 
-    The command finds erasures and retention runs whose cells are back, and erases these again; cells written after the
-    erasure stay, and so do rows that were held during a retention run or are held now. Run it before applications use
-    the restored datastore, and once more after a failover that lost transactions.
+    The command finds erasures and retention runs whose cells are back, and erases those cells again; cells written
+    after the erasure stay, and so do rows that were held during a retention run or are held now. Run it before
+    applications use the restored datastore, and once more after a failover that lost transactions.
 
     If the catalog was restored, too, it lacks the latest erasures and legal holds: name a file written by 'erase
     ledger' after the backup.
@@ -367,7 +367,7 @@ def receipt(number: int, url: str, key_file: Path | None, page: Path | None) -> 
 
     The receipt is JSON: what is gone, what remains in binary logs, undo logs and free pages and until when, who has not
     acknowledged, which files of exports were rewritten, and which copies only their owner can delete. It has the keys
-    of erased rows, and no documents. Run it where the exports' targets can be read.
+    of erased rows, and no documents. Run the command where the exports' targets can be read.
 
     \b
     Examples:

@@ -115,7 +115,7 @@ def run(
     looks for remains. The account needs the role erase.
 
     The command starts a job, which may run beside other jobs. If it is stopped or killed, continue it with --erasure N;
-    run the same command on several machines to share the work.
+    run it with --erasure N on several machines to share the work.
 
     \b
     Examples:

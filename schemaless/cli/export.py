@@ -151,7 +151,7 @@ def parquet(
           --field fare.total:float --latest
       schemaless export parquet --to s3://lake/mezzanine --follow --workers 4
 
-    Exit status: 3 stopped; with --once 0, or 1 if a shard has stopped or a cell was exported without its body.
+    Exit status: 3 if stopped; with --once, 0, or 1 if a shard has stopped or a cell was exported without its body.
     """
     pace = Pace(max(1, int(file_mib * 2**20)), int(min_mib * 2**20), max_age_s, once, skip_corrupt)
     with open_store(url) as store:

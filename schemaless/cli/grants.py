@@ -28,7 +28,7 @@ _DESCRIPTIONS: dict[Role, str] = {
     "follow": "reads the change feed, and runs triggers and indexes",
     "migrate": "reads cells, replaces only their bodies, and stores jobs",
     "erase": "replaces bodies with tombstones, deletes what was derived from them, and writes the ledger",
-    "move": "moves shards between servers; the only role that can drop tables",
+    "move": "moves shards between servers; the only role that can drop cell tables",
     "measure": "reads cells and file sizes, and stores measurements",
     "admin": "creates the datastore, upgrades its tables, and writes its catalog",
 }
@@ -85,7 +85,7 @@ def grants(
       follow   reads the change feed, and runs triggers and indexes
       migrate  reads cells, replaces only their bodies, and stores jobs
       erase    replaces bodies with tombstones, and writes the ledger of erasures
-      move     moves shards between servers; the only role that can drop tables
+      move moves shards between servers; the only role that can drop cell tables
       measure  reads cells and file sizes, and stores measurements
       admin    creates the datastore, upgrades its tables, and writes its catalog
 

@@ -42,8 +42,8 @@ def index() -> None:
     An index holds some fields of the latest version of each row, from one or several columns. Workers on any number of
     machines maintain it from the change feed. Writes do not touch it, so an entry appears a moment after its cell. The
     same workers fill a new index while applications write; it accepts queries once it is ready. A query gives a value
-    for the shard field, searches that one shard, and checks each row that it finds against its cells, so that it never
-    returns a row that does not match.
+    for the shard field, searches only the shard that the value determines, and checks each row that it finds against
+    its cells, so that it never returns a row that does not match.
 
     \b
     Workflow:
@@ -202,7 +202,7 @@ def run(names: tuple[str, ...], workers: int, once: bool, url: str, as_json: boo
       schemaless index run --workers 4
       schemaless index run client_trips --once
 
-    Exit status: 3 stopped; with --once 0, or 1 if the index cannot be maintained in some shard.
+    Exit status: 3 if stopped; with --once, 0, or 1 if the index cannot be maintained in some shard.
     """
     with open_store(url) as store:
         indexes = indexes_of(store)

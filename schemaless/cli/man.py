@@ -52,7 +52,7 @@ def _page(root: click.Context) -> Iterator[str]:
 
 
 def _commands(context: click.Context) -> Iterator[click.Context]:
-    """Yield a context for each command below ``context``, and each group before the commands in it."""
+    """Yield a context for each command below ``context``; a group precedes the commands in it."""
     group = context.command
     if not isinstance(group, click.Group):
         return

@@ -33,7 +33,7 @@ def metrics(url: str, listen: str) -> None:
       schemaless metrics --listen 127.0.0.1:9464
     """
     if find_spec("prometheus_client") is None:
-        raise InvalidInput("metrics need prometheus-client; install the distribution schemaless-store with [metrics]")
+        raise InvalidInput("metrics need prometheus-client: pip install 'schemaless-store[metrics]'")
     from schemaless.metrics.exporter import Exporter
 
     host, colon, port = listen.rpartition(":")

@@ -399,7 +399,7 @@ def finalise(
 
     The command performs the checks of 'migrate verify' on all cells, and counts the originals in the archive. It
     refuses if the job is not done, if there is a fault, or if a body is left that the job should have replaced, such as
-    one that an application has since written in the old form. In that case, run the migration again.
+    one that an application has since written in the old form. In the last case, run the migration again.
 
     On success it marks the job as finalised and lists the files of the archive. It deletes nothing. Delete the files
     when the exact original bytes are no longer needed. Even without them, 'migrate run --to legacy' can turn the bodies

@@ -82,7 +82,7 @@ def share_of(value: str) -> float:
     """Return a part of the whole: ``40%`` or ``0.4``."""
     share = fraction_of(value)
     if math.isnan(share):
-        raise click.BadParameter(f"{value!r} is not a share; write 40% or 0.4")
+        raise click.BadParameter(f"{value!r} is not a share; write, for example, 40% or 0.4")
     if not 0 <= share < 1:
         raise click.BadParameter(f"{value!r} is not a share from 0 to below 100 %; write 40% or 0.4")
     return share

@@ -79,7 +79,7 @@ def status(url: str, watch: bool, listen: str | None, remote: bool, as_json: boo
 
 def _serve(url: str, listen: str, remote: bool) -> NoReturn:
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
-        raise InvalidInput("--listen needs Starlette and uvicorn; install schemaless-store with the extra [status]")
+        raise InvalidInput("--listen needs Starlette and uvicorn: pip install 'schemaless-store[status]'")
     from schemaless.status.serve import address, listening_socket, serve  # with the extra only
 
     at = address(listen, remote=remote, token=os.environ.get("SCHEMALESS_STATUS_TOKEN"))

@@ -163,8 +163,8 @@ def add_replica(replica: str, cluster: str, timeout_s: float, url: str, as_json:
     """Add a replica to the catalog.
 
     The server must already replicate. Before it writes anything, the command checks that the replica is not the primary
-    itself, that a new transaction on the primary arrives there, and that it has every shard of the cluster. That
-    transaction writes to the database NAME_heartbeat on the primary, which is created if it is missing.
+    itself, that a new transaction on the primary arrives there, and that the replica has every shard of the cluster.
+    That transaction writes to the database NAME_heartbeat on the primary, which is created if it is missing.
 
     REPLICA_URL is the URL of the server, without a database; the datastore's account and password are used. Programs
     read there if they ask for it (read_from="replica").

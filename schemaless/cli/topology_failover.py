@@ -259,16 +259,17 @@ def lost(old: str, stored: bool, settled: bool, output: Path | None, url: str) -
     """Write, as NDJSON, the cells that a failover lost.
 
     Lost cells exist on the old primary, but are missing from the datastore or have a different document there. The old
-    primary may be read-only; the command writes to no server. The lines have the format of 'schemaless dump', and
-    'schemaless load --from-dump' writes the cells again, with new added_ids and, given --created-at created_at, their
-    original times. A cell that exists with a different document is a conflict, which 'load' reports.
+    primary may be read-only; unless --settled is given, the command writes to no server. The lines have the format of
+    'schemaless dump', and 'schemaless load --from-dump' writes the cells again, with new added_ids and, given
+    --created-at created_at, their original times. A cell that exists with a different document is a conflict, which
+    'load' reports.
 
     For each shard with cells on the old primary, the command compares digests of 10,000 rows each, and transfers cells
     only where the digests differ. Run it before you rebuild the old primary.
 
-    If the old primary did not answer during an adoption, or was ahead of the new one, the catalog records it as
-    unsettled, and no dictionary can be removed. Settle it with --settled and --from, giving the old
-    primary's URL as it was in the catalog, or by adding the rebuilt server as a replica.
+    If the old primary did not answer during an adoption, or was ahead of the new one, the new primary records it as
+    unsettled, and no dictionary can be removed. Settle it with --settled and --from, giving the old primary's URL as it
+    was in the catalog, or by adding the rebuilt server as a replica.
 
     \b
     Examples:
@@ -279,7 +280,7 @@ def lost(old: str, stored: bool, settled: bool, output: Path | None, url: str) -
     if settled:
         with open_store(url) as store:
             clusters, remaining = settle_lost(store, old), unsettled(store)
-        note(f"settled for {', '.join(clusters)}" if clusters else "no adoption has recorded that server as lost")
+        note(f"settled for {', '.join(clusters)}" if clusters else "that server is not recorded as lost")
         if remaining:
             note(f"not settled yet: {', '.join(remaining)}")
         return

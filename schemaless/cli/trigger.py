@@ -79,8 +79,8 @@ def run(target: str, workers: int, once: bool, url: str, as_json: bool) -> int:
     the shards are divided again whenever a worker starts or exits.
 
     On Ctrl-C, running calls may complete, and the workers save their locations; a call that is still running 30 seconds
-    later is killed. After kill -9, the last cells of each worker are delivered again: at most 100 ms' worth or 500
-    cells.
+    later is killed. After kill -9, the last cells of each worker are delivered again: those of the last 100 ms,
+    at most 500.
 
     If a cell kills its worker process, its shard is quarantined: separate processes call the function for the cells of
     quarantined shards, one at a time, and all other shards continue.
@@ -92,8 +92,8 @@ def run(target: str, workers: int, once: bool, url: str, as_json: bool) -> int:
       schemaless trigger run billing:bill_rider --workers 4
       schemaless trigger run billing:bill_rider --once
 
-    Exit status: 3 stopped; 2 if MODULE cannot be imported, even if it raises SystemExit with another status; with
-    --once 0, or 1 if a shard has stopped because of parked cells.
+    Exit status: 3 if stopped; 2 if MODULE cannot be imported, even if it raises SystemExit with another status; with
+    --once, 0, or 1 if a shard has stopped because of parked cells.
     """
     loaded = import_trigger(target)
     with open_store(url) as store:
@@ -373,7 +373,8 @@ def reset(
         return
     total = sum(change["added_ids"] for change in changes)
     out().print(
-        f"{name} {'continues' if execute else 'would continue'} from there in {counted(len(changes), 'shard')}, "
+        f"{name} {'continues' if execute else 'would continue'} from the new location in "
+        f"{counted(len(changes), 'shard')}, "
         f"with {total:,} added_ids of all columns ahead of it",
         markup=False,
     )

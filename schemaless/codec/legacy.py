@@ -105,9 +105,9 @@ def read_quickly(
     r"""Return the document and its compact text if the fast path proves that nothing is lost, else None.
 
     Fast parsers silently drop duplicate keys. Writing the document again and comparing the texts detects that. If
-    whitespace or escapes differ, compare the number of quotes instead: two per string plus one per ``\"`` in a string.
-    A dropped member removes at least the two quotes of its key, and no other difference adds quotes unless ``text``
-    spells one as ``\u0022``. Equal counts therefore prove that no member was dropped.
+    whitespace or escapes differ, the numbers of quotes are compared instead: two per string plus one per ``\"`` in a
+    string. A dropped member removes at least the two quotes of its key, and no other difference adds quotes unless
+    ``text`` spells one as ``\u0022``. Without ``\u0022``, equal counts therefore prove that no member was dropped.
     """
     gate = engine.json.gate
     if gate is None:
@@ -174,7 +174,7 @@ def looks_like(body: bytes) -> str:
         if body.startswith(prefix):
             return noun
     if not body:
-        return "nothing: it is empty"
+        return "an empty body"
     if _inflates(body):
         return "a bare zlib stream"
     if len(body) > 4 and _inflates(body[4:]):

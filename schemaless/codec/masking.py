@@ -1,7 +1,7 @@
 """Replaces the values of documents before a dictionary is trained on them, so that it contains no one's data.
 
 Cells compressed with a dictionary need it unchanged, so data that a dictionary holds verbatim cannot be erased.
-Masking keeps only what helps compression without such data: keys, nesting, and the length and kind of each value.
+Masking removes such data and keeps only what else helps compression: keys, nesting, and each value's length and kind.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Mask:
 
     Args:
         rows: number of rows that the documents belong to.
-        keep_common: also keep values that occur in as many rows as a key must to be kept.
+        keep_common: also keep values that occur in enough rows, by the same rule as for keys.
     """
 
     def __init__(self, rows: int, *, keep_common: bool = False) -> None:

@@ -180,7 +180,7 @@ def _capacity(store: Datastore, codec: str, file: Path) -> CapacityReport | None
 
 @contextmanager
 def _report_leftovers(folder: Path) -> Iterator[Callable[[str], None]]:
-    """Yield a function that records the current state, which is reported with the next step if the block fails."""
+    """Yield a function that records the current state, which is reported, with what to do next, if the block fails."""
     state = "nothing was changed"
 
     def now(text: str) -> None:

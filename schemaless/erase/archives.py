@@ -81,7 +81,7 @@ def erase_from_archives(
 
 
 def _with_tombstones(internals: Internals, file: ArchiveFile) -> Iterator[tuple[Sequence[ArchivedCell], int]]:
-    """Yield parts of the file's cells, with tombstones in place of erased originals, each with the number replaced."""
+    """Yield parts of the file's cells, with tombstones for erased originals, and the number of these in each part."""
     part: list[ArchivedCell] = []
     for cell in read_archive(file):
         part.append(cell)

@@ -81,7 +81,7 @@ def replay(
         The entries of the ledger afterwards.
 
     Raises:
-        SchemalessError: as ``JobKind.run``; the same call continues.
+        SchemalessError: as ``JobKind.run``; repeating the call continues the work.
     """
     return [
         run_erasure(store, EraseSpec(each.entry.number, replay=True, thresholds=thresholds), **how)
@@ -121,7 +121,7 @@ def ledger_lines(store: Datastore) -> Iterator[bytes]:
 def load_ledger(store: Datastore, lines: Iterable[bytes]) -> int:
     """Add the erasures that the catalog lacks, under their own numbers, and the holds; return how many were added.
 
-    After an interruption, the same call adds what is missing.
+    After an interruption, repeating the call adds what is missing.
 
     Raises:
         InvalidInput: a line was not written by ``ledger_lines``; the lines before it were added. Or the catalog has

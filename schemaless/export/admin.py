@@ -283,9 +283,9 @@ def export_status(store: Datastore, name: str) -> ExportStatus:
     if definition is None:
         raise InvalidInput(
             f"{uri} has no {ROOT}, but export {name} writes there; is the folder mounted? If it is, "
-            "'schemaless export parquet' writes it again"
+            "'schemaless export parquet' writes the file again"
         )
-    missing = "it has no progress row here; 'schemaless export parquet' creates one after 'schemaless export remove'"
+    missing = "it has no progress row here; to create one, run 'schemaless export remove', then 'export parquet'"
     shards = tuple(
         ShardExportStatus(status, read_shard(target, status.shard))
         for status in shard_statuses(access, follower, missing)

@@ -312,8 +312,8 @@ def _fence_foreign_shards(
     """Rename the cell tables of shards that belong to other clusters, so that no program writes to them.
 
     The promoted server may have missed the RENAME with which a move took a shard away from its cluster. A shard that is
-    being moved to this cluster is left alone: if its move is past the commit point, this table has the shard's cells,
-    and running the move again updates the catalog.
+    being moved to this cluster is left alone: if its move is past the commit point, the table here has the shard's
+    cells, and running the move again updates the catalog.
 
     Args:
         change: the datastore.

@@ -69,7 +69,7 @@ class GroupView:
         if self.state != "ONLINE":
             return f"it is {self.state} in its group"
         if 2 * self.present <= len(self.members):
-            return f"it sees {self.present} of the {len(self.members)} members of its group, and no majority"
+            return f"it sees {self.present} of the {len(self.members)} members of its group, which is no majority"
         return None
 
     @property
@@ -129,8 +129,8 @@ def has_majority(pool: NodePool, servers: int) -> bool:
 
     Args:
         pool: pool of the server.
-        servers: number of servers that the catalog has for the cluster. A group of fewer than a majority of them was
-            forced by an operator, and may lack transactions that the others acknowledged.
+        servers: number of servers that the catalog has for the cluster. A group without a majority of them was forced
+            by an operator, and may lack transactions that the others acknowledged.
     """
     try:
         view = group_view(pool)

@@ -1,7 +1,7 @@
 """Finds cells lost in a failover: cells that exist only on the old primary, which must be reachable again.
 
 Blocks of ids and keys are compared by digests that the servers compute, and cell by cell where the digests differ.
-Nothing is written; ``load`` puts the cells again, and reports for each whether it was created, existed, or conflicts.
+Nothing is written; ``load`` writes the cells again, and reports for each whether it was created, existed, or conflicts.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class WriteLock(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """An observation of a shard, made in this order.
+    """An observation of a shard, made in the order of the attributes.
 
     Attributes:
         top: the highest visible added_id; 0 for an empty shard.

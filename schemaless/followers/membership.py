@@ -53,8 +53,8 @@ class Timing:
         renew_s: interval between renewals.
         busy_s: duration of a call after which the worker's other shards are reassigned.
         note_s: interval between checkpoints; a crash repeats the cells handled since the last one.
-        look_s: minimum interval between reads of the worker's rows, which find parked cells to try again and lost
-            leases. Polls for new cells are separate.
+        look_s: minimum interval between reads of the worker's rows, which find lost leases and parked cells to try
+            again. Polls for new cells are separate.
         connect_s: maximum pause before a lost binary log connection is reopened.
         refused_s: pause before reconnecting to a server that refused to send its binary log.
         probation_s: time from the claim of a quarantined shard with no cells left until it counts as healthy again.

@@ -1,4 +1,4 @@
-"""When a worker polls for new cells and reads its rows, limited to a share of its time."""
+"""When a worker polls for new cells and reads its rows; both may take only a small share of its time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The supervisor of ``trigger run`` and ``index run``: it starts worker processes and replaces those that die.
 
-A user function may leak, hang or crash in its worker's process. The supervisor's own process calls no function.
+A user function may leak, hang or crash in its worker's process. The supervisor's own process calls none.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ def small_table_caches(shards: Shards) -> dict[str, str]:
             advice[str(node)] = (
                 f"it keeps {kept:,} tables open per connection, and {int(definitions):,} definitions; followers in "
                 f"its {count:,} shards read {needed:,} tables, and fall behind. Set table_open_cache"
-                f"{'' if mariadb else ' / table_open_cache_instances'} and table_definition_cache to {needed:,} or more"
+                f"{'' if mariadb else ' (divided by table_open_cache_instances)'} and "
+                f"table_definition_cache to {needed:,} or more"
             )
     return advice

@@ -73,8 +73,8 @@ def page_writes(
     """Return the writes that bring the entries of a page's rows up to date.
 
     A row's entry is written if one of its cells in the page follows a version whose field values differ from those of
-    the row's latest version. It is deleted from all other shards in which these cells or their previous versions placed
-    it.
+    the row's latest version. It is deleted from all other shards in which the row's cells in the page or their previous
+    versions placed it.
 
     Args:
         definition: the index's definition.

@@ -85,7 +85,7 @@ class Test(NamedTuple):
     value: Value
 
     def holds(self, value: Value) -> bool:
-        """Return True if a row's value satisfies the condition. None satisfies only comparisons with None."""
+        """Return True if a row's value satisfies the condition. None satisfies only ``= None``."""
         if self.value is None:
             return (value is None) == (self.operator == "=")
         return value is not None and _TESTS[self.operator](value, self.value)
@@ -279,8 +279,8 @@ def check_shard_field(definition: Definition, equals: Mapping[str, Any]) -> None
     name = definition.shard_field.name
     if equals.get(name) is None:
         raise InvalidInput(
-            f"a query of index {definition.name} needs a value for its shard field: query({name}=...). It decides "
-            "which shard has the entries. Nothing was sent"
+            f"a query of index {definition.name} needs a value for its shard field: query({name}=...). The "
+            "value decides which shard has the entries. Nothing was sent"
         )
 
 
@@ -309,7 +309,8 @@ def check_query(
     if order_by is not None and (not free or order_by.removeprefix("-") != free[0]):
         raise InvalidInput(
             f"this query of index {definition.name} can order rows by {free[0] if free else 'row_key only'}, not by "
-            f"{order_by!r}. Compare the fields before it by '=', or declare an index with its fields in another order"
+            f"{order_by!r}. To order by that field, compare the fields before it by '=', or declare an "
+            "index with its fields in another order"
         )
     for name in columns or ():
         check_column_name(name)

@@ -26,7 +26,7 @@ T = TypeVar("T")
 _ROWS_PER_ROUND_TRIP: Final = 200
 
 _MAX_VERSIONS: Final = 3
-"""Maximum number of versions fetched per row and column, averaged over a shard's rows."""
+"""Limit on the average number of versions fetched per row and column of a shard."""
 
 _EXACT_READS: Final = 50
 """Number of reads that look up each latest version separately after a read has found rows with too many versions."""

@@ -201,8 +201,9 @@ class JobKind(Generic[S]):
 
         Raises:
             InvalidInput: the job is of another kind, or ``begin_or_join`` raised it.
-            JobConflict: another unfinished job includes one of these shards, or the job was aborted or has ended.
-            ServerError: a server cannot be reached. The work done is kept, and the same call continues the job.
+            JobConflict: another unfinished job includes one of these shards, or the job had already ended or was
+                aborted during the run.
+            ServerError: a server cannot be reached. The work done is kept, and repeating the call continues the job.
         """
         new = how.get("new", False)
         job = how.get("job")

@@ -349,9 +349,9 @@ class ClusterWatch:
             last_error = "" if replica.problem is None else f" (last error: {replica.problem.message})"
             raise ReplicaRefused(
                 f"replica {replica.node} has received no write from its primary {self.cluster.primary} within "
-                f"{self._proof_s:g} s{last_error}: it replicates from another server, lags by more than that, or its "
-                "replication is stopped; repair replication, or remove the replica with 'schemaless topology "
-                f"remove-replica --cluster {self.cluster.name}'"
+                f"{self._proof_s:g} s{last_error}: it replicates from another server, it lags by more than "
+                "that, or its replication is stopped; repair replication, or remove the replica with 'schemaless "
+                f"topology remove-replica --cluster {self.cluster.name}'"
             )
 
     def _lag_s(self, shown_us: int) -> float:

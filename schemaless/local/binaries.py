@@ -164,7 +164,7 @@ def _explicit(path_text: str, flavour: str) -> Binary:
     if binary.flavour != flavour:
         raise LocalServerError(
             f"SCHEMALESS_MYSQLD is {path}, which is {binary.flavour} {binary.version}, not {flavour}; use --flavour "
-            f"{binary.flavour}, or unset it"
+            f"{binary.flavour}, or unset the variable"
         )
     if not is_recent(binary):
         oldest = ".".join(map(str, MINIMUM[flavour]))
@@ -275,8 +275,8 @@ def unpacked(
     folder = servers_folder()
     if re.search(r"[:;]", str(folder)):
         raise LocalServerError(
-            f"the path of the cache folder {folder} contains a colon or semicolon, which library paths must not; set "
-            "SCHEMALESS_CACHE to another folder"
+            f"the path of the cache folder {folder} contains a colon or semicolon, which library paths "
+            "cannot contain; set SCHEMALESS_CACHE to another folder"
         )
     with cache_lock(folder, say):
         binary = cached(flavour, engine)  # another process may have filled it before this one got the lock
@@ -302,7 +302,10 @@ def _fill(folder: Path, flavour: str, engine: str, say: Say, progress: Progress 
             for deb in old.glob("**/*.deb"):
                 deb.replace(part / "debs" / deb.name)
             shutil.rmtree(old, ignore_errors=True)
-    say(f"no {flavour} server is installed: unpacking one from the package archive into {folder} (without installing)")
+    say(
+        f"no {flavour} server is installed: unpacking one from the package archive into {folder} (without "
+        "installing it)"
+    )
     problems: list[LocalServerError] = []
     try:
         for offer in _offers(part, flavour, sources, progress, problems, say):

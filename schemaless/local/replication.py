@@ -150,7 +150,7 @@ def require_able(flavour: str, version: str) -> None:
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
     if numbers < MINIMUM[flavour]:
         oldest = ".".join(map(str, MINIMUM[flavour]))
-        raise LocalServerError(f"replicas need {flavour} {oldest} or later, this is {version}; omit --replicas")
+        raise LocalServerError(f"replicas need {flavour} {oldest} or later, but this is {version}; omit --replicas")
 
 
 def require_whole_binary_log(primary: LocalServer) -> None:

@@ -2,7 +2,7 @@
 
 A folder contains servers 1, 2, ... and their replicas, each with its data, its log and ``server.json``, which is
 written once its data directory is complete. A lock makes commands on the same folder take turns. A server outlives the
-process that started it, unless it is tied to it.
+process that started it, unless it is tied to that process.
 """
 
 from __future__ import annotations
@@ -301,8 +301,8 @@ def kill(server: LocalServer) -> None:
 def start(server: LocalServer, *, report: Callable[[str], None] | None = None) -> LocalServer:
     """Start a stopped or killed server on its own data, and return it with its new process id.
 
-    When this returns, a replica has caught up again, as have the running replicas of a primary. No other server is
-    started: neither a primary's replicas nor a replica's primary.
+    When this returns, the server has caught up again if it is a replica; if it is a primary, its running replicas have.
+    No other server is started: neither a primary's replicas nor a replica's primary.
     """
     manner = Manner((), report or (lambda line: None))
     folder = server.folder.parent

@@ -98,7 +98,7 @@ def archive_files(
 
     Raises:
         InvalidInput: the folder does not exist, a file has the format of a later version, or a path with the name of
-            an archive file is not a regular file, such as a named pipe.
+            an archive file is something other than a regular file, such as a named pipe.
         CorruptArchive: the header of a file is damaged or does not match the file name.
         OSError: a file cannot be read.
     """

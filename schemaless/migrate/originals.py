@@ -118,7 +118,7 @@ class Originals:
         """Find the archive files of a datastore in folders. Of several copies of a file, the longest is used.
 
         Raises:
-            InvalidInput: a folder is missing, a file was written for another shard count, or is not a regular file.
+            InvalidInput: a folder is missing, or a file was written for another shard count or is not a regular file.
             CorruptArchive: the header of a file is damaged.
         """
         by_name: dict[str, ArchiveFile] = {}

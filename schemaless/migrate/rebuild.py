@@ -251,7 +251,7 @@ def run(
     """Rebuild shards as a job in the catalog: start a job, or continue an unfinished one with the same spec.
 
     Applications keep reading and writing. After an interruption, even kill -9 of this process or of a server, each
-    table is either unchanged or completely rebuilt, and the same call continues the job.
+    table is either unchanged or completely rebuilt, and repeating the call continues the job.
 
     Args:
         store: the datastore; its account needs the role ``admin``.

@@ -45,7 +45,8 @@ _STEP_MS: Final = 4
 """Target duration of a statement while applications use the server, in milliseconds, so that they wait only briefly."""
 
 _STEP_BYTES: Final = 128 << 10
-"""Target size of a block while applications use the server; each commit syncs the disk, even for a few rows."""
+"""Target size of a block while applications use the server; not smaller, since each commit syncs to disk, even for a
+few rows."""
 
 _MOST_BYTES: Final = 8 << 20
 """Target size of a block while no application uses the server; a body that does not fit is fetched separately."""

@@ -148,7 +148,7 @@ class _ShardRestore:
         self._sent: set[int] = set()
 
     def restore(self, cells: list[ArchivedCell]) -> None:
-        """Restore a chunk of cells, retrying those that are changed by others in the meantime."""
+        """Restore a chunk of cells, retrying those that other clients change in the meantime."""
         pending = cells
         self._size_before, self._sent = {}, set()
         for _ in range(_ROUNDS):

@@ -47,7 +47,10 @@ class Compared:
 
     @property
     def same(self) -> bool:
-        """True if the present cluster has every leftover cell, unless it was erased, and no others in that id range."""
+        """True if the present cluster has the leftover cells and no others up to the last one.
+
+        They may have been re-encoded or erased since.
+        """
         return not (self.lacking or self.differing or self.strange)
 
 

@@ -1,8 +1,8 @@
 """A mover's sessions, the locks they hold, and the table renames that fence and cut over a shard.
 
 On both servers a mover holds two named locks for the shard's database: ``move.``, through which a successor finds and
-kills the previous mover's session, and ``upgrade.``, which excludes schema upgrades. These sessions never reconnect or
-retry: a lost session loses its locks, and the mover stops.
+kills the previous mover's session, and ``upgrade.``, which excludes schema upgrades. A mover's sessions never reconnect
+or retry: a lost session loses its locks, and the mover stops.
 
 The names of a move's tables contain a random token, and each runner draws a new one. A runner that was presumed dead
 finds, when it resumes, that its tables have other names.

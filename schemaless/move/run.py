@@ -202,7 +202,7 @@ def _speed(store: Datastore) -> Interval:
 def run(store: Datastore, spec: MoveSpec, shards: Iterable[int], **how: Unpack[RunOptions]) -> list[MoveRecord]:
     """Move shards in a job: start one, or continue the unfinished job for the same move.
 
-    Readers, writers and followers keep running. After an interruption, the same call continues.
+    Readers, writers and followers keep running. After an interruption, repeating the call continues the work.
 
     Args:
         store: the datastore; its account needs the role ``move``.
@@ -223,7 +223,7 @@ def run(store: Datastore, spec: MoveSpec, shards: Iterable[int], **how: Unpack[R
 def abort(store: Datastore, move: Job, *, uncompared: bool = False, **how: Unpack[RunOptions]) -> list[MoveRecord]:
     """Abort a move: shards that were not cut over stay on their source, and their copies are dropped.
 
-    A shard past its commit point stays on the target. After an interruption, the same call continues.
+    A shard past its commit point stays on the target. After an interruption, repeating the call continues the work.
 
     Args:
         store: the datastore; its account needs the role ``move``.
@@ -348,7 +348,7 @@ def drop(store: Datastore, left: Leftovers, *, listener: Listener = ignore_event
     """Drop a move's leftovers, and then the shard's old database if nothing else is in it.
 
     Repeats the checks under the movers' locks, and drops the tables in the session that holds the locks: a mover that
-    moves the shard back kills that session first. After an interruption, the same call continues.
+    moves the shard back kills that session first. After an interruption, repeating the call continues the work.
 
     Args:
         store: the datastore; its account needs the role ``move``.
@@ -357,7 +357,7 @@ def drop(store: Datastore, left: Leftovers, *, listener: Listener = ignore_event
 
     Raises:
         MoveRefused: the tables must not be dropped.
-        ServerError: the server refused or failed; the same call continues.
+        ServerError: the server refused or failed; repeating the call continues the work.
     """
     record, internals = left.record, internals_of(store)
     database = internals.shards.database(record.shard)

@@ -71,7 +71,7 @@ _LONG_WAIT_S: Final = 1.0
 
 
 def work(store: Datastore, run: ShardRun, backoff: float = _BACKOFF) -> None:
-    """Move one shard as far as possible; called in a worker process."""
+    """Move one shard as far as possible; runs in a worker."""
     _ShardMove(store, run, backoff).run()
 
 
@@ -97,7 +97,7 @@ class _ShardMove:
 
         Raises:
             MoveRefused: it cannot be moved now.
-            SchemalessError: a server failed; the same call continues.
+            SchemalessError: a server failed; repeating the call continues the move.
         """
         self._shards.router.again(self._shards.routing)
         self._topology = self._shards.topology

@@ -147,7 +147,7 @@ class _Verification:
         source: Node = self._internals.topology.cluster(self._record.source).primary
         return MoveRefused(
             f"shard {self._run.state.shard}: the cell with added_id {added_id} {how}. The leftovers stay on {source}; "
-            "compare the two cells"
+            "compare them with the shard"
         )
 
 

@@ -83,7 +83,7 @@ def findings(result: Result) -> list[str]:
     kept = [combination for combination in exact if combination.store and combination.compressor != "none"]
     if kept:
         best = min(kept, key=_size)
-        sentences.append(f"Smallest among the codecs that schemaless can store: {_with(best)}.")
+        sentences.append(f"Smallest among the codecs that schemaless supports: {_with(best)}.")
     ours = {combination.name: combination for combination in exact}
     pair = ours.get("store msgpack+zlib"), ours.get("store json+zlib")
     if pair[0] and pair[1]:
@@ -268,7 +268,7 @@ def _answers(result: Result) -> list[tuple[str, str]]:
     for label, candidates, key in (
         ("smallest", exact, _size),
         ("fastest", exact, _time),
-        ("smallest that schemaless can store", storable, _size),
+        ("smallest that schemaless supports", storable, _size),
     ):
         if candidates:
             best = min(candidates, key=key)

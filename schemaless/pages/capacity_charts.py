@@ -68,7 +68,7 @@ def overview(report: CapacityReport) -> Chart | None:
             title += f"; re-encoded to {report.codec}: {_full_text(after)}"
     else:
         shown = "; ".join(part.title[:1].lower() + part.title[1:] for part in parts)
-        title = f"{report.measurement.datastore}: {shown}; unknown how long the disks will last"
+        title = f"{report.measurement.datastore}: {shown}; how long the disks will last is unknown"
     if report.warnings:
         title += " (with a warning)"
     height = 460 * math.ceil(len(parts) / 2) + 40

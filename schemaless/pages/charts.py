@@ -49,7 +49,7 @@ SERIES: Final = tuple(_LIGHT[str(number)] for number in range(1, 9))
 """Series colours in order: blue, green, orange, violet, red, olive, pink and grey; distinguishable with most forms of
 colour blindness.
 
-All have a contrast of at least 3:1 to paper and cards. Blue and green, used for before and after, also differ in
+All have a contrast of at least 3:1 against paper and cards. Blue and green, used for before and after, also differ in
 luminance.
 """
 

@@ -186,7 +186,7 @@ def _execute(statement: bytes, connection: Connection) -> None:
 
 @contextmanager
 def _restored_settings(servers: Sequence[NodePool], listener: Listener) -> Iterator[None]:
-    """Restore the settings changed by a killed purge, and record the current ones in case this one is killed.
+    """Restore the settings changed by a killed purge, and record the current ones in case this purge is killed.
 
     Each step restores what it has changed, unless the process dies. The record is on the primary, and is dropped
     together with the filler.
@@ -265,7 +265,7 @@ def _compact(connection: Connection) -> None:
 
 
 def _truncate_undo(connection: Connection) -> None:
-    """Truncate MySQL's undo tablespaces. MariaDB's pages are filled instead."""
+    """Truncate MySQL's undo tablespaces. The pages of MariaDB's undo logs are reused instead."""
     if connection.is_mariadb:
         return
 
@@ -304,7 +304,7 @@ def _unlogged(connection: Connection) -> Iterator[None]:
 
 @contextmanager
 def _small_redo(servers: Sequence[NodePool]) -> Iterator[int]:
-    """Shrink the redo logs, which discards what they held before the last checkpoint; restore them at the end."""
+    """Shrink the redo logs, which discards what precedes the last checkpoint; restore their sizes at the end."""
     before: list[tuple[NodePool, int]] = []
     try:
         smallest = 0

@@ -35,7 +35,7 @@ SELECT_OLDEST_SNAPSHOT: Final = (
 """When the oldest open snapshot of MyRocks was taken, or 0, and the time now, in seconds since 1970."""
 
 SELECT_HISTORY: Final = b"SELECT `COUNT` FROM information_schema.INNODB_METRICS WHERE NAME='trx_rseg_history_len'"
-"""Number of transactions whose undo logs have not been purged yet, on both engines."""
+"""Number of transactions whose undo logs have not been purged yet, on MySQL and MariaDB."""
 
 SHOW_DIRTY_PAGES: Final = b"SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_pages_dirty'"
 

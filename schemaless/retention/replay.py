@@ -1,7 +1,8 @@
 """Repeats retention runs after restoring a backup.
 
-A restored shard contains expired documents again. Its log of erased cells was restored with them, so the entries that
-the log lacks say which runs were undone. Rules name fixed times; a repeated run applies them as of the original run.
+A restored shard contains expired documents again. Its log of erased cells was restored with them, so a run was undone
+if the catalog counts cells of it that the log lacks. Rules name fixed times; a repeated run applies them as of the
+original run.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def replay_runs(
         The entries of the ledger afterwards.
 
     Raises:
-        SchemalessError: as ``JobKind.run``; the same call continues the work.
+        SchemalessError: as ``JobKind.run``; repeating the call continues the work.
     """
     ledger = internals_of(store).erasures.ledger
     replayed = []

@@ -106,10 +106,10 @@ def _problem(connection: Connection) -> str | None:
     if not support or str(support[0][0]) not in ("YES", "DEFAULT"):
         return (
             "its plugin is not loaded. Install it (on Debian and Ubuntu, the package mariadb-plugin-rocksdb), add "
-            f"these lines to the section [mariadb] of the server's configuration, and restart it: {_lines()}"
+            f"these lines to the section [mariadb] of the server's configuration, and restart the server: {_lines()}"
         )
     if faults := _faults(connection):
-        return f"{'; '.join(faults)}. Set them in the section [mariadb] of the server's configuration, and restart it"
+        return f"{'; '.join(faults)}. Set them in the server's configuration, section [mariadb], and restart the server"
     return None
 
 

@@ -119,7 +119,7 @@ class FollowerView:
         kind: "trigger", "index" or "export".
         state: running, paused or new for a trigger or an export, backfilling or ready for an index.
         ids_behind: added_ids between the locations and the ends of all shards.
-        behind_s: age of the oldest cell that was not handled, in the shards that are furthest behind.
+        behind_s: age, in seconds, of the oldest cell not yet handled; only the shards furthest behind are queried.
         parked: cells that the trigger has parked.
         shards: number of shards by state, such as running, waiting, quarantined, stopped and missing.
         workers: number of live workers.

@@ -119,7 +119,7 @@ class ColumnTrial:
         now: present size of the column.
         new: size if all cells had been written with this codec.
         migrated: size after a migration, which skips cells that already count as being in the codec.
-        share: ``new.body_bytes`` relative to ``now.body_bytes``, which is more precise than either; None without
+        share: ``new.body_bytes`` relative to ``now.body_bytes``, a ratio that is more precise than either; None without
             bodies.
         migrated_share: the same for ``migrated``.
         encode_s: processor time for encoding one cell on this machine, in seconds.

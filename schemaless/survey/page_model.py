@@ -5,7 +5,7 @@ InnoDB's rules for ROW_FORMAT=DYNAMIC and pages of 16 KiB:
 - A record shorter than half a page, 8,126 bytes, is stored in a leaf page of the primary key. Otherwise its body is
   stored in separate overflow pages, and 20 bytes remain in the record.
 - Leaf pages are filled to 15/16 (``innodb_fill_factor`` 100) in the order of added_id, with at least two records each.
-- A segment gets its first 32 pages one by one, then extents of 64 pages. A leaf page allocates another extent if less
+- A segment gets its first 32 pages one by one, then extents of 64 pages. A new leaf page takes another extent if less
   than an eighth of the segment is free; on MariaDB, four free extents suffice. Overflow pages use free pages.
 - The file grows by single pages, then by one extent, and beyond 32 extents by four.
 
@@ -32,7 +32,7 @@ _EMPTY_PAGE_BYTES: Final = 16_252
 
 _LONGEST_RECORD_BYTES: Final = _EMPTY_PAGE_BYTES // 2
 _SLOT_BYTES: Final = 0.5
-"""Space of a record in the page's directory, in bytes."""
+"""Average space that a record takes up in the page's directory, in bytes."""
 
 _POINTER_BYTES: Final = 20
 _RECORD_BYTES: Final = 5 + 1 + 8 + 6 + 7 + 16 + 8 + 8

@@ -60,7 +60,7 @@ class Datastores:
     Args:
         servers: URL of each server, with an account that may read, truncate and drop the datastores.
         make: creates a datastore with a given name on these servers and returns its URL.
-        prefix: prefix of the datastores' names; no other database may begin with it.
+        prefix: prefix of the datastores' names; no other database's name may begin with it.
     """
 
     def __init__(self, servers: Sequence[str], make: Callable[[str], str], prefix: str) -> None:

@@ -123,8 +123,8 @@ class Router:
         """
         if self._unreadable:
             raise ServerUnavailable(
-                "connections to the server were lost, and the catalog cannot be read to confirm that it is still the "
-                "primary, so nothing was sent; check that the catalog's server is running",
+                "connections to the server were lost, and the catalog cannot be read to confirm that the "
+                "server is still the primary, so nothing was sent; check that the catalog's server is running",
                 node=str(node),
                 shard=shard,
             )

@@ -46,7 +46,7 @@ MOVE_WAIT_S: Final = 5.0
 
 _MOVE_POLL_S: Final = (0.002, 0.010)
 _SLOWER_AFTER_S: Final = 0.5
-"""Seconds of waiting after which polling slows down; fast polling would delay a cutover short of CPU or I/O."""
+"""Seconds of waiting after which polling slows down; fast polling would delay a cutover when CPU or I/O is scarce."""
 _SLOW_POLL_S: Final = (0.02, 0.1)
 _MAX_CHANGES: Final = 20
 
@@ -101,7 +101,7 @@ class Shards:
         return self.pools.pool_for(node)
 
     def node_of(self, shard: int, read_from: ReadFrom = "primary") -> Node:
-        """Return the node that serves a shard: replicas in turn, or the primary if the cluster has no replica."""
+        """Return the node that serves a shard: the primary, or for ``replica``, replicas in turn, if any."""
         return self.spot(shard, read_from).node
 
     def spot(self, shard: int, read_from: ReadFrom = "primary") -> Spot:

@@ -47,7 +47,7 @@ class TriggerStatus:
 
     @property
     def stands(self) -> bool:
-        """True if a shard needs action because it has stopped or is missing."""
+        """True if a shard needs action because it has stopped, or because its row is missing or cannot be read."""
         return any(status.state in (STOPPED, "missing") for status in self.shards)
 
 
@@ -150,7 +150,7 @@ class Triggers:
             self._shards.execute(cell.shard, sql.delete_parked(database, follower_name(name), cell.added_id))
 
     def reset(self, name: str, locations: Mapping[int, int]) -> None:
-        """Set the locations of a trigger. Cells parked after them are delivered again and are no longer parked.
+        """Set the locations of a trigger. Parked cells after them are delivered again and are no longer parked.
 
         Args:
             name: name of the trigger.

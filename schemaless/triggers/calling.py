@@ -194,7 +194,7 @@ class Calls:
             context.recorded(lease)
             lease.state = STOPPED
             _log.warning(
-                "%s: shard %d has stopped before cell %s: %d cells are parked, and %s",
+                "%s: shard %d has stopped before cell %s: %d cells are parked, and this one failed: %s",
                 self._trigger.name,
                 lease.pair[1],
                 cell.key,

@@ -9,7 +9,7 @@ from schemaless.wire.sql.sessions import SELECT_ACCOUNT, grant
 
 
 def own_grant(connection: Connection, privileges: str, scope: str = "*.*") -> str:
-    """Return the GRANT that gives a connection's own account missing privileges."""
+    """Return the GRANT that gives a connection's own account the privileges it lacks."""
     name, _, host = str(connection.rows(SELECT_ACCOUNT)[0][0]).rpartition("@")
     return grant(privileges, scope, Account(name, host))
 

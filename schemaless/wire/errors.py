@@ -166,7 +166,7 @@ def is_drivers(error: BaseException) -> bool:
     An exception class that only drivers use is proof. Otherwise every frame of the traceback must belong to this
     package, to the driver, or to a module that these use. An exception injected into a thread
     (``PyThreadState_SetAsyncExc``) has no frame of its own; it is recognized by its class, or because it has no
-    arguments, which driver errors always have.
+    arguments, whereas driver errors always have some.
     """
     module = _top_level(type(error).__module__)
     if not isinstance(error, Exception) or not error.args or module not in _DRIVER_MODULES:

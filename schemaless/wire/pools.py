@@ -52,7 +52,7 @@ class Pools:
             pool.listener = listener
 
     def require_claims(self, claims: Mapping[Node, Claim], replicas: Iterable[Node]) -> None:
-        """Require each primary's claim before using it, and refuse servers that had a claim but are not in ``claims``.
+        """Use primaries only with their claims, and refuse servers that had a claim but are not in ``claims``.
 
         Args:
             claims: claims of the primaries, by address.

@@ -51,7 +51,7 @@ def outcome_unknown(lost: ServerError, retry_failure: str, last: ServerError) ->
         last: the last error; its node, shard and code are reported.
     """
     unknown = OutcomeUnknown(
-        f"the reply to a write was lost ({lost.message}), and a retry could not tell whether it was written "
+        f"the reply to a write was lost ({lost.message}), and a retry could not tell whether it took effect "
         f"({retry_failure}); make the same call again to settle it",
         node=last.node,
         shard=last.shard,

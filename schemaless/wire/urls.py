@@ -103,7 +103,8 @@ def parse_url(text: str | Secret, *, several: bool = False) -> ServerURL:
     - ``?unix_socket=`` names a socket.
     - ``?ssl_mode=`` and the other TLS options (``schemaless.wire.tls``) configure encryption.
     - ``?read_default_file=`` names an option file; its groups ``[client]`` and ``[schemaless]`` fill in what the URL
-      lacks. ``?read_default_group=`` names another group; the default file is ``~/.my.cnf``.
+      lacks. ``?read_default_group=`` replaces ``[schemaless]`` with another group; it reads ``~/.my.cnf`` if no file is
+      named.
     - Without a password in the URL, ``SCHEMALESS_PASSWORD`` is used if it is set.
 
     Raises:

@@ -304,8 +304,8 @@ def test_the_picture_is_a_png_of_the_main_charts(reports):
     short = overview(reports["one day"])
     assert short is not None
     assert short.title == (
-        "trips: file size by column, now and in each codec; allocated bytes of each shard; unknown how long the disks "
-        "will last"
+        "trips: file size by column, now and in each codec; allocated bytes of each shard; how long the disks "
+        "will last is unknown"
     )
 
 

@@ -101,7 +101,8 @@ def test_run_once_calls_each_cell_and_says_where_it_is(start, tmp_path, fresh_st
     assert "keep is paused" in call("pause", "keep").out
     assert call("status", "keep", "--json").json["wanted"] == "paused"
     assert call("reset", "keep", "--from-beginning", "--json").json["reset"] is False
-    assert "would continue from there in 1 shard" in call("reset", "keep", "--location", 3, "--shards", 1).out
+    moved = call("reset", "keep", "--location", 3, "--shards", 1)
+    assert "would continue from the new location in 1 shard" in moved.out
     assert call("reset", "keep", "--since", "2020-01-01T00:00+00:00", "--execute").code == 0
     assert call("status", "keep", "--json").json["ids_behind"] == 42
     assert call("reset", "keep", "--since", "yesterday").code == 2
