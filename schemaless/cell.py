@@ -1,6 +1,6 @@
 """The data types of the API: cells, keys, pages and the results of writes.
 
-They say nothing about storage; ``codec`` defines the stored bytes and ``schema`` the tables.
+They are independent of storage; ``codec`` defines the stored bytes and ``schema`` the tables.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ _set_row_key, _set_column_name, _set_ref_key, _set_body, _set_added_id, _set_cre
 class StaleCell(Cell):
     """A cell that ``read_from="available"`` found on a replica.
 
-    A separate class, so that other cells need no flag.
+    A separate class, so that no cell has to store the flag ``stale``.
     """
 
     __slots__ = ()

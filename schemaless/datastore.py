@@ -32,8 +32,8 @@ class Datastore:
             store.put_cell(row_key, "BASE", 1, {"fare": {"total": 12.5}})
             cell = store.get_cell_latest(row_key, "BASE")
 
-    A datastore is thread-safe and may be used after ``fork``. It cannot be copied or pickled: call ``connect`` in the
-    other process.
+    A datastore is thread-safe and may be used after ``fork``. It cannot be copied or pickled: in a process that was not
+    forked, call ``connect``.
 
     Any method that contacts a server can raise ``ServerError``. The first use of a shard can also raise
     ``ShardIdentityMismatch``.
@@ -161,7 +161,7 @@ class Datastore:
         return self._cells.put_batch(encoded, look_first)
 
     def append_cell(self, row_key: RowKey, column_name: str, body: JSONDocument, *, codec: str | None = None) -> Put:
-        """Write a body as the next version: at the latest ref_key + 1, or at 1 for the first version.
+        """Write a body as the next version, with the highest ref_key plus 1, or 1 for the first version.
 
         If another writer takes that ref_key first, the next one is used. Unlike ``put_cell``, the call is not safe to
         repeat: appending the same body twice creates two cells. It takes four round trips; ``put_cell`` takes one.
@@ -176,7 +176,8 @@ class Datastore:
             The key and added_id of the new cell; ``created`` is True.
 
         Raises:
-            InvalidCell: the key or the body is invalid, or the highest ref_key is taken; nothing was written.
+            InvalidCell: the key or the body is invalid, or the highest possible ref_key is already taken; nothing was
+                written.
             OutcomeUnknown: the reply to the commit was lost and retries did not settle the outcome. Call ``put_cell``
                 with the same body and the error's ``key``. After any other ``ServerError``, nothing was written.
         """
@@ -258,7 +259,7 @@ class Datastore:
     def get_cells_latest(
         self, keys: Iterable[tuple[RowKey, str]], *, read_from: ReadFrom = "primary"
     ) -> dict[tuple[uuid.UUID, str], Cell]:
-        """Read the latest versions of many rows and columns, grouped by shard.
+        """Read the latest versions in many rows and columns, shard by shard.
 
         Args:
             keys: pairs of row_key and column_name.
@@ -282,7 +283,7 @@ class Datastore:
             read_from: where to read, as in ``get_cell``.
 
         Returns:
-            The cells by column name, ordered by name; empty if the row does not exist.
+            The cells by column name, ordered by name; an empty dict if the row does not exist.
 
         Raises:
             CorruptBody: the stored bytes of a cell do not decode.
@@ -345,7 +346,7 @@ class Datastore:
         return self._reader.versions(row_key, column_name, *options)
 
     def column_names(self, row_key: RowKey, *, read_from: FeedFrom = "primary") -> list[str]:
-        """Return the names of a row's columns, sorted; empty if the row does not exist.
+        """Return the sorted names of a row's columns; an empty list if the row does not exist.
 
         Args:
             row_key: a ``uuid.UUID`` or its 16 bytes.
@@ -397,11 +398,11 @@ class Datastore:
 
         Args:
             shard: number of the shard.
-            after: return only later events; the last ``event_id`` that was processed, or 0.
+            after: the last ``event_id`` that was processed, or 0; only later events are returned.
             limit: maximum number of events, 1 to 100,000.
 
         Returns:
-            The next events in order, without gaps; empty if there are none.
+            The next events in order, without gaps; an empty list if there are none.
 
         Raises:
             InvalidInput: an argument is invalid.
@@ -449,8 +450,8 @@ class Datastore:
 
         Raises:
             InvalidInput, InvalidCell: an argument is invalid.
-            LocationLost: ``location`` is beyond the shard's last cell: a failover lost cells, or it belongs to another
-                shard.
+            LocationLost: ``location`` is beyond the shard's last cell: a failover lost cells, or the location belongs
+                to another shard.
             FeedRefused: the server cannot tell whether a gap is settled; the message names the privilege to grant or
                 the variable to set.
             CorruptBody: the stored bytes of a cell do not decode; ``get_stored_cells_for_shard`` reads past it.
@@ -518,7 +519,7 @@ class Datastore:
 
         Raises:
             InvalidInput: there is no such shard.
-            ServerTimeout: a transaction stayed open longer than that.
+            ServerTimeout: a transaction stayed open for longer than ``timeout_s``.
             FeedRefused: as for ``get_cells_for_shard``.
         """
         return self._changes.end(check_shard(shard, self._shard_count), timeout_s)
@@ -554,8 +555,8 @@ class Datastore:
 
         Args:
             column: the column; None for all columns.
-            fields: typed columns, ``[NAME=]PATH:TYPE`` with the types of index fields: uuid, int, float, bool, time,
-                text(N), and text. If ``column`` is None, PATH begins with a column name.
+            fields: typed columns, ``[NAME=]PATH:TYPE`` where TYPE is uuid, int, float, bool, time, text(N) or, unlike
+                for index fields, text. If ``column`` is None, PATH begins with a column name.
             since: an aware datetime, to return cells that were stored at that time or later, or a mapping of shards to
                 added_ids, to return cells after them. Keep the highest added_id of each shard for the next call.
             shards: numbers of the shards to read; None for all.

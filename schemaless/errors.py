@@ -125,7 +125,7 @@ class RowHeld(SchemalessError):
 
     Attributes:
         row_key: the row.
-        held_by: who holds it.
+        held_by: who set the hold.
         reason: reason code of the hold.
         held_at: when the hold was set.
     """
@@ -428,7 +428,7 @@ class WrongReply(ServerError):
 class OutcomeUnknown(ServerError):
     """Raised if the reply to a write was lost and retries could not determine whether the write succeeded.
 
-    Writing the same cell again settles it, because a cell is written only once. After ``append_cell``, call
+    Writing the same cell again settles the outcome, because a cell is written only once. After ``append_cell``, call
     ``put_cell`` with ``key`` instead: ``retryable`` is then False, since another append could store the body twice.
 
     Attributes:

@@ -48,8 +48,7 @@ class Internals:
 
     Attributes:
         url: the catalog's server and the datastore's name.
-        limits: limits of a decoded body.
-        shards: routes calls to the shards' servers.
+        limits: limits of a decoded document. shards: routes calls to the shards' servers.
         dictionaries: the dictionaries that bodies refer to.
         columns: the codec of each column.
         reader: reads cells by their keys.
@@ -68,8 +67,7 @@ class Internals:
         Args:
             shards: routes calls to the shards' servers.
             url: the catalog's server and the datastore's name.
-            limits: limits of a decoded body.
-            columns: the column settings, if they were just read from the catalog.
+            limits: limits of a decoded document. columns: the column settings, if they were just read from the catalog.
         """
         self.url = url
         self.limits = limits

@@ -44,7 +44,7 @@ def row_key_bytes(row_key: RowKey) -> bytes:
 def row_key_for(name: str) -> uuid.UUID:
     """Return the row_key for a row that is identified by a name: the uuid5 in ``ROW_KEY_NAMESPACE``.
 
-    ``schemaless load --row-key uuid5:FIELD`` uses the same function, whose results will never change.
+    ``schemaless load --row-key uuid5:FIELD`` uses this function, whose results will never change.
 
     >>> row_key_for("N14228")
     UUID('63fb37ab-5ddf-56ce-95b7-56c0358254eb')
@@ -121,8 +121,8 @@ _RESERVED_SUFFIX = re.compile(r".*_([0-9]{4,}|heartbeat)\Z")
 def check_datastore_name(name: str) -> str:
     """Return ``name`` if it is a valid name of a datastore.
 
-    The catalog's database has this name, and the databases of shards and heartbeats add a suffix to it, so the name
-    itself may not end in such a suffix.
+    The catalog's database has this name, and the names of the shard and heartbeat databases are this name with a
+    suffix, so it may not itself end in such a suffix.
 
     Raises:
         InvalidInput: the name is invalid.

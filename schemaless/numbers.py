@@ -1,4 +1,4 @@
-"""Interval arithmetic for estimates (low, mid, high), and the quantiles behind the bounds."""
+"""Interval arithmetic for estimates (low, mid, high), and the quantiles used to compute bounds."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class Opening:
     Attributes:
         url: the catalog's server and the datastore's name, as returned by ``datastore_url``.
         options: timeouts and pool size.
-        limits: limits of a decoded body.
+        limits: limits of a decoded document.
         topology: the topology, if known; None to read it from the catalog.
     """
 

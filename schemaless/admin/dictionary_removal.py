@@ -1,7 +1,7 @@
 """Removes a dictionary from the catalog and every cluster, if no cell, column or job needs it.
 
 Removal takes two steps, an hour apart. No write that starts after the first step, the retirement, uses the dictionary,
-and earlier writes end within the hour. In the second step, the servers scan all cells for it.
+and earlier writes end within the hour. In the second step, the servers scan all cells for uses of it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from schemaless.topology.lost_primaries import lost_primaries
 from schemaless.wire.connection import Connection
 
 GRACE_S: Final = 3600
-"""Minimum time between the two steps, in seconds; far above ``columns.REFRESH_S`` and the longest write."""
+"""Minimum time between the two steps, in seconds; far longer than ``columns.REFRESH_S`` and the longest write."""
 
 MOVE: Final = "move"
 """Kind of the jobs that move shards."""
@@ -39,7 +39,7 @@ class Retired:
     """Result of a step.
 
     Attributes:
-        removed: whether the dictionary was removed; otherwise it is retired.
+        removed: whether the dictionary was removed; if not, it was only retired.
         wait_s: time until it can be removed, in seconds.
         cells: number of scanned cells.
     """
@@ -65,9 +65,10 @@ def remove(
     Raises:
         InvalidInput: the catalog does not have the dictionary.
         DictionaryInUse: a column, an unfinished job or a cell uses it; or cells that may need it are being moved, are
-            left over from a move, or are on a lost primary that is not settled.
+            left over from a move, or were lost in a failover that is not settled yet.
         ServerError: a server cannot be reached, so it is unknown whether its cells need the dictionary, and nothing is
-            removed. A server that fails later keeps its copy; the message says so.
+            removed. A server that fails after the removal from the catalog keeps its copy, and the error's message says
+            so.
     """
     internals = internals_of(store)
 
@@ -110,7 +111,7 @@ def remove(
 
 
 def _refuse_moved(dictionary_replicas: DictionaryReplicas, dictionary_id: int) -> None:
-    """Refuse while a move's leftovers exist, because their cells may be restored.
+    """Refuse the removal while a move's leftovers exist, because their cells may be restored.
 
     Raises:
         DictionaryInUse: a cluster has leftovers.
@@ -126,10 +127,10 @@ def _refuse_moved(dictionary_replicas: DictionaryReplicas, dictionary_id: int) -
 
 
 def _refuse_lost(dictionary_replicas: DictionaryReplicas, dictionary_id: int) -> None:
-    """Refuse while a lost primary is not settled, because its cells may be loaded again.
+    """Refuse the removal while a failover's losses are not settled, because lost cells may be loaded again.
 
     Raises:
-        DictionaryInUse: a lost primary is not settled.
+        DictionaryInUse: the losses of a failover are not settled.
     """
     for replica in dictionary_replicas.copies:
         for cluster, server in lost_primaries(replica.pool, replica.datastore):

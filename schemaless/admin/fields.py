@@ -102,7 +102,7 @@ def created_at_in(document: Any, path: str) -> datetime:
 
 
 def check_ref_key_expression(expression: str) -> None:
-    """Raise InvalidInput for a ``--ref-key`` expression that is wrong for every document."""
+    """Raise InvalidInput for a ``--ref-key`` expression that is invalid whatever the document is."""
     if expression.startswith("="):
         ref_key_in(None, expression, 1)
 

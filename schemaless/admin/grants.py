@@ -108,13 +108,13 @@ _ON_ACCOUNTS: Final = ("tables_priv", "db")
 """Tables of the database ``mysql`` that ``move`` reads, to check that the target grants accounts the same access."""
 
 _ON_FOLLOWERS: Final[dict[Role, str]] = {"follow": "SELECT, INSERT, UPDATE, DELETE", "measure": "SELECT"}
-"""Privileges on a shard's ``follower`` and ``parked``."""
+"""Privileges on a shard's tables ``follower`` and ``parked``."""
 
 _ON_INDEX: Final[dict[Role, str]] = {"app": "SELECT", "follow": "SELECT, INSERT, UPDATE, DELETE", "admin": "DROP"}
 """Privileges on each existing index table; to drop an index, ``admin`` also deletes its follower's rows."""
 
 _ON_EVERY_SERVER: Final[tuple[Role, ...]] = ("admin", "erase", "move")
-"""Roles that need privileges on clusters without shards."""
+"""Roles that need privileges even on clusters without shards."""
 
 _SEES_WRITERS: Final[tuple[Role, ...]] = ("tail", "follow", "move")
 """Roles that read the change feed, and therefore need to see metadata locks."""
@@ -136,7 +136,7 @@ reduced.
 """
 
 _LISTENS: Final = "REPLICATION SLAVE"
-"""Optional privilege of ``follow`` for notifications from the binary log; it exposes changes of all databases."""
+"""Optional privilege of ``follow`` for notifications from the binary log; it exposes the changes to all databases."""
 
 _ACCOUNT = re.compile(
     r"""(?P<quote>['"`]?)(?P<name>(?!@)[^'"`\\\x00-\x1f]{1,80}?(?<!@))(?P=quote)
@@ -189,12 +189,12 @@ def grants(
     """Return the statements that grant a role to an account, for each server.
 
     Args:
-        role: ``app`` reads cells and writes new ones; ``tail`` reads cells and metadata locks; ``follow`` does too, and
-            stores followers' locations and index entries; ``migrate`` reads cells, replaces bodies, stores jobs in the
-            catalog and monitors servers; ``erase`` erases cells and keeps the ledger of erasures; ``move`` moves shards
-            between servers, and is the only role that can drop their tables; ``measure`` reads cells, file sizes and
-            followers' locations, and stores measurements in the catalog; ``admin`` creates the datastore, upgrades its
-            tables, checks replicas and changes its catalog.
+        role: ``app`` reads cells and writes new ones; ``tail`` reads cells and metadata locks; ``follow`` does the
+            same, and also stores followers' locations and index entries; ``migrate`` reads cells, replaces bodies,
+            stores jobs in the catalog and monitors servers; ``erase`` erases cells and keeps the ledger of erasures;
+            ``move`` moves shards between servers, and is the only role that can drop their tables; ``measure`` reads
+            cells, file sizes and followers' locations, and stores measurements in the catalog; ``admin`` creates the
+            datastore, upgrades its tables, checks replicas and changes its catalog.
         account: the account.
         topology: topology of the datastore. Except for ``admin``, all tables must exist.
         catalog: the server of the catalog.

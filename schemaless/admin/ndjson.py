@@ -1,7 +1,7 @@
 """Loads documents from NDJSON into cells and dumps cells to NDJSON.
 
-Each line is one document. Lines are encoded by the same rules as in a migration, so text that MessagePack cannot hold,
-or that parsing would change, is kept as text. Repeating a load creates nothing and uses no ids.
+Each line is one document. Lines are encoded by the same rules as in a migration, so text that MessagePack cannot
+represent, or that parsing would change, is kept as text. Repeating a load creates no cells and uses no added_ids.
 """
 
 from __future__ import annotations
@@ -173,12 +173,13 @@ def load(
 
     Args:
         store: the datastore.
-        lines: lines with or without their line ends; empty lines are ignored, and a truncated one is refused.
-        to_cell: returns the cell for a line and its number, or None if the line has none; raises an error for a bad
-            line.
+        lines: lines with or without their line ends; empty lines are ignored, and those over ``MAX_LINE_BYTES`` are
+            refused.
+        to_cell: returns the cell for a line and its number, or None if the line does not describe a cell; raises an
+            error for a bad line.
         source: name of the file, for error messages.
-        keep_going: skip and report lines that are not documents, or whose cell exists with a different body or one that
-            does not decode.
+        keep_going: skip and report lines that are not documents, or whose cell already exists with a different or
+            undecodable body.
         bounds: bounds of a batch's size.
         listener: receives progress events, in bytes of lines, and each ``LineSkipped``.
 
@@ -352,7 +353,7 @@ class DumpDictionaries:
         return self._of_dump.get(dictionary_id) or self._here.get(dictionary_id)
 
     def renumbered(self, body: bytes) -> bytes:
-        """Return a valid body of the dump with its dictionary's number replaced by the one in the datastore."""
+        """Return the dump's body, which must be valid, with its dictionary's number in the datastore."""
         named = dictionary_of(body)
         number = None if named is None else self._numbers.get(named, named)
         return body if number is None or number == named else renumbered_body(body, number)
@@ -424,7 +425,7 @@ def dump_lines(store: Datastore, cells: Iterable[StoredCell], *, stored: bool) -
     """Yield cells with their lines; with ``stored``, each dictionary's line precedes the first cell that needs it.
 
     Raises:
-        CorruptBody: as ``dump_line``; with ``stored``, only if a body's dictionary is not available.
+        CorruptBody: as for ``dump_line``; with ``stored``, only if a body's dictionary is not available.
         ServerError: a body names a dictionary, and the catalog's server cannot be reached.
     """
     internals = internals_of(store)

@@ -48,7 +48,7 @@ class TableFault(Event):
     """A table or row that contradicts the catalog.
 
     Attributes:
-        kind: name of an error class such as ``LocationLost`` or ``SchemaMismatch``, or another name.
+        kind: kind of fault: an error class such as ``LocationLost``, or another name such as ``FollowerMissing``.
         shard: number of the shard; None for the catalog.
         server: address of the shard's server.
         table: name of the table.
@@ -127,12 +127,12 @@ class _CatalogState:
 
     @property
     def kept(self) -> list[IndexEntry]:
-        """Indexes that have a table in every shard."""
+        """Indexes that should have a table in every shard."""
         return [entry for entry in self.indexes.values() if entry.state in (BACKFILLING, READY)]
 
     @property
     def placed(self) -> set[str]:
-        """Followers that have a row in every shard."""
+        """Followers that should have a row in every shard."""
         kept = {entry.follower for entry in self.kept}
         return {
             name
@@ -428,7 +428,7 @@ class _ShardCheck:
         if is_trigger(name):
             return (
                 f"'schemaless trigger reset {trigger_name(name)} --shards {self._shard} --location {top} --execute' "
-                "lets it continue from there; with a lower location, it is called again for the cells after that"
+                "lets it continue from there; with a lower location, it is called again for the cells after it"
             )
         entry = next((other for other in self._catalog.indexes.values() if other.follower == name), None)
         index = name if entry is None else entry.name

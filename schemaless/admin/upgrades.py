@@ -37,7 +37,7 @@ class DatabaseState:
         server: address of its server.
         branch: "catalog" or "shard".
         revision: its revision; None if it has none, does not exist, or could not be read.
-        current: whether that is the newest revision of this version.
+        current: whether that is the newest revision known to this version of schemaless.
         error: why the revision could not be read, or None.
     """
 
@@ -115,7 +115,7 @@ def schema_status(url: ServerURL, *, listener: Listener = ignore_events) -> list
 def upgrade_schema(url: ServerURL, *, at_once: int = AT_ONCE, listener: Listener = ignore_events) -> UpgradeOutcome:
     """Run the schema revisions that the catalog and the shards lack; a failing shard does not stop the others.
 
-    Dictionaries are copied to each cluster that lacks one, and restored in a catalog that lost one.
+    Each cluster also gets the dictionaries that it lacks, and the catalog those that it lost.
 
     After an interruption, even by kill -9 of this process or a server, repeating the call continues the upgrade.
 

@@ -22,7 +22,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _MAX_IDLE: Final = 32
-"""Number of idle greenlets that are kept; calls beyond it create new ones."""
+"""Maximum number of idle greenlets to keep; a call that finds none idle creates a new one."""
 
 _TURN_S: Final = 0.001
 """Time that calls may take before the event loop gets a turn, in seconds; a single call may take longer."""
@@ -119,7 +119,7 @@ class Bridge:
         return self._spent_s > _TURN_S or bool(self._waiting)
 
     def turn(self) -> asyncio.Future[None]:
-        """Return a future that completes in one of the loop's next turns; each lasts about ``_TURN_S``."""
+        """Return a future that completes in one of the loop's next turns; calls run for about ``_TURN_S`` per turn."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         if not self._waiting:
@@ -128,7 +128,7 @@ class Bridge:
         return future
 
     def turned(self) -> None:
-        """Called when the loop has turned."""
+        """Called when the event loop has had a turn."""
         self._spent_s = 0.0
 
     def _next_turn(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -99,7 +99,7 @@ class AsyncDatastore:
     async def append_cell(
         self, row_key: RowKey, column_name: str, body: JSONDocument, *, codec: str | None = None
     ) -> Put:
-        """Write a body as the next version: at the latest ref_key + 1, or at 1 for the first version."""
+        """Write a body as the next version, with the highest ref_key plus 1, or 1 for the first version."""
         return await self._runtime.run(self._store.append_cell, row_key, column_name, body, codec=codec)
 
     async def put_stored_cells(
@@ -123,7 +123,7 @@ class AsyncDatastore:
     async def get_cells_latest(
         self, keys: Iterable[tuple[RowKey, str]], *, read_from: ReadFrom = "primary"
     ) -> dict[tuple[uuid.UUID, str], Cell]:
-        """Read the latest versions of many rows and columns, grouped by shard."""
+        """Read the latest versions in many rows and columns, shard by shard."""
         return await self._runtime.run(self._store.get_cells_latest, keys, read_from=read_from)
 
     async def get_row(self, row_key: RowKey, *, read_from: ReadFrom = "primary") -> dict[str, Cell]:
@@ -183,7 +183,7 @@ class AsyncDatastore:
         )
 
     async def column_names(self, row_key: RowKey, *, read_from: FeedFrom = "primary") -> list[str]:
-        """Return the names of a row's columns, sorted; empty if the row does not exist."""
+        """Return the sorted names of a row's columns; an empty list if the row does not exist."""
         return await self._runtime.run(self._store.column_names, row_key, read_from=read_from)
 
     async def erase(

@@ -14,7 +14,7 @@ from schemaless.indexes.query import Condition, Index, IndexPage
 class AsyncIndex:
     """A secondary index of an open datastore, as returned by ``AsyncDatastore.index``.
 
-    The methods have the arguments, results and errors of those of ``Index``.
+    The methods have the arguments, results and errors of the methods of ``Index``.
     """
 
     def __init__(self, runtime: EventLoop, index: Index) -> None:
@@ -39,7 +39,7 @@ class AsyncIndex:
         columns: Sequence[str] | None = None,
         **equals: Any,
     ) -> IndexPage:
-        """Find rows. Every row is read from its primary and tested before it is returned."""
+        """Find rows. Every row is read from its shard's primary and checked against the query before it is returned."""
         index = self._index
         return await self._runtime.run(
             lambda: index.query(where=where, order_by=order_by, limit=limit, after=after, columns=columns, **equals)

@@ -30,7 +30,7 @@ async def connect(
         An open datastore: an asynchronous context manager.
 
     Raises:
-        InvalidInput: the URL selects another driver, or as for ``schemaless.connect``.
+        InvalidInput: the URL selects another driver, or ``schemaless.connect`` would raise it.
     """
     address = Secret(url)
     del url  # keeps the password out of tracebacks, which may show local variables

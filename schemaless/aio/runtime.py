@@ -60,7 +60,7 @@ class EventLoop:
         bridge.wait(asyncio.sleep(seconds))
 
     def lock(self) -> AbstractContextManager[Any]:
-        """Return a lock between tasks; a thread lock does not keep two greenlets of one thread apart."""
+        """Return a lock that works between tasks; a thread lock does not exclude other greenlets of the same thread."""
         return _Lock()
 
     def blocking(self, function: Callable[[], T]) -> T:

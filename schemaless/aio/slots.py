@@ -1,4 +1,4 @@
-"""Connection slots for tasks: a waiting task is suspended, and a returned slot goes to the longest waiter."""
+"""Connection slots for tasks: a waiting task is suspended, and a returned slot goes to the task waiting longest."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class AsyncSlots(ConnectionSlots):
         return True
 
     def give_back(self, held: list[Slot]) -> None:
-        """Return the slot in ``held``, if it has one."""
+        """Give back the slot in ``held``, if there is one."""
         while held:
             slot = held.pop()
             while self._waiters:

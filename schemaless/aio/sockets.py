@@ -1,7 +1,7 @@
 """Sockets that suspend the calling greenlet where a blocking socket would block the thread.
 
-An idle socket stays registered with the event loop, because registering costs more than a reply. Timeouts use one timer
-per socket, which is moved only when it fires.
+An idle socket stays registered with the event loop, because registering it takes longer than receiving a reply.
+Timeouts use one timer per socket, which is rescheduled only when it fires.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from schemaless.wire.sockets import TLSWire, Wire
 
 _BLOCKED: Final = (BlockingIOError, ssl.SSLWantReadError)
 _MAX_UNREAD: Final = 1
-"""Number of consecutive unread events after which a socket is removed from the event loop."""
+"""Number of consecutive events for data that no one reads, after which a socket is removed from the event loop."""
 _BACKLOG_POLL_S: Final = 0.01
 
 
@@ -123,7 +123,7 @@ class _Suspending:
     # Waiting
 
     def _receive(self, buffer: Any) -> int | None:
-        """Wait for data and receive it into ``buffer``; return None if another attempt is needed, or with no buffer."""
+        """Wait for data and receive it into ``buffer``; return None to try again, or if there is no buffer."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
             loop.add_reader(self.fileno(), self._on_readable)  # type: ignore[attr-defined]

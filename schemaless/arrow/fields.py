@@ -138,7 +138,7 @@ class TypedColumn:
 
     @property
     def declared(self) -> str:
-        """The declaration, as ``typed_columns`` takes it."""
+        """The declaration, in the form that ``typed_columns`` accepts."""
         source = f'"{self.source}"' if "." in self.source else self.source
         return f"{self.name}={source}.{'.'.join(self.path)}:{self.type}"
 
@@ -148,8 +148,8 @@ def typed_columns(declarations: Iterable[str], columns: Sequence[str] | None) ->
 
     Args:
         declarations: such as ``total=BASE.fare.total:float``.
-        columns: the exported columns of the datastore, or None for all. If there is exactly one, a declaration may
-            leave it out: ``total=fare.total:float``.
+        columns: the exported columns of the datastore, or None for all. If there is exactly one, a declaration may omit
+            its name: ``total=fare.total:float``.
 
     Raises:
         InvalidInput: a declaration is invalid, or two have the same name.

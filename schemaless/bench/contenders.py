@@ -138,7 +138,7 @@ def serializers(root: Record | None) -> Iterator[Serializer | Absentee | Unfit]:
     if root is not None:
         makers |= _with_schema(root)
     for name in SERIALIZER_NAMES:
-        yield _made(name, makers[name]) if name in makers else Unfit(name, "documents are nested too deep for a schema")
+        yield _made(name, makers[name]) if name in makers else Unfit(name, "too deeply nested for a schema")
     for serializer in SERIALIZERS:
         if not ENGINE.serializers[serializer.id].native:
             yield Absentee(f"store {serializer.name}", "./rust", "its native extension is not installed")
@@ -257,7 +257,7 @@ def _same(payload: bytes) -> bytes:
 
 
 def _store_serializer(kind: type[StoreSerializer]) -> Serializer:
-    """Return the serialization step of the store's ``encode_body``; a payload includes the serializer that wrote it."""
+    """Return the serialization step of the store's ``encode_body``; a payload is a pair of serializer and bytes."""
     plain, serializer, json_text = Codec(kind, NONE), ENGINE.serializers[kind.id], ENGINE.json
 
     def encode_json(document: JSONDocument) -> tuple[StoreSerializer, bytes]:

@@ -1,4 +1,4 @@
-"""Compares a decoded document with the original and describes the difference in a fixed set of phrases."""
+"""Compares a decoded document with the original and describes the difference by one of a fixed set of phrases."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ class _Library:
     def reader(
         self, fields: list[Field], readers: Mapping[str, Callable[[Any, int], dict[str, Any]]]
     ) -> Callable[[Any, int], dict[str, Any]]:
-        """Return a function that reads a table's members; a member not stored is omitted, or is 0 if always set."""
+        """Return a function that reads a table's members; one that is not stored is omitted, or 0 if always set."""
         table_type = self._table
         plan = [
             (4 + 2 * place, field.name, self._inside(field, readers), _zero(field))

@@ -148,7 +148,7 @@ def documents(
         cache_dir: directory of the CSV files; defaults to ``default_cache_dir()``.
         limit: maximum number of documents; None for all of them (``ALL_DOCUMENTS``).
         seed: seed of the sample; has no effect without a limit.
-        report: called with a message before slow steps (the download).
+        report: called with a message before the download.
 
     Returns:
         An iterator that builds documents lazily; the files are fetched and verified before this function returns.
@@ -285,7 +285,7 @@ def _install(folder: Path, report: Say | None) -> None:
                 shutil.move(source, data / file_name)
         wrong = _wrong_files(data)
         if wrong:
-            raise SchemalessError(f"{_PACKAGE} {_VERSION} as fetched: {wrong[0]}; nothing was kept")
+            raise SchemalessError(f"the fetched {_PACKAGE} {_VERSION} is wrong: {wrong[0]}; nothing was kept")
         data.rename(folder)
 
 

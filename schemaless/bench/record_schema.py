@@ -45,8 +45,8 @@ class Scalar:
 
     Attributes:
         kind: ``bool``, ``int``, ``float`` or ``str``.
-        lowest: lowest integer in the documents.
-        highest: highest integer in the documents.
+        lowest: lowest integer in this place in the documents, or 0 if none is negative.
+        highest: highest integer in this place in the documents, or 0 if none is positive.
     """
 
     kind: str

@@ -30,8 +30,8 @@ class Shape:
 
     Attributes:
         kinds: number of values of each kind: ``null``, ``bool``, ``int``, ``float``, ``str``, ``list``, ``object``.
-        lowest: lowest integer, at most 0.
-        highest: highest integer, at least 0.
+        lowest: lowest integer, or 0 if none is negative.
+        highest: highest integer, or 0 if none is positive.
         empty_lists: number of empty lists.
         items: shape of the items of lists, or None.
         fields: shapes of the members of objects, by key.

@@ -28,7 +28,7 @@ def shards_to_balance(store: Datastore) -> tuple[Skew, dict[str, list[int]]]:
     spaces = [space for space in measurement.clusters if space.problem is None]
     measured = [space.cluster for space in spaces]
     if lacking := sorted({cluster.name for cluster in topology.clusters} - {*measured}):
-        raise InvalidInput(f"{', '.join(lacking)} is not in the measurement of {taken}; {_MEASURE}")
+        raise InvalidInput(f"the measurement of {taken} does not include {', '.join(lacking)}; {_MEASURE}")
     uneven = skew_of(measurement)
     if not uneven.shards:
         # With many shards, a measurement covers whole clusters; per shard only file sizes are available.

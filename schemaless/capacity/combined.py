@@ -149,7 +149,7 @@ def _renamed(name: str, measurement: Measurement) -> Measurement:
 
 
 def _by_day(measurements: Sequence[Measurement], datastores: int) -> list[Measurement]:
-    """Return the measurements, oldest first; those of a day are joined, if all datastores were measured then.
+    """Return the measurements, oldest first; the first of each datastore on a day are joined if all have one.
 
     Datastores may share disks, so a sum needs all of them.
     """
@@ -170,7 +170,7 @@ def _by_day(measurements: Sequence[Measurement], datastores: int) -> list[Measur
 
 
 def _joined(measurements: Sequence[Measurement], until: datetime.datetime) -> Measurement:
-    """Join measurements of different datastores, keeping only the days that all of them cover."""
+    """Join measurements of different datastores, leaving out the measured days after ``until``."""
     return replace(
         measurements[0],
         taken_at=until,

@@ -26,7 +26,7 @@ PLACES: Final = 64
 class Probe(NamedTuple):
     """The first row at or after ``place``, and when it was stored, in seconds since 1970.
 
-    During a search ``added_id`` is a place as well: an added_id renumbered without the large holes (``DenseIds``).
+    During a search, ``added_id`` is also a place: a number that leaves out the large holes (``DenseIds``).
     """
 
     place: int

@@ -83,7 +83,7 @@ def intake_by_day(
 
     Args:
         inverted_share: Maximum share of sampled cells out of order; above it, days are not searched for along added_id.
-        most_shards: Maximum number of shards to search; if there are more, that many are chosen at random.
+        most_shards: Maximum number of shards to search; if there are more, a random selection of this size is searched.
 
     Raises:
         ServerError: The server of the cluster cannot be reached.

@@ -33,7 +33,7 @@ class DiskParts(NamedTuple):
 
     Attributes:
         body: The body.
-        row: The rest of the row: header, key, column name, transaction and times.
+        row: The rest of the row: header, key, column name, added_id, transaction ID, undo pointer and created_at.
         key: The entry in the unique key.
         unfilled: Space in the cell's pages that no row fills; largest for bodies with overflow pages of their own.
         free_pages: Free pages that InnoDB keeps for inserts.

@@ -37,7 +37,7 @@ class DiskForecast:
         history: Growth of each whole day.
         forecast: Growth of the days to come.
         steps: Days on which the level of the growth changed abruptly.
-        rate: Constant rate of the last four weeks, or of those since the last step.
+        rate: Constant rate of the last four weeks, or of the whole weeks since the last step if they are fewer.
         errors: Half the width of each day's 95 % interval, in the order of ``history``.
         used: Bytes used in the past.
     """
@@ -54,7 +54,7 @@ class DiskForecast:
 def disk_usage(
     disk: Disk, history: Sequence[tuple[datetime.date, float]], measurements: Sequence[Measurement]
 ) -> DiskUsage:
-    """Reconstruct how a disk filled up; empty if its size or free space is unknown.
+    """Reconstruct how a disk filled up; the result is empty if its size or free space is unknown.
 
     The usage at the start of the forecast is known, so each day's growth is subtracted from it, latest day first. The
     measured file lengths are returned as well. The two differ if files contain free space or were rebuilt. Usage by

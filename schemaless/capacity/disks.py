@@ -71,7 +71,7 @@ def with_disks(
             shown is not None and abs(shown - disk.free_bytes) <= _SAME_DISK_SHARE * disk.disk_bytes
         )
         if known is not None and not (same and same_free):
-            source = "its server reports" if space.disk_from == "server" else "the measurement has"
+            source = "its server reports" if space.disk_from == "server" else "the measured one has"
             notes.append(
                 f"{space.cluster}: the given disk has {_size_text(disk.disk_bytes, disk.free_bytes)}, {source} "
                 f"{_size_text(known, shown)}; the report uses the given one"
@@ -87,7 +87,7 @@ def _size_text(size: int, free: int | None) -> str:
 
 
 def disks_of(measurement: Measurement, labels: Mapping[str, str] | None = None) -> list[Disk]:
-    """Return the disks; disks that servers report with the same size and free space are taken to be one.
+    """Return the disks; those reported with the same size and about the same free space are taken to be one.
 
     Args:
         measurement: The newest measurement.

@@ -27,7 +27,7 @@ class EngineEffect:
         codec: Name of the codec, or None for bodies as they are stored now.
         sampled: Number of cells tried.
         now_per_body: Bytes of disk per body byte now.
-        per_body: Bytes of disk in the engine and the codec, per present body byte.
+        per_body: Bytes of disk that the engine and the codec need per byte of the current bodies.
     """
 
     column_name: str
@@ -48,7 +48,7 @@ class Engines:
     """The storage engines of the clusters, and trials of others.
 
     Attributes:
-        of_cluster: Name of the storage engine by cluster; clusters that are missing use InnoDB.
+        of_cluster: Name of the storage engine by cluster; clusters that are not listed use InnoDB.
         effects: Effects of other engines by column and codec.
         files: Length of a cluster's files by engine, cluster and codec; codec None means bodies as they are stored now.
     """
@@ -79,12 +79,13 @@ def engine_effects(
     measurement: Measurement,
     weights: Mapping[tuple[str, str], float],
 ) -> list[EngineEffect]:
-    """Express the results of trials in a storage engine as bytes of disk per present body byte.
+    """Express the results of trials in a storage engine as bytes of disk per byte of the current bodies.
 
     Args:
         engine: Name of the storage engine.
         trials: Codec trials whose present and new sizes both refer to the engine.
-        disk_per_body: Bytes of disk in the engine per present body byte, by column, with the interval of the sample.
+        disk_per_body: Bytes of disk that the engine needs per byte of the current bodies, by column, with the sample's
+            interval.
         measurement: The newest measurement.
         weights: Result of ``growth_weights``.
     """

@@ -37,7 +37,7 @@ class Stored(NamedTuple):
         cells: Number of its cells.
         disk_bytes: Bytes of disk that they take.
         past: Bytes of disk that each whole day added and that are still stored; the forecast starts the day after the
-            last of them.
+            last day.
         share: This column's share of the disk's growth.
     """
 

@@ -9,7 +9,7 @@ correlated.
 
 Every model has a slope: a model without a slope mistakes slow growth for a wandering level, and forecasts too little.
 
-Pure: needs no server. Needs the extra [report], which is imported on the first forecast.
+Pure: needs no server. Needs the extra [report], whose packages are imported on the first forecast.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ def forecast(
     Args:
         history: Whole days in order, with the growth of each, 0 or more, in any unit. A missing day was not measured,
             which differs from a day without growth.
-        horizon_days: Number of days to forecast; by default five times the history, at most five years.
+        horizon_days: Number of days to forecast; by default five times the length of the history, at most five years.
         seed: Seed of the simulated futures; the same seed gives the same figures.
         parts: Series that add up to ``history`` and end on the same day; the shortest one determines the default
             horizon.

@@ -1,4 +1,4 @@
-"""Saved measurements in the catalog: write, list and thin them, so that trends need no second look at old cells.
+"""Saved measurements in the catalog: write, list and thin them, so that trends do not require reading old cells again.
 
 Every measurement of the last 14 days is kept, then the last one of each day up to an age of 100 days, of each week up
 to two years, and of each month beyond that (all UTC). The newest and the oldest one are never deleted.
@@ -81,7 +81,7 @@ def read(store: Datastore, sample_ids: Iterable[int]) -> list[Measurement]:
     if missing:
         raise InvalidInput(
             f"the catalog has no measurement {min(missing)} of datastore {store.name!r}; 'schemaless capacity history' "
-            "lists those it has"
+            "lists those that exist"
         )
     return [Measurement.from_json(json.loads(figures)) for _, figures in rows]
 

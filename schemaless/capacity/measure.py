@@ -42,8 +42,8 @@ class MeasureBounds:
         parts: Largest number of shards that are measured one by one; beyond it, the shards of a cluster are measured
             together.
         inverted_share: Maximum share of sampled cells out of order; above it, days are not searched for along added_id.
-        day_shards: Maximum number of shards per cluster in which days are searched for; if there are more, that many
-            are chosen at random.
+        day_shards: Maximum number of shards per cluster in which days are searched for; if there are more, a random
+            selection of this size is searched.
     """
 
     windows: int = 768

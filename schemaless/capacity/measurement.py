@@ -26,7 +26,7 @@ created_at does not follow added_id, from the created_at of the sampled cells.""
 JSON_FORMAT: Final = 1
 
 _SEPARATOR: Final = "/"
-"""Separates a datastore from the name of its cluster or column, with several datastores; no name contains it."""
+"""Separates the name of a datastore from that of its cluster or column, if there are several; no name contains it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +92,11 @@ class ClusterFiles:
         problem: Why the cluster could not be measured, or None. If set, nothing else is known.
         file_bytes: Length of the files of all ``cell`` tables.
         file_allocated_bytes: Bytes that the file system has allocated for them.
-        file_bytes_measured: False if both come from InnoDB's statistics because the account lacks PROCESS.
+        file_bytes_measured: False if the two sizes above come from InnoDB's statistics because the account lacks
+            PROCESS.
         rebuilt_bytes: Length of the files if they were rebuilt now, by the page model.
         overhead_bytes: The part of ``rebuilt_bytes`` that is not bodies: records, indexes, partial and free pages.
-        disk_bytes: Size of the file system, or None if neither the server reports it nor a flag gave it.
+        disk_bytes: Size of the file system, or None if neither the server nor a flag gave it.
         free_bytes: Free space of the file system, or None if unknown.
         disk_from: Source of the disk's size: ``server``, ``flag``, or None if unknown.
         shard_files: Number and file length of each shard; empty in measurements of older versions.

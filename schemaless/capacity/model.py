@@ -85,8 +85,8 @@ class Plan:
 
     Attributes:
         documents_per_day: New documents (cells) a day; 0 or more.
-        bytes_per_document: Disk space of one copy of a document in bytes, with row and index; 1 or more. Body bytes
-            alone are too low, as InnoDB allocates more.
+        bytes_per_document: Disk space of one copy of a document in bytes, with row and index; 1 or more. The length of
+            the body alone is too low a value, as InnoDB allocates more.
         disk_bytes_per_host: Size of each host's disk in bytes; 1 or more.
         overhead_share: Share of the disk that is not available for cells (system, logs, working space), from 0 to
             below 1.

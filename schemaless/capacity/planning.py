@@ -70,7 +70,7 @@ class Level:
         days: Days until then, or None if unknown.
         at_rate: Days until then at the constant rate of recent weeks, or None if unknown.
         first_day: The date from which the days are counted.
-        horizon_days: Number of forecast days; infinite days mean more than this.
+        horizon_days: Number of forecast days; infinite ``days`` mean more days than this.
         why: Why the days are unknown.
         lead_days: Days from ordering a disk until it can be used, or None to plan no orders.
     """
@@ -162,7 +162,7 @@ class Planning:
         options: The inputs.
         now: The level of each disk at each threshold and when full; the disk that fills up first comes first.
         after: The same after re-encoding, with the disks in the same order; empty without a codec to re-encode to.
-        costs: Costs of storing as now and of re-encoding; empty if no price is known or there is no forecast.
+        costs: Costs of the growth without and with re-encoding; empty if no price is known or there is no forecast.
         verdict: None if ``fail_below_days`` was not given.
     """
 
@@ -173,7 +173,7 @@ class Planning:
     verdict: Verdict | None = None
 
     def first(self, *, after: bool = False) -> list[Level]:
-        """Return the levels of the disk that fills up first; empty if unknown."""
+        """Return the levels of the disk that fills up first; an empty list if they are unknown."""
         levels = self.after if after else self.now
         return [level for level in levels if level.disk == levels[0].disk and level.days is not None]
 
@@ -234,7 +234,7 @@ def _price(size: float, price_per_tb: float | None) -> float | None:
 
 
 def _months(first_day: datetime.date, days: int) -> list[tuple[int, int]]:
-    """Return the first day of each calendar month and the day after its last, counted from the period's start."""
+    """Return each calendar month's first day and the day after its last, as day numbers from the period's start."""
     starts = [day for day in range(days) if day == 0 or (first_day + datetime.timedelta(day)).day == 1]
     return list(pairwise([*starts, days]))
 

@@ -1,4 +1,4 @@
-"""Published size ratios between codecs, for the model if you have not measured your own documents."""
+"""Published size ratios between codecs, which the capacity model uses if you have not measured your own documents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SOURCE: Final = "Uber's encoding test of 2016, on 2,219 trips"
 SIZES_BYTES: Final[Mapping[str, int]] = MappingProxyType(
     {"legacy": 132_852_837, "json+zlib": 23_560_699, "msgpack+zlib": 18_312_106}
 )
-"""Total size of all trips in bytes, by codec; only codecs that schemaless supports."""
+"""Total size of the test's trips in bytes, by codec, for those codecs that schemaless supports."""
 
 
 def ratio(codec: str, before: str = "legacy") -> float:

@@ -25,7 +25,7 @@ from schemaless.topology.shards import ReadFrom
 
 _PACKED_ROWS: Final = 2_000
 _LARGE_TIMES: Final = 10_000
-"""Scale factor from the packed rows to a large file, where fixed costs are negligible."""
+"""Factor by which packed rows are scaled up to a large file, in which fixed costs are negligible."""
 
 _95: Final = 1.96
 _SMALL_CELLS: Final = 20_000
@@ -35,7 +35,7 @@ _WHOLE: Final = Bounds(windows=16, window_rows=24, sample_bytes=_SMALL_BYTES, wh
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Average page content of a cell of a column in a codec.
+    """Average page content of one cell of a column, stored in a codec.
 
     Attributes:
         content: Page content of one cell; on MyRocks, its share of compressed blocks and index entries.
@@ -53,13 +53,13 @@ class Unit:
 def unit_of(
     column: str, lengths: Sequence[int], layout: Layout, share: Interval | None, before: Sequence[int] = ()
 ) -> Unit | None:
-    """Return the average cell with a body of one of these lengths, or None if there are no lengths.
+    """Return the average cell, given the lengths of the sampled bodies, or None if there are no lengths.
 
     Args:
         column: Name of the column.
         lengths: Lengths of the sampled bodies in the codec.
         layout: Page layout of the server.
-        share: Sum of ``lengths`` relative to the sum now, with its 95 % interval.
+        share: Sum of ``lengths`` relative to the sum of the present lengths, with its 95 % interval.
         before: Lengths of the same bodies now. If they are known, only the ratio is uncertain.
     """
     if not lengths:
@@ -71,12 +71,12 @@ def unit_of(
 
 
 def unit_in_blocks(lengths: Sequence[int], before: Sequence[int], per_body: Interval) -> Unit | None:
-    """Return the average cell in MyRocks, or None without bodies.
+    """Return the average cell in MyRocks, or None if there are no bodies.
 
     Args:
         lengths: Lengths of the sampled bodies in the codec.
         before: Lengths of the same bodies now.
-        per_body: Compressed bytes, with the cell's index entry, per present body byte.
+        per_body: Compressed bytes of a cell and its index entry, per byte of its present body.
     """
     if not sum(before):
         return None
@@ -89,7 +89,7 @@ def _relative_error(estimate: Interval) -> float:
 
 
 def _variation(lengths: Sequence[int], before: Sequence[int]) -> float:
-    """Return the standard deviation of ``lengths`` that ``before`` does not explain, relative to their mean."""
+    """Return the standard deviation of the residuals of ``lengths`` given ``before``, relative to their mean."""
     mean = fmean(lengths)
     unexplained: list[float] = list(lengths)
     if sum(before):
@@ -99,7 +99,7 @@ def _variation(lengths: Sequence[int], before: Sequence[int]) -> float:
 
 
 def disk_per_body(column: str, lengths: Sequence[int], layout: Layout) -> float | None:
-    """Return the bytes of a large file per body byte, for bodies of these lengths; None if there are none."""
+    """Return the bytes of a large file per body byte, for bodies of these lengths; None if all bodies are empty."""
     if not sum(lengths):
         return None
     packed = _packed(column, lengths, layout)
@@ -196,7 +196,7 @@ def whole_files(
 
 
 def is_small(measurement: Measurement) -> bool:
-    """Return whether ``whole_files`` finishes within seconds."""
+    """Return whether the datastore is small enough for ``whole_files`` to finish within seconds."""
     cells = sum(group.cells.high for group in measurement.groups)
     return cells <= _SMALL_CELLS and sum(group.body_bytes.high for group in measurement.groups) <= _SMALL_BYTES
 

@@ -33,9 +33,9 @@ class CodecTrials:
     Attributes:
         columns: One trial for each codec and column.
         units: Average cell after a migration, by codec and column; codec None keeps the present codecs.
-        disk_per_body: Bytes of a large file per body byte, by column, with the interval of the sample.
+        disk_per_body: Bytes of a large file per body byte, by column, with a sampling interval.
         layout: Page layout of the servers.
-        files: File lengths after a migration and a rebuild, by cluster and codec, if every body was tried.
+        files: File lengths after a migration and a rebuild, by cluster and codec; empty unless every body was tried.
         engines: The same trials in other storage engines, by engine name, if any were requested.
     """
 
@@ -69,7 +69,7 @@ class CapacityReport:
         measurement: The newest measurement, from which sizes are taken.
         measured_at: Times of all measurements used, oldest first.
         series: Daily growth by cluster and column.
-        disks: Forecast of each disk, in bytes of disk.
+        disks: Forecast of each disk, in bytes of disk space.
         total: Forecast of all disks together.
         too_few: Columns with too few sampled cells to evaluate codecs.
         columns: Forecasts by cluster and column, in body bytes; at most the 40 with the most growth.
@@ -140,7 +140,7 @@ class CapacityReport:
 
 
 class CodecTotal(NamedTuple):
-    """The cells of a column in a codec, over all clusters."""
+    """Number and size of a column's cells in one codec, over all clusters."""
 
     column_name: str
     codec: str
@@ -151,7 +151,7 @@ class CodecTotal(NamedTuple):
 
 
 def stored(measurement: Measurement) -> list[CodecTotal]:
-    """Sum the measured groups by column and codec."""
+    """Sum the measured sizes by column and codec."""
     totals = []
     for column, codec in sorted({(group.column_name, group.codec) for group in measurement.groups}):
         groups = [group for group in measurement.groups if (group.column_name, group.codec) == (column, codec)]

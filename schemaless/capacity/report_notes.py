@@ -96,7 +96,9 @@ def _disk_notes(disk_forecast: DiskForecast) -> list[str]:
     if len(disk.clusters) > 1 and disk.label is None:
         notes.append(f"{disk.name} report the same disk; the report assumes that they share it")
     if disk.disk_bytes is None and disk.problem is None:
-        notes.append(f"{disk.name}: its servers do not report their disk; give it with --disk CLUSTER=TOTAL:FREE")
+        notes.append(
+            f"{disk.name}: its servers do not report the size of their disk; give it with --disk CLUSTER=TOTAL:FREE"
+        )
     if isinstance(forecast, NoForecast) and disk.problem is None:
         notes.append(f"{disk.name}: no forecast, because {forecast.reason}")
     elif isinstance(forecast, Forecast) and forecast.back_test is None:
@@ -181,7 +183,7 @@ def how_obtained(measurement: Measurement, codec: str | None, *, engines: bool =
     Args:
         measurement: The newest measurement.
         codec: The codec to re-encode to, or None.
-        engines: True if storage engines were tried.
+        engines: True if other storage engines were tried.
     """
     exact = all(group.cells.exact for group in measurement.groups)
     source = "All cells were read, so figures are exact" if exact else "Estimated from a sample of neighbouring cells"
@@ -203,7 +205,7 @@ def how_obtained(measurement: Measurement, codec: str | None, *, engines: bool =
         ("Back-test", _BACK_TEST),
         ("Constant rate", _RATE),
         ("Days until full", _DAYS),
-        ("Codecs", _TRIED if codec else "None was tried, because no cells could be read."),
+        ("Codecs", _TRIED if codec else "No codec could be tried, or none is recommended."),
         *([("Storage engines", _ENGINES)] if engines else []),
         ("After re-encoding", _AFTER),
         ("Skew", _SKEW),
@@ -227,14 +229,15 @@ _FORECAST: Final = (
 )
 _BACK_TEST: Final = (
     "The same forecast, made without the last quarter of the history and compared with it. Correct bands contain about "
-    "80 (95) of 100 days. The back-test fails if so few days are in the 80 % band that chance explains it in at most 1 "
+    "80 (95) of 100 days. The back-test fails if so few days are in the 80 % band that this happens by "
+    "chance in at most 1 "
     "of 100 cases, if the total is outside its 95 % band, or if it is outside its 80 % band and off by more than a "
     "quarter."
 )
 _RATE: Final = (
     "Assumes that every day is like the average of the last four whole weeks, or of the whole weeks since "
     "the last step, with a 95 % "
-    "interval from the differences between weeks. It has no trend and no model behind it. A step is an abrupt change "
+    "interval from the differences between weeks. It assumes no trend and uses no model. A step is an abrupt change "
     "of the level by at least 20 % and at least six standard errors, found by least squares over the four "
     "weeks before and "
     "after a day, with a slope and weekdays."

@@ -63,7 +63,7 @@ TRIAL_BOUNDS: Final = Bounds(windows=48, window_rows=6, sample_bytes=4 << 20, wh
 """Size of the sample that every codec is tried on; trying all codecs takes several seconds of CPU time."""
 
 BLOCK_TRIAL_BOUNDS: Final = Bounds(windows=48, window_rows=24, sample_bytes=8 << 20, whole_rows=1_200)
-"""The same for MyRocks, whose blocks hold several rows; a window should fill a block."""
+"""Like ``TRIAL_BOUNDS``, but for MyRocks, whose blocks hold several rows; a window should fill a block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ def make(
 
     Raises:
         UnknownCodec: There is no codec of the given name.
-        InvalidInput: ``disks`` names an unknown cluster, or [report] is not installed.
+        InvalidInput: ``disks`` names an unknown cluster, or the extra [report] is not installed.
         ServerError: The catalog's server cannot be reached. Problems with other servers are noted in the report.
     """
     collected = collect(store, options, fresh=fresh, listener=listener)
@@ -152,7 +152,8 @@ def make_of_several(
 
     Raises:
         UnknownCodec: There is no codec of the given name.
-        InvalidInput: ``disks`` names an unknown cluster, a datastore is given twice, or [report] is not installed.
+        InvalidInput: ``disks`` names an unknown cluster, a datastore is given twice, or the extra [report] is not
+            installed.
         ServerError: A catalog's server cannot be reached. Problems with other servers are noted in the report.
     """
     parts = {}
@@ -378,7 +379,7 @@ def _others(
 
 
 def _in_engine(options: Asked, trials: CodecTrials, newest: Measurement, codec: str | None) -> list[WhatIf]:
-    """Return the scenarios for the storage engine to compare with; ``codec`` is the one for the present engine."""
+    """Return the scenarios for the storage engine to compare with; ``codec`` is that for the present engine."""
     if options.engine is None:
         return []
     title = ENGINES[options.engine].title
@@ -456,7 +457,7 @@ def _unit(
     share: Interval | None,
     per_body: Interval | None,
 ) -> Unit | None:
-    """Return the space of an average cell whose body has one of these lengths, in pages or compressed blocks."""
+    """Return the space of the average cell in pages or compressed blocks, given the lengths of the sampled bodies."""
     if not cells.in_blocks:
         return unit_of(column, lengths, cells.layouts[0], share, before)
     return None if per_body is None else unit_in_blocks(lengths, before, per_body)

@@ -20,7 +20,7 @@ _MOST_DAYS: Final = 730
 """Maximum length of a series, in days; older days say little about the future and cost time."""
 
 _BOUNDARY_DAYS: Final = 7
-"""Number of days after an erased one that may look partly erased."""
+"""Number of days, after the last day whose cells were erased, that may look partly erased."""
 
 RECENT_DAYS: Final = 28
 """Number of recent days whose average counts as the current daily growth."""
@@ -35,7 +35,7 @@ class Day:
         cells: Number of cells.
         body_bytes: Length of their bodies as stored now.
         error_bytes: Half the width of the interval of ``body_bytes``.
-        erased: True if these cells have been erased since; the figures are from an earlier measurement.
+        erased: True if the cells have been erased since then; the figures are then from an earlier measurement.
     """
 
     day: datetime.date
@@ -67,7 +67,7 @@ class Series:
 
 
 def daily(measurements: Sequence[Measurement]) -> list[Series]:
-    """Return the series of each cluster and column in the newest measurement, in order.
+    """Return the series of each cluster and column in the newest measurement, ordered by cluster and column.
 
     Args:
         measurements: Oldest first; at least one.
@@ -124,7 +124,7 @@ def _of(growth: Iterable[DayIntake], cluster: str, column: str) -> list[DayIntak
 def _erased_days(intakes: Sequence[DayIntake]) -> set[datetime.date]:
     """Return the days whose cells were erased before the measurement.
 
-    Sizes of a day come from samples near it, so days around the boundary look partly erased.
+    The sizes of a day come from samples near it, so days near erased ones look partly erased.
     """
     means = {each.day: each.body_bytes.mid / each.cells.mid for each in intakes if each.cells.mid}
     gone = {day for day, mean in means.items() if mean <= TOMBSTONE_BYTES}

@@ -13,7 +13,7 @@ from schemaless.capacity.measurement import Measurement
 from schemaless.errors import InvalidInput
 
 TOLERANCE: Final = 0.02
-"""Largest relative deviation from the fair share that needs no move."""
+"""Largest deviation from the fair share, relative to it, for which no move is proposed."""
 
 _MOST_FULLEST: Final = 10
 
@@ -59,9 +59,9 @@ class Skew:
     """Distribution of bytes over shards and clusters.
 
     Attributes:
-        shards: In the given order.
+        shards: The measured shards, in the given order.
         clusters: Ordered by name.
-        moves: Most effective first; empty if the distribution is even or no move improves it.
+        moves: The proposed moves, most effective first; empty if the distribution is even or no move improves it.
         by_disk: True if fair shares are proportional to the disks.
         shard_count: Number of shards of these clusters, including empty ones.
     """
@@ -74,18 +74,18 @@ class Skew:
 
     @property
     def shard_ratio(self) -> float | None:
-        """Largest shard relative to the average; None if shards were not measured one by one, or are all empty."""
+        """Largest shard size relative to the average; None if shards were not measured one by one, or are all empty."""
         total = sum(size.size_bytes for size in self.shards)
         return max(size.size_bytes for size in self.shards) * self.shard_count / total if total else None
 
     @property
     def cluster_ratio(self) -> float:
-        """Fullest cluster relative to its fair share."""
+        """Bytes of the fullest cluster relative to its fair share."""
         return max((fill.now_bytes / fill.even_bytes for fill in self.clusters if fill.even_bytes), default=1.0)
 
     @property
     def cluster_ratio_after(self) -> float:
-        """Fullest cluster after the moves, relative to its fair share."""
+        """Bytes of the fullest cluster after the moves, relative to its fair share."""
         return max((fill.after_bytes / fill.even_bytes for fill in self.clusters if fill.even_bytes), default=1.0)
 
     @property
@@ -112,7 +112,7 @@ def skew(
     or all clusters are within 2 % of their fair share.
 
     Args:
-        shards: Shards of the measured clusters; empty if clusters were measured as a whole, which gives no moves.
+        shards: Shards of the measured clusters; empty if clusters were measured as a whole; then no moves are proposed.
         clusters: Bytes by cluster name, including clusters without shards.
         disks: Size of each cluster's disk in bytes.
         shard_count: Number of shards, if empty ones are missing from ``shards``.

@@ -9,7 +9,7 @@ from schemaless.wire.sql.parts import CREATED_AT, by_id, cell_table, id_range, i
 
 
 def select_same_sample(catalog: str, taken_at: str, figures: str) -> bytes:
-    """Select the sample_id of the measurement with this time and length of figures, which together identify it."""
+    """Select the sample_id of the measurement with this time and figures of this length, which together identify it."""
     same = (table(catalog, b"capacity_sample"), text(taken_at), len(figures))
     return b"SELECT sample_id FROM %b WHERE taken_at=%b AND LENGTH(figures)=%d" % same
 

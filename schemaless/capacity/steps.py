@@ -59,7 +59,7 @@ class Rate:
 
 
 def rate(history: Sequence[tuple[datetime.date, float]], since: Sequence[Step] = ()) -> Rate | None:
-    """Return the rate over the last four weeks, or over those since the last step; None if fewer than two."""
+    """Return the rate over the whole weeks since the last step, at most four; None if there are fewer than two."""
     days = [(day, value) for day, value in history if not since or day >= since[-1].day]
     weeks = min(RECENT_DAYS, len(days)) // 7
     if weeks < 2:
@@ -97,7 +97,7 @@ def steps(history: Sequence[tuple[datetime.date, float]]) -> tuple[Step, ...]:
 
 
 def _fit_step(numbers: Any, logarithms: Any, place: int) -> tuple[float, float]:
-    """Fit a step that begins on a day to the weeks around it, and return its size and standard error."""
+    """Fit a step that begins on the day at ``place`` to the weeks around it, and return its size and standard error."""
     import numpy
 
     around = slice(max(0, place - _DAYS_AROUND), place + _DAYS_AROUND)

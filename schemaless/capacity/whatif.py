@@ -51,8 +51,8 @@ class CodecEffect:
         left_cells: Number of tried cells that cannot be stored in the codec.
         body_share: Body bytes in the codec relative to now.
         allocated_share: Allocated bytes of cells written in the codec, relative to now.
-        migrated_share: Allocated bytes after a migration, which skips bodies that count as being in the codec,
-            relative to now.
+        migrated_share: Allocated bytes after a migration, which skips bodies that already count as encoded with the
+            codec, relative to now.
         encode_s: CPU seconds to encode one cell, on the machine that tried it.
         decode_s: CPU seconds to decode one cell.
         cells_per_day: Current number of new cells a day.
@@ -89,8 +89,8 @@ class WhatIf:
         text: Description; by default, it is derived from the other fields.
         codec: Codec to re-encode all cells to, and to write new cells in.
         engine: Storage engine to move all cells to, ``innodb`` or ``rocksdb``, on disks like the present ones.
-        rebuilt: True if tables are rebuilt where that shortens their files; by default, if cells are re-encoded, moved
-            to another engine, or expire.
+        rebuilt: True if tables are rebuilt where that shortens their files; by default, True if cells are re-encoded,
+            are moved to another engine, or expire.
         growth: Multiple of the forecast growth, for all datastores, or by datastore name.
         retention: Retention periods of columns, such as ``{"LOG": "400 days"}``; older cells expire.
         copies: Number of servers that hold each cell. Each has its own disk, so this changes the costs, but not
@@ -165,7 +165,7 @@ class WhatIf:
         return self.codec is not None or self.engine is not None or bool(self.retention)
 
     def total(self, sizes: Iterable[Interval]) -> Interval:
-        """Return the total size of files; the errors of sizes from a trial in another engine are fully correlated."""
+        """Return the total size of files; errors of sizes in another engine are assumed to be fully correlated."""
         return added(sizes) if self.engine is None else summed(sizes)
 
     @property
@@ -205,12 +205,12 @@ class DiskOutlook:
         days: Days until the disk is full, or None if unknown.
         why: Why the days are unknown.
         first_day: The date that days count from.
-        horizon_days: Number of forecast days; infinite days mean more than this.
+        horizon_days: Number of days that the forecast covers; infinite ``days`` mean more than this.
         at_rate: Days until full at the constant rate of recent weeks, or None if unknown.
         rate_days: Number of days that the constant rate is averaged over.
-        times: Growth in the scenario as a multiple of the forecast, or None.
+        times: Growth in the scenario as a multiple of the forecast, or None if unknown.
         history_days: Number of measured days, which determines ``horizon_days``.
-        forecast: The forecast less what expires; None if nothing does.
+        forecast: The forecast less the data that expires; None if no data expires.
     """
 
     disk: str
@@ -228,7 +228,7 @@ class DiskOutlook:
 
     @property
     def urgency(self) -> tuple[float, ...]:
-        """Sort key: disks by when they fill up, then disks beyond the horizon, then unknown ones."""
+        """Sort key: disks in the order in which they fill up, then those beyond the horizon, then unknown ones."""
         if self.days is None:
             return (math.inf,) * 5
         early = (self.days.low_80, self.days.low_95, math.inf if self.at_rate is None else self.at_rate.mid)
@@ -424,10 +424,10 @@ def _built_in(codecs: Iterable[str], codec: str | None, retention: Retention) ->
         text = f"All cells re-encoded to {codec}; files keep their length, and new cells need less space."
         changes.append(WhatIf(name=f"{codec}, not rebuilt", text=text, codec=codec, rebuilt=False))
     for factor in GROWTH_FACTORS:
-        text = f"Every day adds {factor} times as much."
+        text = f"Every day adds {factor} times as much as forecast."
         changes.append(WhatIf(name=f"growth x{factor}", text=text, growth=factor))
         if codec is not None:
-            text = f"Every day adds {factor} times as much; re-encoded to {codec} and rebuilt."
+            text = f"Every day adds {factor} times as much as forecast; cells re-encoded to {codec} and rebuilt."
             changes.append(WhatIf(name=f"growth x{factor}, {codec}", text=text, codec=codec, growth=factor))
     if retention.policies:
         rules = "; ".join(f"{column}: {policy}" for column, policy in retention.policies.items())
@@ -674,7 +674,7 @@ def _groups(measurement: Measurement, column: str) -> list[Group]:
 
 
 def mean(shares: Mapping[K, Interval], weights: Mapping[K, float]) -> Interval:
-    """Return the weighted mean of shares by column or disk; names without a share count as 1."""
+    """Return the weighted mean of shares by column or disk; columns or disks without a share count as 1."""
     total = sum(weights.values())
     if not total:
         return Interval.of(1.0)

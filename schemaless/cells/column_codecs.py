@@ -2,8 +2,8 @@
 
 A process reads the settings when it opens the datastore and, while it writes, once a minute. An outdated setting does
 no harm, because a body names its own codec. A dictionary, however, is only used while the setting is less than a minute
-old, and is dropped if the catalog does not answer, so nothing is written with a dictionary by the time it can be
-removed, an hour after it was retired.
+old, and is dropped if the catalog does not answer, so no process still writes with a dictionary when it can be removed,
+an hour after it was retired.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ColumnSetting:
     set_at: datetime | None = None
 
     def resolved(self, dictionaries: Dictionaries) -> Codec:
-        """Return the codec.
+        """Return the codec that this setting describes.
 
         Raises:
             UnknownCodec, InvalidInput: this version does not support the codec or the level.
@@ -147,7 +147,7 @@ def unset_column(pool: NodePool, name: str, column_name: str) -> None:
 
 
 def _take_back(connection: Connection, name: str, dictionary_id: int) -> None:
-    """Put a dictionary back into use, within the transaction that sets a column to it.
+    """Put a dictionary back into use, within the transaction that sets a column to use it.
 
     Raises:
         InvalidInput: the dictionary does not exist, or was removed.

@@ -215,7 +215,7 @@ def keep(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, source
     """Store a new dictionary in the catalog and on every cluster, and return it with its final id.
 
     Equal content is stored only once, regardless of its id. A new id is higher than any id on any cluster, so that a
-    catalog that has lost its last dictionary in a failover does not reuse the number.
+    catalog that has lost its newest dictionary in a failover does not reuse the number.
 
     Raises:
         AccessDenied: the account lacks the privileges of the role ``admin``.

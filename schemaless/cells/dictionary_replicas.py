@@ -92,7 +92,7 @@ class DictionaryReplica:
         return rows[0] if rows else None
 
     def rows(self) -> dict[int, Stored]:
-        """Read all rows, by id. Raises as ``NodePool.run`` does."""
+        """Read all rows, keyed by id. Raises as ``NodePool.run`` does."""
         return {row.id: row for row in self._rows(sql.select_dictionaries(self.database))}
 
     def _rows(self, statement: bytes) -> list[Stored]:
@@ -264,7 +264,8 @@ def copy_dictionaries(dictionary_replicas: DictionaryReplicas, to: DictionaryRep
     """Copy all dictionaries of a datastore to one cluster, and read each of them back. Safe to repeat.
 
     A move of shards to a cluster calls this before the first cell is copied, and again after the shards have been
-    switched over: a dictionary created in the meantime is only written to clusters that have shards in the catalog.
+    switched over: a dictionary created in the meantime is written only to clusters that have shards according to the
+    catalog.
 
     Args:
         dictionary_replicas: the datastore's tables, as in ``internals_of(store).dictionary_replicas``.
@@ -287,7 +288,7 @@ def level(dictionary_replicas: DictionaryReplicas) -> dict[DictionaryReplica, st
     """Reconcile all tables: copy each intact dictionary to every table, and remove the content of removed ones.
 
     Returns:
-        The errors of clusters with shards that could not be reconciled.
+        The error of each cluster that has shards and could not be reconciled.
 
     Raises:
         ServerError: the catalog is unreachable or rejects a statement.
@@ -392,7 +393,7 @@ def _all_rows(
 def _not_on(replica: DictionaryReplica, dictionary_id: int, error: ServerError) -> ServerError:
     return type(error)(
         f"dictionary {dictionary_id} is in the catalog but not yet on {replica}: {error.message}. No column can be set "
-        "to it until every cluster has a copy; run the same command again",
+        "to use it until every cluster has a copy; run the same command again",
         node=error.node,
         code=error.code,
     )

@@ -61,9 +61,9 @@ def read_page(
         size: the shard's page size; updated from the sizes of the bodies read.
         database: the shard's database.
         after: return only cells with a higher added_id.
-        up_to: return only cells up to this added_id.
+        up_to: return only cells up to this added_id; None for no upper limit.
         limit: maximum number of cells.
-        legacy_only: return only bodies without an envelope.
+        legacy_only: return only cells whose bodies have no envelope.
         column_name: return only cells of this column.
 
     Returns:

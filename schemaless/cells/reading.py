@@ -126,7 +126,7 @@ class Reader:
     # Reads by key; ``Datastore`` documents them
 
     def version(self, key: CellKey, read_from: ReadFrom) -> Cell | None:
-        """Read one version; ``key`` has been validated."""
+        """Read one version; ``key`` must already be validated."""
         if read_from == "available":
             return self._available().version(key, "primary")
         row = key.row_key.bytes
@@ -221,7 +221,7 @@ class Reader:
         return [str(name) for (name,) in self._shards.rows(shard, sql, read_from=read_from)]
 
     def _live(self, rows: Sequence[Row], shard: int) -> Cell | None:
-        """Return the cell of the row, or None if there is no row or the cell was erased."""
+        """Return the cell of the only row, or None if there is no row or the cell was erased."""
         cell = self.cell(rows[0], shard) if rows else None
         return None if cell is None or cell.erased else cell
 

@@ -71,7 +71,7 @@ class EncodedCell:
 def encoded_cell(
     key: CellKey, body: bytes, document: Callable[[], JSONDocument], created_at: datetime | None = None
 ) -> EncodedCell:
-    """Return a cell ready to write; ``key`` and ``created_at`` have been validated."""
+    """Return a cell ready to write; ``key`` and ``created_at`` must already be validated."""
     return EncodedCell(key, (key.row_key.bytes, key.column_name, key.ref_key), body, document, created_at)
 
 
@@ -98,7 +98,8 @@ class Cells:
         """Write a batch of cells, in one transaction per shard.
 
         Args:
-            cells: the cells. A key may occur twice if both bodies are equal; the first occurrence is written.
+            cells: the cells. A key may occur more than once if the documents are equal; the first occurrence is
+                written.
             look_first: read existing cells before inserting, for repeated imports, because an INSERT of an existing row
                 uses up an added_id.
 
@@ -106,7 +107,7 @@ class Cells:
             One ``Put`` per cell, in the same order.
 
         Raises:
-            InvalidCell: a key occurs with two bodies; nothing was sent.
+            InvalidCell: a key occurs with two different documents; nothing was sent.
             BatchError: at least one shard was not written; the others were.
         """
         distinct: dict[Place, EncodedCell] = {}
@@ -254,7 +255,7 @@ class Cells:
     def _compare(
         self, connection: Connection, database: str, shard: int, cells: Sequence[EncodedCell]
     ) -> dict[Place, Put]:
-        """Return a ``Put`` for each cell that exists with an equal body.
+        """Return a ``Put`` for each cell that already exists with an equal document.
 
         Raises:
             CellConflict: a cell exists with another body.

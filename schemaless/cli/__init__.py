@@ -1,1 +1,1 @@
-"""The command line: ``main.py`` and one file per noun."""
+"""The command line: ``main.py``, and one or more files per command."""

@@ -59,9 +59,8 @@ _SETS_PER_TABLE = 6
     multiple=True,
     type=click.Choice([*corpora.names(), *_SETS]),
     metavar="NAME",
-    help="Built-in documents: logbooks (those of the demo), small, medium, large, huge, extremes (all that follow), "
-    + ", ".join(corpora.EXTREMES)
-    + ". May be repeated.",
+    help="Built-in documents: logbooks (those of the demo), small, medium, large, huge, extremes (all of the "
+    "following), " + ", ".join(corpora.EXTREMES) + ". May be repeated.",
 )
 @click.option(
     "--rounds",
@@ -73,7 +72,8 @@ _SETS_PER_TABLE = 6
 @click.option(
     "--row-key",
     metavar="PATH",
-    help="Field with the row key, as for 'schemaless load'. A dictionary is only evaluated on rows that it was not "
+    help="Field that contains the row key, as for 'schemaless load'. A dictionary is only evaluated on rows that "
+    "it was not "
     "trained on.  [default: each document is its own row]",
 )
 @click.option(

@@ -146,7 +146,7 @@ def measure(url: str, disks: tuple[str, ...], no_keep: bool, seed: int | None, a
       schemaless capacity measure --disk cluster-1=4TB:1.5TB --disk cluster-2=4TB
       schemaless capacity measure --no-keep --json
 
-    Exit status: 0 measured; 1 a cluster could not be measured, or the measurement could not be saved.
+    Exit status: 0, or 1 if a cluster could not be measured or the measurement could not be saved.
     """
     given = dict(disk_of(disk) for disk in disks)
     sample_id: int | None = None
@@ -253,9 +253,9 @@ def _show_growth(measurement: Measurement) -> None:
 def history(url: str, last: int, as_json: bool) -> None:
     """List the measurements saved in the catalog, oldest first.
 
-    'capacity measure' thins out old measurements: it keeps all from the last 14 days, then one a day for 100 days, one
-    a week for two years, and one a month before that. The column 'a day' is the average growth of body bytes over the
-    last 7 complete days.
+    'capacity measure' thins out old measurements: it keeps all from the last 14 days, then one a day up to an age of
+    100 days, one a week up to two years, and one a month beyond that. The column 'a day' is the average growth of body
+    bytes over the last 7 complete days.
 
     \b
     Example:

@@ -95,7 +95,7 @@ def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str
 def get(row_key: str, column: str, ref_key: int | None, url: str, as_json: bool) -> int:
     """Print a cell's document: version REF_KEY, or the latest.
 
-    With --json, the command also prints the cell's keys, added_id and created_at.
+    With --json, the command also prints the cell's key, added_id and created_at.
 
     \b
     Examples:

@@ -70,10 +70,11 @@ def tail(
 
     Each line is one cell in the format of 'schemaless dump', with its shard number. Cells of a shard are printed in
     added_id order, and none is skipped, however late it is committed: while an open transaction may still add a lower
-    added_id, the shard waits, and standard error says so. There is no order between shards.
+    added_id, the output of the shard pauses, with a note on standard error. Cells of different shards are in no
+    particular order.
 
-    With --offsets, the command prints a line before it saves the location, so a crash may repeat lines but never loses
-    one.
+    With --offsets, the command prints a line before it saves the location, so lines may be repeated after a crash, but
+    none is lost.
 
     \b
     Examples:
@@ -176,7 +177,7 @@ def _write(feed: _Feed, kept: _Offsets, limit: int | None, follow: bool, poll_s:
 
 
 class _Offsets:
-    """Location of the last cell written per shard, and the offsets file that stores it."""
+    """Location up to which each shard's cells have been written, and the offsets file that stores these locations."""
 
     def __init__(self, path: Path | None, store: Datastore, locations: dict[int, int]) -> None:
         self.locations = dict(locations)

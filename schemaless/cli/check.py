@@ -40,12 +40,12 @@ def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_
     - Placement: each row is in the shard of its row_key.
     - Identity: each shard is the one that the catalog lists.
     - Triggers and indexes: each shard has their locations, index tables that
-      match the definitions, and every cell recorded as parked there.
+      match the definitions, and every cell that it records as parked.
     - Storage engines: cells and index entries are in the engine that the
       catalog records.
 
-    Each fault is one line that names the cell or the table. The page docs/troubleshooting.md says how to fix it. To
-    check that the entries of an index agree with their rows, use 'schemaless index check'.
+    Each fault is printed as one line that names the cell or the table. The page docs/troubleshooting.md says how to fix
+    it. To check that the entries of an index agree with their rows, use 'schemaless index check'.
 
     The roles follow, measure and admin can read locations and parked cells; only admin can find tables of unknown
     indexes. The command lists what its account cannot read.
@@ -57,7 +57,7 @@ def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_
       schemaless check --workers 4
       schemaless check --dask tcp://scheduler:8786
 
-    Exit status: 0 clean, 1 faults found.
+    Exit status: 0, or 1 if faults were found.
     """
     faults = FaultOutput(as_json)
     unsound: set[int | None] = set()

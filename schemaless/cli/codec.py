@@ -160,7 +160,7 @@ def train(
       schemaless codec train --column LOG --level 9 --seed 7
       schemaless codec train --column FLIGHT --values common
 
-    Exit status: 0 saved; 1 not saved, since it saves too little space.
+    Exit status: 0, or 1 if the dictionary was not saved because it saves too little space.
     """
     with open_store(url) as store:
         with progress("sampling", None, "windows") as listener:
@@ -181,7 +181,7 @@ def train(
         print_json({"dictionary": None if kept is None else kept.id, **_training_json(training), "source": source})
         return 0 if training.helps else EXIT_FAILED
     print_table(
-        f"trained on {training.cells:,} cells of {training.rows:,} rows; sizes tried on other rows",
+        f"trained on {training.cells:,} cells of {training.rows:,} rows; the sizes were compared on other rows",
         ["dictionary", "bodies", "of those without"],
         [
             [
@@ -275,7 +275,7 @@ def remove(url: str, dictionary_id: int, execute: bool) -> int:
     Example:
       schemaless codec remove 32768 --execute
 
-    Exit status: 0 removed; 1 still needed, or retired and not removed yet.
+    Exit status: 0, or 1 if the dictionary is still needed, or is retired but not removed yet.
     """
     with open_store(url) as store:
         if not execute:

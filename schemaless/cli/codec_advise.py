@@ -255,7 +255,7 @@ def _days(
         )
 
     def both(end: str) -> tuple[float, float]:
-        """Return the days with the current and the advised codecs, for page sizes at the ``end`` of their intervals."""
+        """Return the days with the current and the advised codecs, using the ``end`` (low, mid, high) of page sizes."""
         pages = [getattr(of_column.allocated_bytes, end) for of_column in advice]
         then = [getattr((of_column.chosen or of_column).allocated_bytes, end) for of_column in advice]
         filled = sum(pages) if growth.stored_bytes is None else growth.stored_bytes

@@ -1,4 +1,4 @@
-"""``schemaless demo``: a tour on real data, from empty servers to reclaimed bytes."""
+"""``schemaless demo``: a tour with real data, from starting empty servers to reclaiming disk space."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def demo(data: Path | None, row_key: str, ref_key: str, flavour: str, folder: Pa
     The demo starts two private servers, creates a datastore of two shards on them, and loads, as legacy JSON text, the
     logbooks of aircraft that left New York in 2013. It then reads some back, forecasts when disks would be full,
     re-encodes all documents, checks every cell, queries an index, counts flights with a trigger, and shows the space
-    saved. The servers keep running afterwards, so that you can explore.
+    saved. The servers keep running afterwards, so that you can explore the datastore.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""``schemaless erase``: erases documents and proves it."""
+"""``schemaless erase``: erases documents and verifies that they are gone."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _job = job_option("The job.  [default: the unfinished erasure]")
 
 @click.group(commands=[run])
 def erase() -> None:
-    """Erase documents, prove it, and repeat it after a restore.
+    """Erase documents, verify that they are gone, and erase them again after a restore.
 
     An erased cell keeps its key, added_id and created_at; its body becomes a tombstone with the number of the erasure.
     Every erasure is recorded in the ledger before anything is changed, and the ledger holds no documents.
@@ -163,16 +163,16 @@ add_controls(
 def verify(number: int, url: str, folders: tuple[Path, ...], search: tuple[str, ...], as_json: bool) -> int:
     """Search for what an erasure should have removed.
 
-    The command looks at the cells on primaries and replicas, at index entries, parked cells, tables of moves, archives
-    on this machine, and dictionaries. It records in the ledger who has acknowledged the erasure and, if nothing was
-    found, that it was verified. Anything that only a person can settle is listed as outstanding.
+    The command searches the cells on primaries and replicas, index entries, parked cells, tables left by moves,
+    archives on this machine, and dictionaries. It records in the ledger who has acknowledged the erasure and, if
+    nothing was found, that it was verified. Anything that only a person can settle is listed as outstanding.
 
     \b
     Examples:
       schemaless erase verify 12
       schemaless erase verify 12 --search anna@example.org
 
-    Exit status: 0 nothing found, 1 something was found or a follower has not acknowledged.
+    Exit status: 0, or 1 if something was found or a follower has not acknowledged the erasure yet.
     """
     with open_store(url) as store:
         shards = len(internals_of(store).erasures.ledger.entry(number).shards)
@@ -206,10 +206,11 @@ def verify(number: int, url: str, folders: tuple[Path, ...], search: tuple[str, 
 def purge(url: str, execute: bool) -> None:
     """Overwrite remains of erased documents in files of local servers.
 
-    Free pages, undo and redo logs, doublewrite buffers and binary logs hold them until the servers reuse the space. The
-    command rebuilds all tables, overwrites or truncates the logs, and deletes all binary logs but the current one, on
-    primaries and replicas. It needs the root account of servers on this machine, such as those of 'schemaless local',
-    and takes half a minute plus the time to rebuild the tables. 'erase verify --search' searches the files afterwards.
+    Free pages, undo and redo logs, doublewrite buffers and binary logs hold such remains until the servers reuse the
+    space. The command rebuilds all tables, overwrites or truncates the logs, and deletes all binary logs but the
+    current one, on primaries and replicas. It needs the root account of servers on this machine, such as those of
+    'schemaless local', and takes half a minute plus the time to rebuild the tables. 'erase verify --search' searches
+    the files afterwards.
 
     The command changes settings of the servers, such as the size of the redo log and super_read_only of replicas, and
     restores them. If it is killed, run it again: it restores them first.
@@ -229,7 +230,7 @@ def purge(url: str, execute: bool) -> None:
             return
         purge_datastore(store, listener=only(Step, lambda step: note(step.what)))
     servers = counted(len(nodes), "server")
-    out().print(f"the files of {servers} are purged; 'schemaless erase verify --search' searches them")
+    out().print(f"the files of {servers} have been purged; 'schemaless erase verify --search' searches them")
 
 
 @erase.command()
@@ -248,7 +249,7 @@ def archive(folders: tuple[Path, ...], url: str, execute: bool, as_json: bool) -
       schemaless erase archive /backup/originals
       schemaless erase archive /backup/originals --execute
 
-    Exit status: 0 done, 1 a file was left unchanged because its migration has not ended.
+    Exit status: 0, or 1 if a file was left unchanged because its migration has not ended.
     """
     with open_store(url) as store, progress("reading", None, "files") as listener:
         files = erase_from_archives(store, folders, execute=execute, listener=listener)
@@ -339,8 +340,8 @@ def replay(
 def ledger(url: str) -> None:
     """Write the ledger as NDJSON, to be kept apart from the backups.
 
-    After a restore, 'erase replay --from FILE' erases everything in it again. The file has the keys of erased rows and
-    the legal holds, and no documents.
+    After a restore, 'erase replay --from FILE' erases again everything that the ledger lists. The file has the keys of
+    erased rows and the legal holds, and no documents.
 
     \b
     Example:

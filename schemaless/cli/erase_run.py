@@ -42,7 +42,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def targets_of(row_key: str | None, column: str | None, ref_key: int | None, keys: str | None) -> list[Target]:
-    """Return the targets that the arguments and the file list.
+    """Return the targets given by the arguments and the file.
 
     Raises:
         InvalidInput: no target is given, or a line is invalid.
@@ -111,8 +111,8 @@ def run(
 
     The erasure is recorded in the ledger first. Then every body is replaced by a tombstone, including in tables that
     moves have left behind, and the command waits for replicas. Keys, added_id and created_at stay, and a key cannot be
-    written again. Followers notice the erasure by themselves: 'erase status' shows those that have not. 'erase verify'
-    looks for remains. The account needs the role erase.
+    written again. Followers notice the erasure by themselves; 'erase status' shows those that have not acknowledged it
+    yet. 'erase verify' looks for remains. The account needs the role erase.
 
     The command starts a job, which may run beside other jobs. If it is stopped or killed, continue it with --erasure N;
     run it with --erasure N on several machines to share the work.
@@ -127,7 +127,7 @@ def run(
           --workers 4
       schemaless erase run --erasure 12 --execute
 
-    Exit status: 0 done, 3 stopped; 'erase run --erasure N --execute' continues.
+    Exit status: 0, or 3 if stopped; 'erase run --erasure N --execute' continues the erasure.
     """
     with open_store(url) as store:
         job_store, ledger = JobStore(store), internals_of(store).erasures.ledger

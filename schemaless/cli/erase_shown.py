@@ -54,7 +54,7 @@ def _show_places(places: Places) -> None:
         ("tables of moves", places.tables),
         ("replicas to wait for", places.replicas),
         ("archives of migrations, on the machines that ran them", places.archives),
-        ("former primaries that are not settled", places.lost_primaries),
+        ("former primaries that have not been settled yet", places.lost_primaries),
         ("dictionaries to search", [str(number) for number in places.dictionaries]),
     ):
         if names:

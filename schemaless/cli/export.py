@@ -1,4 +1,4 @@
-"""``schemaless export``: the history as Parquet files."""
+"""``schemaless export``: writes all versions of all cells as Parquet files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ name_option: Final = click.option("--name", default=DEFAULT_NAME, metavar="NAME"
 
 @click.group()
 def export() -> None:
-    """Write the history as Parquet files, for analytics.
+    """Write all versions of all cells as Parquet files, for analytics.
 
     An export follows the change feed. Each file has the cells of one shard in a range of added_ids, appears only when
     complete, and is listed in a manifest; no cell is missing or duplicated, even if a process is killed. Rows have the
@@ -141,7 +141,8 @@ def parquet(
     exactly one. TYPE is uuid, int, float, bool, time, text, or text(N). A value that the type cannot hold exactly is
     null; the status counts such values by reason. You can add fields later; only new files will have them.
 
-    A body that does not decode stops its shard, unless you give --skip-corrupt. The account needs the role follow.
+    A body that does not decode stops the export of its shard, unless you give --skip-corrupt. The account needs the
+    role follow.
 
     \b
     Examples:
@@ -234,7 +235,7 @@ def files(uri: str, latest: bool, as_json: bool) -> None:
     type=FiniteRange(min=0, min_open=True),
     default=256,
     metavar="N",
-    help="Merge files up to about N MiB of JSON text.",
+    help="Merge files into larger ones of up to about N MiB of JSON text.",
 )
 @json_option
 def compact(uri: str, file_mib: float, as_json: bool) -> int:
@@ -242,7 +243,8 @@ def compact(uri: str, file_mib: float, as_json: bool) -> int:
 
     Consecutive files are merged into one, and files that the manifest does not list are deleted. In a local folder, all
     files of a shard are replaced in one step; repeat a query that was reading the old ones. Exporters can keep running:
-    a shard that one keeps writing to is skipped. The command can be killed at any moment; run it again to continue.
+    a shard that an exporter keeps writing to is skipped. The command can be killed at any moment; run it again to
+    continue.
 
     \b
     Examples:
@@ -293,7 +295,7 @@ def _propose(proposals: list[Proposal], *, as_json: bool) -> None:
         return
     for each in proposals:
         out().print(f"--field '{each.column.declared}'", markup=False, soft_wrap=True)
-    note("these hold every sampled value; pass the ones you need to 'schemaless export parquet'")
+    note("the types of these fields hold every sampled value; pass the ones you need to 'schemaless export parquet'")
 
 
 def _existing(uri: str) -> tuple[Target, Definition]:

@@ -1,4 +1,4 @@
-"""Workers, progress and output of faults, for ``schemaless check``, ``migrate verify`` and ``migrate finalise``."""
+"""Workers, progress bars and fault output for ``schemaless check``, ``migrate verify`` and ``migrate finalise``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def verify_workers(
 
 
 def _id_total(store: Datastore, shards: list[int]) -> int:
-    """Return the number of added_ids that the shards span, excluding shards that the verification will report."""
+    """Return the number of added_ids that the shards span, except unusable shards, which the verification reports."""
     total = 0
     for shard in shards:
         with suppress(ShardIdentityMismatch, ShardMoving, DatabaseMissing):

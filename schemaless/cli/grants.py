@@ -169,7 +169,7 @@ def _existing(
 
 
 def _indexes(pool: NodePool, name: str) -> tuple[int, ...]:
-    """Return the numbers of the indexes that have tables; none if the catalog must still be upgraded."""
+    """Return the numbers of the indexes that have tables; empty if the catalog has not been upgraded yet."""
     try:
         entries = Registry(lambda: pool, name).read()
     except DatabaseMissing:

@@ -91,8 +91,8 @@ def create(name: str, shard_field: str, fields: tuple[str, ...], url: str, as_js
 
     The order of fields matters: a query returns rows in the order of the first field that it does not match by '='.
 
-    If the command is interrupted, the same command resumes it. On an existing index, it restores progress rows that
-    shards have lost, and workers read those shards again. With an existing name and other fields, the new index is
+    If the command is interrupted, run it again to resume it. On an existing index, it restores progress rows that
+    shards have lost, and workers read those shards again. If the name exists with different fields, the new index is
     built beside the old one, which answers queries until the new one is ready.
 
     The account needs the role admin. Afterwards, grant the roles follow, app and admin again, for the new tables; then
@@ -142,7 +142,7 @@ def rebuild(name: str, execute: bool, url: str, as_json: bool) -> None:
     The new index has the same fields, and its tables are in the storage engine of each shard's cluster: use this to
     convert an index whose tables are in another engine according to 'schemaless topology show', or to replace damaged
     tables. The present index answers queries until the new one is ready and takes over the name. The account
-    needs the role admin. If the command is interrupted, the same command resumes it.
+    needs the role admin. If the command is interrupted, run it again to resume it.
 
     \b
     Workflow:
@@ -194,8 +194,8 @@ def run(names: tuple[str, ...], workers: int, once: bool, url: str, as_json: boo
     while applications write; once every existing cell has been read, the index is ready and accepts queries. The
     command shows the progress, the rate and the remaining time.
 
-    You can kill it at any moment: the next run repeats at most the last 100 ms or 500 cells of each worker, which does
-    no harm. The account needs the role follow, with grants for the tables of these indexes.
+    You can kill it at any moment: the next run repeats the cells that each worker processed in its last 100 ms, at most
+    500, which does no harm. The account needs the role follow, with grants for the tables of these indexes.
 
     \b
     Examples:
@@ -241,7 +241,7 @@ def status(name: str | None, url: str, as_json: bool) -> int:
     An index is declared while its tables are being created, backfilling while it is being filled, then ready, and
     dropping while its tables are being removed; only a ready one accepts queries. Its lag is shown as the number of
     added_ids that are still to be processed, including those of columns that it does not index, and as the age of the
-    oldest such cell. The status also lists the workers, and the reason why a shard waits.
+    oldest cell among them. The status also lists the workers, and the reasons why shards wait.
 
     \b
     Examples:
@@ -362,16 +362,16 @@ def check(name: str, repair: bool, shards_text: str | None, execute: bool, url: 
     \b
       missing   a row whose entry is missing
       stale     an entry that differs from its row, or is in a shard that the
-                row has left
+                row's shard field no longer selects
       ahead     an entry from versions that the row does not have, after a
                 failover that lost cells
       orphan    an entry of a row that has no cell
 
     The check runs while applications write and workers run. It examines each difference a second time, and counts
     cells that workers have not processed yet as lagging. A row whose shard field does not fit its type has no entry,
-    and other fields that do not fit are NULL: the check counts both, and neither is a fault. --repair writes missing
-    and stale entries, and deletes entries that belong to no row. The account needs the role follow. If the check is
-    interrupted, it prints its findings so far and the command that checks the remaining shards.
+    and other fields that do not fit are NULL: the check counts both, and neither is a fault. --repair writes entries
+    that are missing or wrong, and deletes entries that a shard should not have. The account needs the role follow. If
+    the check is interrupted, it prints its findings so far and the command that checks the remaining shards.
 
     \b
     Examples:
@@ -444,8 +444,8 @@ def drop(name: str, number: int | None, replaced: bool, execute: bool, url: str,
 
     Queries on the index fail as soon as the command starts. The command waits until all workers have released the
     index, and then drops its table in each shard. It drops every index of that name, unless --number or --replaced
-    selects one. Cells are not changed. If the command is interrupted, the same command resumes it. The account needs
-    the role admin, with grants for the index's tables.
+    restricts it. Cells are not changed. If the command is interrupted, run it again to resume it. The account needs the
+    role admin, with grants for the index's tables.
 
     \b
     Examples:

@@ -39,7 +39,7 @@ _BLOCK_ROWS = 10_000
 def info(url: str, count: bool, internals: bool, as_json: bool) -> None:
     """Show a datastore's topology and cell counts.
 
-    With --json, everything is shown.
+    --json includes what --all shows.
 
     \b
     Examples:
@@ -81,7 +81,7 @@ def info(url: str, count: bool, internals: bool, as_json: bool) -> None:
         if cluster["obsolete_bytes"]:
             out().print(
                 f"{cluster['name']}: {bytes_text(cluster['obsolete_bytes'])} of the files are obsolete versions, which "
-                "MyRocks removes eventually, and 'schemaless rebuild' at once",
+                "MyRocks removes eventually and 'schemaless rebuild' removes at once",
                 soft_wrap=True,
                 highlight=False,
             )

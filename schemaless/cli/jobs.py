@@ -52,7 +52,7 @@ _MOVE_COLUMNS: Final = {
     "before": "copied",
     "runner": "runner",
 }
-"""The same for a move, which makes one pass over a shard and replaces nothing."""
+"""Columns and headings of the table of a move's shards; a move makes one pass over a shard and replaces nothing."""
 _DONE_TO_CELLS: Final = {"migrate": "re-encoded", "move": "copied", "restore": "put back", "retain": "erased"}
 
 
@@ -136,7 +136,7 @@ def throttle_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def throttle_changes(command: Callable[..., Any], usual: Thresholds | None = None) -> Callable[..., Any]:
-    """Add the throttling options, passed as ``changes``: a dict of those given, with defaults from ``usual``."""
+    """Add the throttling options, passed as ``changes``: a dict of the options given, completed from ``usual``."""
 
     @wraps(command)
     def with_changes(*arguments: Any, **options: Any) -> Any:
@@ -161,7 +161,7 @@ def throttle_changes(command: Callable[..., Any], usual: Thresholds | None = Non
 
 
 def chosen_job(job_store: JobStore, job_id: int | None, *, unfinished: bool = False, kind: Kind = "migrate") -> Job:
-    """Return the given job, else the default one of its kind; see ``JobStore.latest``.
+    """Return the given job, else the default one of ``kind``; see ``JobStore.latest``.
 
     Raises:
         InvalidInput: there is no such job.
@@ -222,7 +222,7 @@ def add_controls(
     throttle: str,
     abort: str | None = None,
 ) -> None:
-    """Add the commands that pause, resume, throttle and abort a job; those without a help text are left out.
+    """Add the commands that pause, resume and throttle a job and, unless its help text is None, the one that aborts it.
 
     Args:
         group: the group that gets the commands.
@@ -336,7 +336,7 @@ def _line(status: JobStatus) -> str:
 
 
 def _picture(status: JobStatus) -> ProgressLine:
-    """Return the live progress line. It shows the reason for waiting or the rate, since there is no room for both."""
+    """Return the live progress line. A reason for waiting comes before the rate, which a narrow terminal may omit."""
     facts = [f"{status.fraction:.1%} of {bytes_text(status.bytes_total)}"]
     for cluster, reason in status.waits[:1]:
         more = f" and {len(status.waits) - 1} more" if len(status.waits) > 1 else ""

@@ -195,7 +195,7 @@ def _open(name: str, stack: ExitStack) -> tuple[Iterator[bytes], int | None, Cal
 def _reader(
     store: Datastore, key_of: loading.KeyOf | None, codec: Codec | None, created_at_of: loading.CreatedAtOf | None
 ) -> Callable[[bytes, int], NewStoredCell | None]:
-    """Return the ``to_cell`` for a file of documents, or, without ``key_of``, for a dump."""
+    """Return the ``to_cell`` function for a file of documents or, without ``key_of``, for a dump."""
     internals = internals_of(store)
     if key_of is not None:
         return loading.document_reader(key_of, codec or store.codec_for, created_at_of)

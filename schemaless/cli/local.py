@@ -130,8 +130,8 @@ def up(
     Running servers are left alone, stopped or crashed ones are started with their own data, and missing ones are
     created. The server program is the one in SCHEMALESS_MYSQLD, or else the system's. If there is neither, the command
     unpacks one from the system's package archive into SCHEMALESS_CACHE (~/.cache/schemaless) without installing it;
-    MySQL's is a download of 60 MB, once. If the command is interrupted, the same command resumes it. When it has ended,
-    pass the printed URLs to 'schemaless create'.
+    MySQL's is a one-time download of 60 MB. If the command is interrupted, run it again to resume it. When it has
+    ended, pass the printed URLs to 'schemaless create'.
 
     With --replicas, each server becomes the primary of that many more servers, which replicate by GTID and have caught
     up when the command ends. Such a primary also listens on a port of 127.0.0.1 for its replicas' account; root can

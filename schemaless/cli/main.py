@@ -1,6 +1,6 @@
 """Root of the command line: command groups and error handling.
 
-Exit status: 0 done, 1 faults found or failed, 2 wrong usage, 3 stopped; the same command resumes.
+Exit status: 0 if done, 1 if it failed or found faults, 2 for wrong usage, 3 if stopped; run it again to resume.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "index": ("schemaless.cli.index", "Find rows by the contents of their documents."),
         "trigger": ("schemaless.cli.trigger", "Call a function for each new cell."),
         "erase": ("schemaless.cli.erase", "Erase documents, prove it, and repeat it after a restore."),
-        "retention": ("schemaless.cli.retention", "Erase old cells by policy, and hold rows."),
+        "retention": ("schemaless.cli.retention", "Erase old cells by policy, and place legal holds on rows."),
     },
     "Space": {
         "capacity": ("schemaless.cli.capacity", "Measure a datastore and forecast when its disks will be full."),
@@ -66,7 +66,7 @@ _NOUNS = {name: noun for nouns in _SECTIONS.values() for name, noun in nouns.ite
 
 
 class _Nouns(click.Group):
-    """Loads a noun's module when it is named, so that ``--help`` and each command start fast."""
+    """Loads a command's module only when the command is named, so that ``--help`` and each command start fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_NOUNS)
@@ -85,7 +85,7 @@ class _Nouns(click.Group):
                 formatter.write_dl([(name.ljust(longest), line) for name, (_, line) in nouns.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return shell completions without loading every noun for its help line."""
+        """Return shell completions without loading every command's module for its help line."""
         nouns = [(name, line) for name, (_, line) in _NOUNS.items() if name.startswith(incomplete)]
         options = click.Command.shell_complete(self, ctx, incomplete)
         return [CompletionItem(name, help=line) for name, line in nouns] + options
@@ -135,7 +135,7 @@ def cli(traceback: bool, datastore: str | None) -> None:
     or a name that 'schemaless config add' gave to such a URL. Put the password, if any, in SCHEMALESS_PASSWORD. Start
     with 'schemaless demo', or with 'schemaless local up' and 'schemaless create'.
 
-    Exit status: 0 done, 1 faults found or failed, 2 wrong usage, 3 stopped; the same command resumes.
+    Exit status: 0 if done, 1 if it failed or found faults, 2 for wrong usage, 3 if stopped; run it again to resume.
     """
 
 

@@ -23,7 +23,7 @@ _VARIABLES = {
 def man(ctx: click.Context) -> None:
     """Print the manual page.
 
-    The page has every command with its options, in the form that man(1) reads.
+    The page describes every command with its options, in the form that man(1) reads.
 
     \b
     Examples:

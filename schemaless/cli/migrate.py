@@ -26,8 +26,8 @@ def migrate() -> None:
     codec, while applications read and write. Keys, added_id and created_at stay the same. Before a new body is written,
     it is decoded and compared with the old one, and it replaces only the exact bytes that were read.
 
-    A migration is a job in the catalog. Any number of runs, on any machine, share its work. If a run is killed, the
-    same command continues where it stopped.
+    A migration is a job in the catalog. Any number of runs, on any machine, share its work. If a run is killed, running
+    the same command again continues where it stopped.
 
     \b
     Typical order:
@@ -116,8 +116,8 @@ add_controls(
     """,
     abort="""Abort a job for good.
 
-    Bodies that the job has re-encoded stay re-encoded, and applications read them as before. A new job can re-encode
-    the rest, or turn everything back.
+    Bodies that the job has re-encoded stay re-encoded, and applications read them as before. A new job can
+    re-encode the rest, or convert all bodies back.
 
     \b
     Example:

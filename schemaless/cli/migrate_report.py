@@ -71,7 +71,7 @@ def report(
 
 
 def csv_text(space: ReclaimedReport) -> str:
-    """Return a report as CSV: lines for the total and each cluster, shard and column; bytes, or empty if unknown."""
+    """Return a report as CSV, with a line for the total and each cluster, shard and column; unknown sizes are empty."""
     writer = CSVText()
     writer.writerow(
         ["level", "name", "cluster", "shards", "rebuilt_shards", "cells", "left_cells", "body_before", "body_after"]

@@ -86,8 +86,8 @@ def run(
     """Re-encode every body that is not in the target codec.
 
     The command starts a job, or continues an unfinished one with the same options. Run it on several machines to share
-    the work. Ctrl-C stops at a checkpoint, and the same command continues from there. Bodies that cannot be read are
-    left as they are and listed.
+    the work. Ctrl-C stops at a checkpoint, and running the same command again continues from there. Bodies that cannot
+    be read are left as they are and listed.
 
     Without --execute, the command changes nothing. With --archive, it saves each original body before replacing it, so
     that 'migrate restore' can undo the run.
@@ -103,7 +103,8 @@ def run(
           --dictionary 32768
       schemaless migrate run --execute --dask tcp://scheduler:8786
 
-    Exit status: 0 done, 1 some bodies were left as they are, 3 stopped; the same command continues.
+    Exit status: 0 if done, 1 if some bodies were left as they are, 3 if stopped; run the same command again to
+    continue.
     """
     spec = MigrateSpec(
         rewrite.to,
@@ -146,7 +147,7 @@ def run(
 
 
 def _note_settings(store: Datastore, spec: MigrateSpec) -> None:
-    """Note columns whose new cells are written in a codec other than the migration's target."""
+    """Print a note for each column whose new cells are written in a codec other than the migration's target."""
     for setting in settings(internals_of(store).catalog, store.name):
         same = (setting.codec, setting.dictionary_id) == (spec.to, spec.dictionary)
         if not same and (not spec.columns or setting.column_name in spec.columns):

@@ -79,7 +79,7 @@ def proof_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def note_torn(torn: dict[Path, int]) -> None:
-    """Note archive files with an incomplete last frame."""
+    """Print a note for each archive file with an incomplete last frame."""
     for path, size in sorted(torn.items()):
         note(
             f"{path} ends with an incomplete frame of {size:,} bytes; if a runner was killed while writing "
@@ -102,7 +102,7 @@ def show_missing(missing: list[Missing]) -> None:
 def show_left(left: Counter[str]) -> None:
     """Print the number of cells that the job left as they are, by reason."""
     for reason, cells in left.most_common():
-        out().print(f"{cells:,} left as they are by the job: {reason}")
+        out().print(f"{cells:,} left unchanged by the job: {reason}")
 
 
 def verify_json(report: VerifyReport, missing: list[Missing], faults: list[dict[str, Any]]) -> dict[str, Any]:
@@ -161,8 +161,8 @@ def verify(
     - Archive: each original still has its cell, with the same key, added_id,
       created_at and document.
 
-    Each fault is one line that names the cell. Applications may read and write at the same time. When there are no
-    faults, finish the migration with 'schemaless migrate finalise'.
+    Each fault is printed on one line that names the cell. Applications may read and write at the same time. When there
+    are no faults, finish the migration with 'schemaless migrate finalise'.
 
     \b
     Examples:
@@ -172,7 +172,7 @@ def verify(
       schemaless migrate verify --job 3 --archive /mnt/db-1/originals \\
           --archive /mnt/db-2/originals
 
-    Exit status: 0 sound, 1 faults found.
+    Exit status: 0 if no fault was found, else 1.
     """
     if no_archive and folders:
         raise InvalidInput("--archive and --no-archive contradict each other; use only one of them")
@@ -299,8 +299,8 @@ def restore(
       schemaless migrate restore --archive /backup/originals --job 3 \\
           --shards 0-255 --execute
 
-    Exit status: 0 done, 1 some cells were left as they are or originals are missing, 3 stopped; the same command
-    continues.
+    Exit status: 0 if done, 1 if some cells were left as they are or originals are missing, 3 if stopped; run the same
+    command again to continue.
     """
     if not folders and job_id is None:
         raise click.UsageError("name the archive with --archive, or use --job to name the restore to continue")
@@ -353,7 +353,7 @@ def _show_restore(report: RestoreOutcome, execute: bool) -> None:
     if report.interruptions:
         note(
             f"killed runners: {report.interruptions}; the originals that each archived after its last checkpoint "
-            "(about a second) are not recorded, so this command cannot tell whether any of those are missing"
+            "(about a second's worth) are not recorded, so this command cannot tell whether any of those are missing"
         )
     note_torn(report.torn)
 
@@ -411,7 +411,7 @@ def finalise(
       schemaless migrate finalise --job 3 --accept-left
       schemaless migrate finalise --json | jq -r '.files[].path' | xargs rm
 
-    Exit status: 0 finalised, 1 refused.
+    Exit status: 0 if the job is finalised, 1 if the command refused.
     """
     faults = FaultOutput(as_json)
     with open_store(url) as store:

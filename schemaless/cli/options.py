@@ -139,7 +139,7 @@ codec_details: Final = (
 
 
 def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the limits within which ``survey.recommendation`` recommends a codec."""
+    """Add the options that set the limits within which ``survey.recommendation`` recommends a codec."""
     return with_options(
         command,
         click.option(

@@ -84,7 +84,7 @@ def share_of(value: str) -> float:
     if math.isnan(share):
         raise click.BadParameter(f"{value!r} is not a share; write, for example, 40% or 0.4")
     if not 0 <= share < 1:
-        raise click.BadParameter(f"{value!r} is not a share from 0 to below 100 %; write 40% or 0.4")
+        raise click.BadParameter(f"{value!r} is not a share from 0 to below 100 %; write, for example, 40% or 0.4")
     return share
 
 
@@ -114,7 +114,7 @@ def growth_of(value: str) -> float:
     """Return a rate of growth: ``50%`` or ``0.5`` for half as many again, ``-10%`` for a tenth fewer."""
     share = fraction_of(value)
     if not math.isfinite(share) or share <= -1:
-        raise click.BadParameter(f"{value!r} is not a growth rate above -100 %; write 50%, 0.5 or -10%")
+        raise click.BadParameter(f"{value!r} is not a growth rate above -100 %; write, for example, 50%, 0.5 or -10%")
     return share
 
 
@@ -122,7 +122,7 @@ def ratio_of(value: str) -> float:
     """Return a ratio above 0: ``14%`` or ``0.14``."""
     ratio = growth_of(value)
     if ratio <= 0:
-        raise click.BadParameter(f"{value!r} is not a ratio above 0; write 14% or 0.14")
+        raise click.BadParameter(f"{value!r} is not a ratio above 0; write, for example, 14% or 0.14")
     return ratio
 
 

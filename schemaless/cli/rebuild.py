@@ -100,7 +100,7 @@ def rebuild(
     A rebuild needs disk space for the new file beside the old one, cannot be throttled once it runs, and makes replicas
     lag by as long as it takes. Therefore the command waits for replicas between shards, and skips shards that would
     take too long or do not fit on the disk. If it is killed, each table is either unchanged or completely rebuilt, and
-    the same command continues. The account needs the role admin.
+    running the same command again continues. The account needs the role admin.
 
     \b
     Examples:
@@ -108,7 +108,7 @@ def rebuild(
       schemaless rebuild --execute --shards 0-255
       schemaless rebuild --execute --free-bytes 200GB --max-rebuild-lag 1800
 
-    Exit status: 0 done, 1 some shards were skipped, 3 stopped; the same command continues.
+    Exit status: 0 if done, 1 if some shards were skipped, 3 if stopped; run the same command again to continue.
     """
     spec = RebuildSpec(
         max_rebuild_lag_s, None if free_bytes is None else int(free_bytes), lock_wait_s, attempts, thresholds=thresholds

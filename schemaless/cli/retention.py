@@ -44,7 +44,7 @@ _job = job_option("The job.  [default: the unfinished retention run]")
 
 @click.group()
 def retention() -> None:
-    """Erase old cells by policy, and hold rows.
+    """Erase old cells by policy, and place legal holds on rows.
 
     A policy limits which cells of a column are kept: those from the last N days, the last N versions of each row, or
     both; a cell is kept if either rule keeps it. A run erases the rest, except in rows under a legal hold. An erased
@@ -201,16 +201,16 @@ def run(
     """Erase expired cells.
 
     The run adds one entry to the ledger of erasures before anything is erased; the ages of cells are calculated as of
-    that moment. It is a job that may run beside other jobs. After Ctrl-C or a kill, the same command continues; run it
-    on several machines to share the work. To give the space back to the disk, run 'schemaless rebuild'. The account
-    needs the role erase.
+    that moment. It is a job that may run beside other jobs. After Ctrl-C or a kill, running the same command again
+    continues the job; run it on several machines to share the work. To give the space back to the disk, run 'schemaless
+    rebuild'. The account needs the role erase.
 
     \b
     Examples:
       schemaless retention run
       schemaless retention run --execute --max-mb-per-s 5
 
-    Exit status: 0 done, 3 stopped; the same command continues.
+    Exit status: 0 if done, 3 if stopped; run the same command again to continue.
     """
     with open_store(url) as store:
         if not execute:

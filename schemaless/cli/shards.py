@@ -42,7 +42,7 @@ def shards() -> None:
     Applications and followers (triggers and indexes) keep running; they pause for a fraction of a second while a shard
     is cut over to its new server. Cells keep their added_id, created_at and bytes, and followers keep their locations.
 
-    A move is a job in the catalog. If it is killed, the same command resumes it.
+    A move is a job in the catalog. If it is killed, running the same command again resumes it.
 
     \b
     Workflow:
@@ -64,7 +64,7 @@ def status(url: str, job_id: int | None, show_all: bool, as_json: bool) -> None:
     """Show the progress of a move and the phase of each shard.
 
     The phases are copying, cutting over (a moment), moved, verified once the shard has been compared with its old
-    tables, and dropped once those are removed. The column "paused for" shows how long readers and writers were held.
+    tables, and dropped once those are removed. The column "paused for" shows how long readers and writers had to wait.
 
     \b
     Examples:
@@ -137,14 +137,13 @@ def abort(url: str, job_id: int | None, uncompared: bool, as_json: bool) -> int:
 
     Shards that were not cut over stay where they are, and their copies are dropped. A shard that was cut over stays on
     its new cluster, since it may have new cells there; another move can bring it back. It is still compared with its
-    old tables; if their server is gone for good, use --uncompared. If the command is killed, the same command
-    resumes it.
+    old tables; if their server is gone for good, use --uncompared. If the command is killed, run it again to resume it.
 
     \b
     Example:
       schemaless shards abort --job 3
 
-    Exit status: 0 aborted, 1 if some shards had moved already, 3 stopped; the same command continues.
+    Exit status: 0 if aborted, 1 if some shards had moved already, 3 if stopped; run the same command again to continue.
     """
     with open_store(url) as store:
         job_store = JobStore(store)

@@ -122,8 +122,9 @@ def plan(
     type=FiniteRange(0, MOST_GIVE_UP_S, min_open=True),
     default=3600.0,
     metavar="SECONDS",
-    help="Give up after retrying a cutover for this long, for example because of a long transaction, or after copying "
-    "for this long without shrinking the backlog.",
+    help="Give up after this long if a cutover keeps failing, for example because of a long transaction, or if "
+    "copying goes on "
+    "without shrinking the backlog.",
 )
 @json_option
 def move(
@@ -149,9 +150,9 @@ def move(
     compared with its old tables, cell by cell. Copying waits while replicas of either cluster lag, as a migration does;
     --max-mb-per-s limits its rate.
 
-    If a move is killed, or a server fails, the same command resumes it. With --drain, it then also moves any shards
-    that the drained cluster has received in the meantime; if the cluster has no shards, the command succeeds at once.
-    The old tables stay until 'schemaless shards drop-moved'. The account needs the role move.
+    If a move is killed, or a server fails, running the same command again resumes it. With --drain, it then also moves
+    any shards that the drained cluster has received in the meantime; if the cluster has no shards, the command succeeds
+    at once. The old tables stay until 'schemaless shards drop-moved'. The account needs the role move.
 
     \b
     Examples:
@@ -160,7 +161,8 @@ def move(
       schemaless shards move --drain cluster-1 --to cluster-3 --execute
       schemaless shards move --balance --execute
 
-    Exit status: 0 moved and compared, 1 a shard cannot be moved, 3 stopped; the same command continues.
+    Exit status: 0 if all are moved and compared, 1 if a shard cannot be moved, 3 if stopped; run the same command again
+    to continue.
     """
     if job_id is None:
         _check_which(shards_text, target, drain, balanced)

@@ -65,7 +65,7 @@ def show(url: str, as_json: bool) -> int:
       schemaless topology show --json
 
     Exit status: 0 if all servers answer, primaries accept writes and have their claims, replicas are read-only, and
-    semi-synchronous replication has not fallen back, else 1.
+    semi-synchronous replication has not become asynchronous, else 1.
     """
     datastore, states = node_states(url)
     faults = [state for state in states if state.fault]
@@ -164,7 +164,7 @@ def add_replica(replica: str, cluster: str, timeout_s: float, url: str, as_json:
 
     The server must already replicate. Before it writes anything, the command checks that the replica is not the primary
     itself, that a new transaction on the primary arrives there, and that the replica has every shard of the cluster.
-    That transaction writes to the database NAME_heartbeat on the primary, which is created if it is missing.
+    That transaction writes to the primary's database NAME_heartbeat, which is created if it is missing.
 
     REPLICA_URL is the URL of the server, without a database; the datastore's account and password are used. Programs
     read there if they ask for it (read_from="replica").

@@ -56,7 +56,7 @@ def say_adoption(done: Adoption) -> None:
     for node, reason in done.removed.items():
         note(f"{node} removed from {done.cluster.name}: {reason}")
     for node in () if done.quorum else done.unasked:
-        note(f"{node} did not answer: transactions that only this replica has received are not on the new primary")
+        note(f"{node} did not answer: any transactions that only this replica has received are not on the new primary")
     if done.old_primary == "ahead" or (done.old_primary == "unreachable" and not done.quorum):
         state = "cannot be reached" if done.old_primary == "unreachable" else "has transactions that the new one lacks"
         note(f"the old primary {state}: 'schemaless topology lost --from URL' lists its lost cells once it answers")
@@ -268,8 +268,8 @@ def lost(old: str, stored: bool, settled: bool, output: Path | None, url: str) -
     only where the digests differ. Run it before you rebuild the old primary.
 
     If the old primary did not answer during an adoption, or was ahead of the new one, the new primary records it as
-    unsettled, and no dictionary can be removed. Settle it with --settled and --from, giving the old primary's URL as it
-    was in the catalog, or by adding the rebuilt server as a replica.
+    unsettled, and no dictionary can be removed until it is settled. Settle it with --settled and --from, giving the old
+    primary's URL as it was in the catalog, or by adding the rebuilt server as a replica.
 
     \b
     Examples:

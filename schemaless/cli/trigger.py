@@ -75,12 +75,12 @@ def run(target: str, workers: int, once: bool, url: str, as_json: bool) -> int:
 
     The function is called for existing cells and for new ones. Each worker process imports MODULE from the current
     folder or from Python's module path. NAME is the decorated function in MODULE. On its first run, a trigger starts at
-    the start= of its decorator; later runs continue where it stopped. The command may run on several machines at once:
-    the shards are divided again whenever a worker starts or exits.
+    the position that start= in its decorator gives; later runs continue where it stopped. The command may run on
+    several machines at once: the shards are divided again whenever a worker starts or exits.
 
-    On Ctrl-C, running calls may complete, and the workers save their locations; a call that is still running 30 seconds
-    later is killed. After kill -9, the last cells of each worker are delivered again: those of the last 100 ms,
-    at most 500.
+    On Ctrl-C, running calls are allowed to complete, and the workers save their locations; a call that is still running
+    30 seconds later is killed. After kill -9, the last cells of each worker are delivered again: those of the last 100
+    ms, at most 500.
 
     If a cell kills its worker process, its shard is quarantined: separate processes call the function for the cells of
     quarantined shards, one at a time, and all other shards continue.
@@ -122,11 +122,11 @@ def status(name: str | None, each_shard: bool, url: str, as_json: bool) -> int:
     """Show the state of a trigger, or of all triggers.
 
     The status shows the lag of each shard, why a shard waits, is quarantined or has stopped, and the running workers;
-    the worst shards come first. A shard is quarantined while one of its cells kills its workers: separate workers
+    the worst shards come first. A shard is quarantined after one of its cells has killed a worker: separate workers
     handle its cells one at a time, and all other shards continue.
 
     The lag is shown as the number of added_ids between the trigger's location and the shard's end, counting all
-    columns, and as the age of the first of these cells. A call that has taken 10 seconds or more is listed with its
+    columns, and as the age of the first cell among them. A call that has taken 10 seconds or more is listed with its
     cell: the shard waits for the call, and the worker's other shards go to other workers.
 
     \b
@@ -261,9 +261,9 @@ def pause(name: str, url: str, as_json: bool) -> None:
 def resume(name: str, url: str, as_json: bool) -> None:
     """Resume a paused trigger and stopped shards.
 
-    A stopped shard tries its cell again, counting attempts from one. A shard stops when too many of its cells are
-    parked: inspect them with 'trigger parked', fix the cause, and then use 'trigger replay' or 'trigger skip'.
-    Otherwise the shard stops at the same cell again.
+    A stopped shard retries the cell at which it stopped, counting attempts from one. A shard stops when too many of its
+    cells are parked: inspect them with 'trigger parked', fix the cause, and then use 'trigger replay' or 'trigger
+    skip'. Otherwise the shard stops at the same cell again.
 
     \b
     Examples:
@@ -285,7 +285,7 @@ def resume(name: str, url: str, as_json: bool) -> None:
 def remove(name: str, execute: bool, url: str, as_json: bool) -> None:
     """Remove a trigger, with its progress and parked cells.
 
-    Its workers exit. If the trigger is run again later, it starts at the start= of its decorator.
+    Its workers exit. If the trigger is run again later, it starts at the position that start= in its decorator gives.
 
     \b
     Examples:

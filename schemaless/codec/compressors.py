@@ -1,4 +1,4 @@
-"""Compressors: none, zlib and zstd. Each checks that the input ends with the stream, and limits the size of the output.
+"""Compressors: none, zlib and zstd. Each checks that nothing follows the stream, and limits the size of the output.
 
 ``zlib`` is the reference. If installed, the native extension, built on libdeflate, is used, but only for streams that
 ``zlib`` reads the same way.

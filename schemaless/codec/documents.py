@@ -44,7 +44,7 @@ def check_has_text(document: JSONDocument) -> None:
 
     Raises:
         InvalidBody: a str contains a surrogate pair as two characters, which JSON text cannot distinguish from the
-            character it encodes; or an integer has more than 4,300 digits, which Python does not read back.
+            character that the pair encodes; or an integer has more than 4,300 digits, which Python does not read back.
     """
     for path, value in _values(document):
         if type(value) is int and value.bit_length() >= _LONGEST_INTEGER_BITS and abs(value) >= 10**MAX_INTEGER_DIGITS:

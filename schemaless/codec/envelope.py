@@ -74,8 +74,8 @@ class BodyFormat:
 
     Attributes:
         name: the codec of the stored bytes (``msgpack+zlib``, ``json+none``, ...), or ``legacy``. It differs from the
-            configured codec if the writer fell back: a payload too short to compress, or a document kept as text.
-            ``erased`` for a body that was erased.
+            configured codec if the payload was too short to compress or did not shrink, or the document was kept as
+            text. ``erased`` for a body that was erased.
         format_byte: the second byte of the body, or None for ``legacy``.
     """
 
@@ -101,7 +101,7 @@ def encode_body(document: JSONDocument, codec: Codec = DEFAULT, *, engine: Engin
     Args:
         document: dict with str keys, list, str, int, float, bool or None, nested up to 512 levels; no subclasses.
         codec: the codec to encode with.
-        engine: with or without the ``[fast]`` extra; only compressed bytes differ.
+        engine: the implementations to use, with or without the ``[fast]`` extra; only compressed bytes differ.
 
     Raises:
         InvalidBody: a value is outside the JSON data model; the message names its path.
@@ -133,7 +133,7 @@ def decode_body(
         body: any stored body.
         limits: maximum decoded size, depth and number of values.
         dictionaries: source of the zstd dictionary that ``body`` names, if any.
-        engine: with or without the ``[fast]`` extra; the result is the same.
+        engine: the implementations to use, with or without the ``[fast]`` extra; the result is the same.
 
     Raises:
         CorruptBody: the body does not decode (a subclass says why). The checksum is verified before inflating.
@@ -289,7 +289,7 @@ def payload_of(
 
     Args:
         codec: a codec that ``is_binary``.
-        engine: with or without the ``[fast]`` extra.
+        engine: the implementations to use, with or without the ``[fast]`` extra.
         text: the JSON text that would be stored instead; defaults to compact text.
         checked: whether ``document`` is known to be in the JSON data model.
 
@@ -376,7 +376,7 @@ def unseal(
     """Verify an enveloped body's checksum and return its serializer and inflated payload.
 
     Raises:
-        CorruptBody: the envelope is damaged or unknown (a subclass says why).
+        CorruptBody: the envelope is damaged or its format unknown (a subclass says why).
     """
     if len(body) < _SHORTEST:
         raise TruncatedBody(f"an enveloped body has at least {_SHORTEST} bytes, this one has {len(body)}")

@@ -23,7 +23,7 @@ _EXPONENT: Final = re.compile(rb"[0-9]e-?[0-9]+(?:[,\]}]|\Z)")
 
 _FLOAT64: Final = b"\xcb"
 _FLOAT32: Final = b"\xca"
-"""MessagePack's markers for floats. The store writes only doubles, but reads both."""
+"""MessagePack's marker for 32-bit floats. The store reads them, but writes only doubles."""
 
 _NOT_FINITE: Final = re.compile(rb"[\xca\xcb][\x7f\xff]")
 

@@ -39,7 +39,7 @@ def optional(name: str) -> ModuleType | None:
 
 
 class Gate:
-    """Checks at C speed that a document is in the JSON data model; a negative answer means "ask the reference".
+    """Checks at C speed that a document is in the JSON data model; after a negative answer, the reference decides.
 
     ``ormsgpack`` with every passthrough option and no ``default`` rejects all foreign types but bytes and its own
     wrappers. ``orjson`` rejects those two, and documents with more than 254 levels. Each accepts something that the

@@ -62,7 +62,7 @@ class JSONText(Serializer):
         """Parse a payload.
 
         Raises:
-            MalformedPayload: the payload is not JSON text. Otherwise raises the same errors as ``parse``.
+            MalformedPayload: the payload is not JSON text. All other errors are those of ``parse``.
         """
         try:
             return self.parse(payload, depth, values)

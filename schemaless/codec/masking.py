@@ -20,7 +20,7 @@ Values = Literal["masked", "common", "real"]
 """Values that a dictionary may hold: none; those that occur in many rows; or all."""
 
 MIN_ROWS: Final = 20
-"""Minimum number of rows in which a key must occur to be kept, unless there are fewer than 40 rows."""
+"""Minimum number of rows in which a key must occur to be kept; half of the rows if there are fewer than 40."""
 
 MIN_SHARE: Final = 0.02
 """Minimum fraction of rows in which a key must occur to be kept."""

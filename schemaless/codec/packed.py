@@ -71,7 +71,7 @@ from schemaless.codec.serializers import (
 from schemaless.codec.values import MAX_VALUES, text_exceeds
 
 _DOUBLE_COST: Final = 32
-"""Cost of a double in the choice of a scale, where a decimal costs its scale: a long float must not raise the scale."""
+"""Cost of a float as a double when the scale is chosen (as a decimal: the scale); a long float must not raise it."""
 
 _KINDS: Final = {bool: FALSE, int: INT, float: DOUBLE, str: TEXT, list: ARRAY, dict: OBJECT, type(None): NULL}
 _TIME_OF_DAY: Final = re.compile(r"([0-9]{2}):([0-5][0-9]):([0-5][0-9])", re.ASCII)

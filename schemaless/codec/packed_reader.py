@@ -346,7 +346,7 @@ class _Reader:
         return [{keys[key]: next(cursors[key]) for key in shapes[row]} for row in rows]
 
     def _keyed(self, counts: Iterable[int]) -> Iterator[int]:
-        """Yield ``counts``, counting each occurrence of a key as a value."""
+        """Yield ``counts``, and count each occurrence of a key as a value towards the limit."""
         for count in counts:
             self._count(count)
             yield count

@@ -33,7 +33,7 @@ class Recoded(NamedTuple):
     Attributes:
         body: the bytes to store.
         keep_reason: why the document is stored as JSON text under a binary codec (one of ``legacy.KEEP_REASONS``), or
-            None. Text that was already JSON is kept byte for byte.
+            None. In that case, an old body's JSON text is kept byte for byte.
         unchanged: whether the body was in the target codec already, or was erased; ``body`` is then the input itself.
     """
 

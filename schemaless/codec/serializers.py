@@ -50,7 +50,7 @@ class Serializer(ABC):
         counts_as: serializer ids that a body written with this serializer may have: its own, and the fallback's.
         yields_to_text: whether JSON text may be stored even though a payload exists; ``is_preferred`` decides.
         compares: whether ``envelope.same_document`` compares documents by this serializer's payloads, and so cannot
-            verify its output.
+            verify this serializer's output.
         other_spelling: error message for a payload that decodes but is not canonical.
         table_bits: log2 of the size of zstd's match tables when a dictionary is used, or None for the level's default.
             Smaller tables stay in the processor's caches; they suit payloads in which large tables find few further

@@ -171,7 +171,7 @@ def train(
 def _payloads(
     cells: Iterable[SampledBody], codec: Codec, dictionaries: Dictionaries
 ) -> Iterable[tuple[SampledBody, bytes]]:
-    """Yield cells with their uncompressed payloads; skip text, short ones, and those that cannot be re-encoded."""
+    """Yield cells with their uncompressed payloads; skip text, short payloads, and cells that cannot be re-encoded."""
     plain = Codec(codec.serializer, NONE)
     size = 0
     for row_key, body in cells:

@@ -31,7 +31,7 @@ NOT_TRIED: Final = (
 )
 
 NEEDS_NATIVE: Final = (
-    "packed is this fast only where its native extension is installed: before you set a column to it, install "
+    "packed is this fast only where its native extension is installed: before you set a column to packed, install "
     "schemaless-packed, and a version of this library that supports packed, wherever the column is read."
 )
 
@@ -85,7 +85,7 @@ def try_codec(
         codec: the codec to try, including its level and dictionary.
         dictionaries: source of the dictionaries that ``bodies`` name.
         keep: keep the resulting bodies.
-        engine: with or without the ``[fast]`` extra.
+        engine: the implementations to use, with or without the ``[fast]`` extra.
     """
     trial = Trial(codec)
     for body in bodies:
@@ -129,7 +129,7 @@ def _encoded(body: bytes, codec: Codec, dictionaries: Dictionaries, engine: Engi
 
 
 def _document(body: bytes, codec: Codec, dictionaries: Dictionaries, engine: Engine) -> tuple[JSONDocument, bool]:
-    """Return a body's document, and whether encoding it gives the same bytes as a migration."""
+    """Return a body's document, and whether encoding it gives the same bytes as migrating the body."""
     if not is_enveloped(body):
         document, keep_reason = read_legacy(body, DEFAULT_LIMITS.depth, engine=engine)
         return document, codec.is_binary and keep_reason not in LOSSES

@@ -1,4 +1,4 @@
-"""Counts the values of a payload before decoding it, at a cost bounded by the limit.
+"""Checks, before a payload is decoded, that it does not have too many values.
 
 The size of a payload says little about memory: 4 MB of empty lists become 310 MB of Python objects. Lists, objects,
 scalars and every occurrence of an object's key count as values.
@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 MAX_VALUES: Final = 4 << 20
-"""Maximum number of lists, objects, keys and scalars in a document; about 500 MB in memory plus long strings."""
+"""Maximum number of lists, objects, keys and scalars in a document; they take about 500 MB, plus any long strings."""
 
 STRINGS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 """Matches the strings in JSON text, including keys."""
@@ -75,5 +75,5 @@ def text_exceeds(text: bytes | bytearray, limit: int) -> bool:
 
 
 def _marks(text: bytes | bytearray) -> int:
-    """Count values by separators; exact if no list or object is empty and no string contains a separator."""
+    """Count values by separators: an upper bound, exact if no list or object is empty and no string has separators."""
     return 1 + text.count(b",") + text.count(b":") + text.count(b"[") + text.count(b"{")

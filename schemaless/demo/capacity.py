@@ -31,9 +31,9 @@ _SEED: Final = 2013
 
 
 def times(count: int) -> Callable[[int], datetime]:
-    """Return a function that assigns document 1 to ``count`` a time in the last 180 days, in order.
+    """Return a function that assigns each of the documents 1 to ``count`` a time in the last 180 days, in order.
 
-    The invented times have a weekly pattern, growth and noise, and are the same for all runs on one day.
+    The invented times have a weekly pattern, growth and noise, and are the same for all runs on the same day.
     """
     draw = random.Random(_SEED)  # noqa: S311 - nothing secret
     today = datetime.combine(datetime.now(UTC).date(), time(), UTC)

@@ -55,7 +55,7 @@ def _reader(row_key: str, ref_key: str) -> Callable[[bytes, int], NewStoredCell]
 
 
 def check_file(path: Path, row_key: str, ref_key: str) -> None:
-    """Raise InvalidInput if no line of a file can be loaded; stops reading at the first that can."""
+    """Raise InvalidInput if no line of a file can be loaded; stop reading at the first line that can."""
     if not path.is_file():
         raise InvalidInput(f"--data: there is no file {path}; give an NDJSON file, with one JSON document per line")
     to_cell = _reader(row_key, ref_key)

@@ -66,7 +66,7 @@ def show_gain(outcome: MigrateOutcome, before: Size, after: Size, last: Size) ->
 
 
 def show_days(outcome: MigrateOutcome) -> None:
-    """Print the days until a disk is full, with the bodies before and after."""
+    """Print the number of days until a disk is full, with the original and with the re-encoded bodies."""
     total = outcome.total()
     if not total.cells:
         return
@@ -111,5 +111,5 @@ def next_steps(url: str, folder: Path, logbooks: bool) -> list[str]:
 
 
 def command_at(folder: Path) -> str:
-    """Return the name of the command: ``make`` runs the demo in a relative folder, from the clone's environment."""
+    """Return the command's name or, if the folder is relative because ``make`` runs the demo, its path in the clone."""
     return "schemaless" if folder.is_absolute() else ".venv/bin/schemaless"

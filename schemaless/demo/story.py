@@ -81,7 +81,7 @@ def _steps(
     out().print(f"   {servers[0].flavour} {servers[0].version}, on sockets, without root or Docker")
 
     leaves(f"the servers in {folder} are running, with an incomplete datastore")
-    _step(f"2. a datastore of {_SHARDS} shards on both")
+    _step(f"2. a datastore of {_SHARDS} shards on both servers")
     url = create(_NAME, _SHARDS, [server.url for server in servers])
     out().print(f"   {url}", markup=False)
 
@@ -105,7 +105,7 @@ def _steps(
             read = _read_back(store)
         out().print(f"   {len(read)} cells by key in {seconds() * 1000:.0f} ms")
 
-        _step("5. measure, and forecast when disks of one and a half times that size would be full")
+        _step("5. measure, and forecast when disks one and a half times as large as the files would be full")
         with _timed() as seconds:
             outlook = _capacity(store, codec, folder.absolute() / "capacity.html")
         out().print(f"   in {seconds():.1f} s")
@@ -162,7 +162,7 @@ def _steps(
 
 
 def _capacity(store: Datastore, codec: str, file: Path) -> CapacityReport | None:
-    """Write the capacity report, print its answer and return it; None if the extra [report] is not installed."""
+    """Write the capacity report, print its answer and return the report; None if it cannot be made."""
     try:
         report = capacity_report(store, codec, file)
     except SchemalessError as error:

@@ -100,8 +100,9 @@ def live_copies(internals: Internals, shard: int, ids: Sequence[int]) -> dict[st
 def tables_of_moves(store: Datastore, shards: Collection[int]) -> list[str]:
     """Return the tables of unfinished moves, except cell tables, that may contain parts of documents of some shards.
 
-    Index entries may be in a shard other than that of their rows, so these are the index tables of all shards
-    and the follower tables of these shards. A move drops them before it ends, or if it is aborted.
+    Index entries may be in a shard other than that of their rows, so the result includes the index tables of all
+    shards, but the follower tables only of the given shards. A move drops these tables before it ends, or if it is
+    aborted.
 
     Raises:
         ServerError: a cluster of such a move cannot be reached.

@@ -26,8 +26,8 @@ class ExportFile:
     Attributes:
         name: path of the file below the target.
         documents: number of documents of the erasure that have been removed from it.
-        state: "rewritten", "pending" (its range has erased cells that the exporter has not acknowledged), or "missing"
-            (rewritten, but no longer in the target).
+        state: "rewritten", "pending" (its range has cells whose erasure the exporter has not acknowledged), or
+            "missing" (rewritten, but no longer in the target).
     """
 
     name: str

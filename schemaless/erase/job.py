@@ -1,4 +1,4 @@
-"""The job that executes an erasure: shard by shard, throttled, and safe to kill anywhere.
+"""The job that executes an erasure: shard by shard, throttled, and safe to kill at any time.
 
 In each shard it erases the cells on the primary, then their copies in tables of moves, and waits for the replicas. Then
 it records the shard in the ledger. Each step is safe to repeat, so an interrupted shard starts over, and so does one
@@ -29,7 +29,7 @@ _YIELDING_CELLS: Final = 100
 
 _COPIES_AT_ONCE: Final = 1_000
 REPLICA_PATIENCE_S: Final = 60.0
-"""How long a shard waits for a replica, in seconds; after that, the ledger records that the replica is behind."""
+"""How long to wait for a replica of a shard, in seconds; after that, the ledger records that the replica is behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class EraseSpec(JobSpec):
 
     Attributes:
         erasure: number of the erasure in the ledger.
-        replica_patience_s: how long a shard waits for a replica, in seconds.
-        replay: erase again what restoring a backup has brought back, but nothing that was written later.
+        replica_patience_s: how long to wait for a replica of a shard, in seconds.
+        replay: erase again what restoring a backup has brought back, but nothing that was written after the erasure.
     """
 
     erasure: int = 0
@@ -70,7 +70,7 @@ def work(store: Datastore, run: ShardRun) -> None:
 
 
 def bounds_of(entry: Erasure) -> dict[int, datetime]:
-    """Return when each shard executed the erasure, or else when it was recorded; older cells must be erased."""
+    """Return when the erasure was executed in each shard, or else when it was recorded; older cells must be erased."""
     return {shard.shard: shard.executed_at or entry.intended_at for shard in entry.shards}
 
 
@@ -89,7 +89,7 @@ def erase_batches(
     Args:
         store: the datastore.
         run: the job's run on the shard; its checkpoint is advanced.
-        erasure: number of the erasure in the ledger; a ``range``.
+        erasure: number of the erasure in the ledger; its kind is ``range``.
         batches: returns pairs of the checkpoint to record afterwards and the added_ids to erase, from the run's
             checkpoint on. Each pair is requested right before its cells are erased. Called again, with the checkpoint
             at 0, if the primary has changed.
@@ -185,7 +185,7 @@ def _check(store: Datastore, spec: EraseSpec, shards: Sequence[int]) -> None:
     entry = internals_of(store).erasures.ledger.entry(spec.erasure)
     if entry.kind != "keys":
         raise InvalidInput(
-            f"erasure {entry.number} was made by a retention policy; 'schemaless retention run' executes it"
+            f"erasure {entry.number} comes from a retention policy; 'schemaless retention run' executes it"
         )
 
 
@@ -204,7 +204,7 @@ def run(store: Datastore, spec: EraseSpec, **how: Unpack[RunOptions]) -> Erasure
         The ledger's entry afterwards.
 
     Raises:
-        SchemalessError: as ``JobKind.run``.
+        SchemalessError: as for ``JobKind.run``.
     """
     ledger = internals_of(store).erasures.ledger
     shards = [each.shard for each in ledger.entry(spec.erasure).shards]

@@ -24,7 +24,7 @@ class Places:
         tables: tables that moves have left behind or are filling, with their servers.
         replicas: the replicas of the shards' clusters.
         archives: folders in which migrations have kept originals, on the machines that ran them.
-        lost_primaries: former primaries that have not been settled.
+        lost_primaries: former primaries whose lost cells have been neither loaded nor given up.
         dictionaries: ids of the dictionaries that are not empty.
     """
 

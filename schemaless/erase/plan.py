@@ -36,7 +36,7 @@ class PlannedTarget:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Prediction of an erasure.
+    """What an erasure would erase.
 
     Attributes:
         targets: the cells of each target.

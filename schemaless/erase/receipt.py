@@ -148,7 +148,7 @@ def signed(issued: Mapping[str, Any], key_file: Path) -> dict[str, Any]:
 
 
 def signature_holds(issued: Mapping[str, Any], public_key: str) -> bool:
-    """Verify the signature of a receipt, given the public key in hexadecimal."""
+    """Return whether the signature of a receipt is valid for a public key, which is given in hexadecimal."""
     signature = issued.get("signature", {})
     try:
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key))

@@ -1,7 +1,7 @@
 """Repeats erasures after restoring a backup, and copies the ledger from one catalog to another.
 
 A restored shard contains documents that were erased after the backup, and a restored catalog lacks the ledger entries
-made since then. ``ledger_lines`` writes the ledger to a file that is kept apart from the backups.
+made since then. ``ledger_lines`` yields the ledger as lines for a file that is kept apart from the backups.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from schemaless.policies.holds import Hold
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """An erasure that a restore has undone, at least in part.
+    """An erasure that is unfinished, or that a restore has undone at least in part.
 
     Attributes:
         entry: its entry in the ledger.
-        cells: number of erased cells that the restore brought back.
+        cells: number of cells that it has yet to erase, or that the restore brought back.
     """
 
     entry: Erasure
@@ -78,10 +78,10 @@ def replay(
         how: see ``RunOptions``.
 
     Returns:
-        The entries of the ledger afterwards.
+        The replayed entries of the ledger, as they are afterwards.
 
     Raises:
-        SchemalessError: as ``JobKind.run``; repeating the call continues the work.
+        SchemalessError: as for ``JobKind.run``; repeating the call continues the work.
     """
     return [
         run_erasure(store, EraseSpec(each.entry.number, replay=True, thresholds=thresholds), **how)
@@ -119,7 +119,7 @@ def ledger_lines(store: Datastore) -> Iterator[bytes]:
 
 
 def load_ledger(store: Datastore, lines: Iterable[bytes]) -> int:
-    """Add the erasures that the catalog lacks, under their own numbers, and the holds; return how many were added.
+    """Add the holds, and the erasures that the catalog lacks, with their numbers; return how many erasures were added.
 
     After an interruption, repeating the call adds what is missing.
 

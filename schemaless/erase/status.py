@@ -19,7 +19,8 @@ class ErasureStatus:
     Attributes:
         entry: its entry in the ledger, with its shards.
         acknowledged: when each follower was first seen to have handled it.
-        waiting: followers that have not acknowledged it, with the affected shards; ``entry.executed_at`` must be set.
+        waiting: followers that have not acknowledged it, with the affected shards; meaningful only if
+            ``entry.executed_at`` is set.
     """
 
     entry: Erasure

@@ -1,6 +1,7 @@
 """Searches every place that this process can reach for what an erasure should have removed. Does not change any data.
 
-It records in the ledger which followers have acknowledged the erasure, and that it was verified if nothing was found.
+It records in the ledger which followers have acknowledged the erasure and, if all have and nothing was found, that it
+was verified.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def verify(
     Args:
         store: the datastore.
         number: number of the erasure.
-        archive_folders: folders of archives; those that migrations have recorded are searched if they are on this
+        archive_folders: folders of archives; those that migrations have recorded are searched too, if they are on this
             machine.
         search: strings to search for, byte by byte, in dictionaries and in the files of servers on this machine.
         listener: receives one event per shard.
@@ -97,7 +98,7 @@ def verify(
     _verify_dictionaries(internals, entry.notes.get("dictionaries", ()), search, found)
     _search_files(internals, search, found)
     where = places(store, [shard.shard for shard in entry.shards])
-    found.outstanding += [f"former primary {server}: not settled" for server in where.lost_primaries]
+    found.outstanding += [f"former primary {server}: its lost cells are not settled" for server in where.lost_primaries]
     found.outstanding += [f"replica {replica}" for replica in entry.notes.get("replicas_behind", ())]
     if found.clean and not found.status.waiting:
         internals.erasures.ledger.mark(number, "verified")
@@ -106,7 +107,7 @@ def verify(
 
 
 def older_cells(internals: Internals, entry: Erasure, shard: int) -> int:
-    """Count cells of an erasure's keys in a shard that are older than its execution there and were not erased."""
+    """Count cells of an erasure's keys in a shard that are older than its execution there and have not been erased."""
     database, before = internals.shards.database(shard), bounds_of(entry)[shard]
     statements = (
         sql.count_older(database, *target, before) for target in internals.erasures.ledger.targets(entry.number, shard)

@@ -172,7 +172,7 @@ class ShardEraser:
             cells = self._cells(connection, ids, columns, indexes)
             last = int(connection.rows(select_last_event(database))[0][0] or 0)
             affected = connection.execute(sql.erase_cells(database, ids, self._tombstone)).affected
-            assert affected == len(ids), f"{affected} of {len(ids)} cells were erased under the lock of the log"
+            assert affected == len(ids), f"{affected} of {len(ids)} cells were erased while the log was locked"
             connection.execute(sql.delete_parked_cells(database, ids))
             connection.execute(sql.blank_messages(database, ids, DIED))
             events = [
@@ -185,7 +185,7 @@ class ShardEraser:
     def _cells(
         self, connection: Connection, ids: Sequence[int], columns: set[str], indexes: Sequence[IndexEntry]
     ) -> dict[int, StoredCell]:
-        """Read the cells whose documents determine where index entries are."""
+        """Read the cells if ``seen`` or an index needs their documents; otherwise return no cells."""
         if self._seen is None and not any(entry.definition.shard_field.column in columns for entry in indexes):
             return {}
         rows: Any = connection.rows(

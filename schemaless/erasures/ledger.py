@@ -65,7 +65,7 @@ def target(row_key: RowKey, column_name: str | None = None, ref_key: int | None 
         InvalidInput: a version is given without a column.
     """
     if column_name is None and ref_key is not None:
-        raise InvalidInput("a version to erase needs its column; without a version, all versions are erased")
+        raise InvalidInput("erasing a version needs its column; without a version, all versions are erased")
     return Target(
         row_key_bytes(row_key),
         ANY_COLUMN if column_name is None else check_column_name(column_name),

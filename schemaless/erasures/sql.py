@@ -37,7 +37,7 @@ _SIZES: Final = b"added_id, row_key, column_name, ref_key, LENGTH(body)"
 
 
 def lock_log(database: str) -> bytes:
-    """Lock the log of erased cells until the end of the transaction; no row if the lock row does not exist yet."""
+    """Lock the log of erased cells until the transaction ends; selects no row if the lock row does not exist yet."""
     return b"SELECT event_id FROM %b WHERE event_id=0 FOR UPDATE" % table(database, b"erased_cell")
 
 
@@ -49,7 +49,7 @@ def insert_lock_row(database: str) -> bytes:
 
 
 def select_sizes_by_id(database: str, ids: Iterable[int]) -> bytes:
-    """Select the added_id, key and body size of the cells with these added_ids that were not erased."""
+    """Select the added_id, key and body size of the cells with these added_ids that have not been erased."""
     return b"SELECT %b FROM %b WHERE added_id IN (%b) AND %b ORDER BY added_id" % (
         _SIZES,
         by_id(database),
@@ -61,7 +61,7 @@ def select_sizes_by_id(database: str, ids: Iterable[int]) -> bytes:
 def select_sizes_by_key(
     database: str, targets: Iterable[tuple[bytes, str, int]], limit: int, before: datetime | None = None
 ) -> bytes:
-    """Select the added_id, key and body size of the next cells of some targets that were not erased.
+    """Select the added_id, key and body size of the next cells of some targets that have not been erased.
 
     Args:
         database: the shard's database.
@@ -98,7 +98,7 @@ def _of_target(row_key: bytes, column_name: str, ref_key: int) -> bytes:
 
 
 def replace_bodies(table_name: bytes, ids: Iterable[int], tombstone: bytes) -> bytes:
-    """Replace the bodies of cells with a tombstone, unless they were erased.
+    """Replace the bodies of cells with a tombstone, unless they have already been erased.
 
     Args:
         table_name: qualified name of the table of cells.
@@ -114,7 +114,7 @@ def replace_bodies(table_name: bytes, ids: Iterable[int], tombstone: bytes) -> b
 
 
 def erase_cells(database: str, ids: Iterable[int], tombstone: bytes) -> bytes:
-    """Replace the bodies of a shard's cells with a tombstone, unless they were erased."""
+    """Replace the bodies of a shard's cells with a tombstone, unless they have already been erased."""
     return replace_bodies(cell_table(database), ids, tombstone)
 
 
@@ -317,7 +317,7 @@ def count_live_copies(database: str, name: str, ids: Iterable[int]) -> bytes:
 
 
 def count_left(database: str, ids: Sequence[int]) -> bytes:
-    """Select how many of these cells of a shard were not erased, and how many of them are parked."""
+    """Select how many of these cells of a shard have not been erased, and how many of these cells are parked."""
     parked = (table(database, b"parked"), numbers(ids))
     live = (cell_table(database), numbers(ids), LIVE)
     return b"SELECT (SELECT COUNT(*) FROM %b WHERE added_id IN (%b) AND %b), " % live + (
@@ -337,5 +337,5 @@ def count_older(database: str, row_key: bytes, column_name: str, ref_key: int, e
 
 
 def count_live(database: str, ids: Iterable[int]) -> bytes:
-    """Select how many of these cells of a shard were not erased."""
+    """Select how many of these cells of a shard have not been erased."""
     return count_live_copies(database, "cell", ids)

@@ -41,7 +41,7 @@ class Compacted:
 
 
 def groups(entry: ShardEntry, file_bytes: int) -> Iterator[list[DataFile]]:
-    """Yield runs of files to merge; the bodies of each run have at most ``file_bytes`` in total."""
+    """Yield runs of files to merge; the bodies of each run add up to at most ``file_bytes``."""
     group: list[DataFile] = []
     for file in entry.files:
         if group and sum(each.body_bytes for each in group) + file.body_bytes > file_bytes:
@@ -54,7 +54,7 @@ def groups(entry: ShardEntry, file_bytes: int) -> Iterator[list[DataFile]]:
 
 
 def compact_shard(target: Target, shard: int, file_bytes: int) -> ShardEntry:
-    """Merge the small files of a shard, delete those that its manifest does not list, and return its entry.
+    """Merge the small files of a shard, delete files that its manifest does not list, and return its entry.
 
     Raises:
         LeaseLost: another process has started writing to the shard.

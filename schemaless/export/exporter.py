@@ -223,7 +223,7 @@ class Exporter:
 
     Attributes:
         name: the follower's name.
-        column: the only exported column; None for several.
+        column: the only exported column; None if several or all are exported.
         timeout_s: always None; writing a file has no separate timeout.
 
     Args:
@@ -270,7 +270,7 @@ class Exporter:
         """Do nothing: cells of an export are never parked."""
 
     def handle(self, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell]) -> bool:
-        """Write the next file, if there are enough cells; return True only if no cell of the page is exported."""
+        """Write the next file, if there are enough cells; return True only if the page has no cells."""
         # Exporting cells twice is harmless: no care is needed after the crash of a previous owner.
         lease.careful = 0
         if not cells:

@@ -1,7 +1,7 @@
 """The manifest of an export: the only authority on its files and its progress.
 
 ``manifest.json`` describes the export. Each shard has a folder of entries, such as
-``manifest/0003/FENCE-WRITER-GENERATION.json``; the one with the highest name is current, and lists the shard's files.
+``manifest/0003/FENCE-WRITER-GENERATION.json``; the entry with the highest name is current, and lists the shard's files.
 Entries are written once and never changed.
 
 A writer fences off all earlier ones before it changes anything: it writes an entry with a higher fence, removes their
@@ -13,8 +13,8 @@ entry. So a writer that was suspended and wakes up after another one has taken o
 - or has announced its file before the other one read the manifest. The other one then completes that same file.
 
 Replaced files are deleted once the entry that no longer lists them is current. A writer that is killed before it
-deletes them leaves files that the manifest does not list, as does a writer to an object store that is suspended after
-its check. The next writer of the shard, or a compaction, deletes them (``ShardWriter.sweep``).
+deletes them leaves files that the manifest does not list, as does a writer that is suspended after its check while it
+writes to an object store. The next writer of the shard, or a compaction, deletes them (``ShardWriter.sweep``).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Definition:
             return cls(**{**found, "fields": tuple(found["fields"])})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidInput(
-                f"{uri}/{ROOT} is not the manifest of an export that this version reads ({error}); export to an empty "
+                f"{uri}/{ROOT} is not an export manifest that this version can read ({error}); export to an empty "
                 "target"
             ) from error
 

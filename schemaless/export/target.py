@@ -32,7 +32,7 @@ _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 
 Check = Callable[[], None]
-"""Function called right before a file becomes visible; it raises an error if the writer may not continue."""
+"""Function called right before a file becomes visible; it raises an error if the writer must not continue."""
 
 
 class Vanished(Exception):
@@ -83,7 +83,7 @@ class Target(ABC):
         """Return a file as an input of ``pyarrow.parquet``."""
 
     def replace(self, folder: str, name: str, content: Any, replaced: Sequence[str], writer: str, check: Check) -> None:
-        """Write a file that replaces others in the same folder; those may be gone afterwards."""
+        """Write a file that replaces others in the same folder; the others may or may not exist afterwards."""
         self.put(f"{folder}/{name}", content, writer, check)
 
     def own_name(self, name: str, writer: str) -> str:
@@ -96,7 +96,7 @@ class Target(ABC):
 
     @abstractmethod
     def remove_temporary(self, prefix: str, *, but: str) -> None:
-        """Delete temporary files of writers other than ``but``, whose names begin with ``prefix``."""
+        """Delete temporary files whose names begin with ``prefix``, except those of the writer ``but``."""
 
     def sha256(self, name: str) -> str | None:
         """Return the checksum of a file in hexadecimal; None if there is no such file."""
@@ -110,7 +110,7 @@ def open_target(uri: str) -> Target:
     """Return the target that a path or URI names; nothing is created.
 
     Raises:
-        InvalidInput: the URI is not one that pyarrow opens.
+        InvalidInput: pyarrow cannot open the URI.
     """
     if not uri:
         raise InvalidInput("the target is empty; give a folder, or a URI such as s3://bucket/path")

@@ -4,8 +4,8 @@ Nothing here promotes a server; the tool that does calls ``adopt`` afterwards. T
 new epoch in the catalog, for which no server has a claim yet; a new block of added_ids in each shard; the claim on the
 new primary; its address in the catalog. From the new epoch on, a program that connects or reads the catalog does not
 write to the cluster until the claim exists; a program with open connections to a running old primary writes there until
-it reads the catalog. If ``adopt`` is killed between two steps, the cluster waits until it is run again. Each run takes
-a new epoch, so no epoch is used twice.
+it reads the catalog. If ``adopt`` is killed between two steps, writes to the cluster may fail until it is run again.
+Each run takes a new epoch, so no epoch is used twice.
 """
 
 from __future__ import annotations
@@ -230,8 +230,8 @@ def _next_block(
 ) -> int:
     """Return a block of added_ids above all ids ever assigned in a cluster's shards.
 
-    The old primary may have assigned higher ids that were never replicated to the servers here; therefore one block is
-    skipped. Block starts are not replicated either, so the catalog records the last one.
+    The old primary may have assigned higher ids that were never replicated to the reachable servers; therefore one
+    block is skipped. Block starts are not replicated either, so the catalog records the last one.
 
     Raises:
         TopologyError: the new primary has no cell table for a shard; nothing was written.
@@ -273,7 +273,7 @@ def _prove_complete(change: Change, cluster: Cluster, node: Node, timeout_s: flo
     if own.replicates:
         raise TopologyError(
             f"{node} still replicates from another server, and would receive lost transactions from it when "
-            f"it returns; "
+            f"that server returns; "
             "stop its replication first (STOP REPLICA; RESET REPLICA ALL). Nothing was written"
         )
     give_up_s = time.monotonic() + timeout_s

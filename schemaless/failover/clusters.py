@@ -37,9 +37,9 @@ def add_cluster(
     replicas: Sequence[str] = (),
     timeout_s: float = ARRIVAL_TIMEOUT_S,
 ) -> NodeChange:
-    """Add a cluster without shards to the catalog, after checking that its servers can hold some.
+    """Add a cluster without shards to the catalog, after checking that its servers can hold shards.
 
-    The primary must accept writes, run the same database (MySQL or MariaDB) as the others, not be one of the
+    The primary must accept writes, run the same database system (MySQL or MariaDB) as the others, not be one of the
     datastore's servers already, and have no databases that the datastore would use. The call creates the cluster's
     heartbeat database there, with a copy of every dictionary. After an interruption, repeat the call to continue. A
     cluster that already exists is checked again, and the catalog is left unchanged.

@@ -74,7 +74,7 @@ class GroupView:
 
     @property
     def present(self) -> int:
-        """Number of members that the server sees online or recovering."""
+        """Number of members that the server sees as online or recovering."""
         return sum(member.state in _PRESENT for member in self.members)
 
     def has_replaced(self, old: GroupView) -> bool:

@@ -1,7 +1,8 @@
 """Finds cells lost in a failover: cells that exist only on the old primary, which must be reachable again.
 
 Blocks of ids and keys are compared by digests that the servers compute, and cell by cell where the digests differ.
-Nothing is written; ``load`` writes the cells again, and reports for each whether it was created, existed, or conflicts.
+Nothing is written; ``load`` writes the cells again, and reports for each whether it was created, already existed, or
+conflicted with another document.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def lost_cells(store: Datastore, old: str, *, listener: Listener = ignore_events
     Args:
         store: the datastore.
         old: the old primary's URL. The datastore's account is used.
-        listener: receives the total number of ids to compare, and progress events in ids.
+        listener: receives the total number of ids to compare, and progress events, whose unit is ids.
 
     Raises:
         InvalidInput: the URL cannot be used.
@@ -89,7 +90,7 @@ def settle_lost(store: Datastore, old: str) -> list[str]:
 
 
 def unsettled(store: Datastore) -> list[str]:
-    """Return the addresses of lost primaries that are not settled yet."""
+    """Return the addresses of lost primaries for which ``settle_lost`` has not been called yet."""
     internals = internals_of(store)
     lost = [
         lost_primaries(internals.shards.pool_for(cluster.primary), store.name)

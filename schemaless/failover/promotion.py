@@ -22,7 +22,7 @@ from schemaless.wire.sql.sessions import ROLLBACK, START_TRANSACTION, select_cla
 
 # stored; never renumber
 BLOCK_BITS: Final = 20
-"""Size of the block of added_ids that each claim begins in every shard, in bits; more ids than replication lags by."""
+"""Each claim begins a block of 2^BLOCK_BITS added_ids in every shard, more than replication should ever lag by."""
 
 _GROUP_CHANNEL: Final = "group_replication_"
 """Name prefix of Group Replication's own channels, which a group's primary has too."""
@@ -68,13 +68,13 @@ def received(pool: NodePool) -> Received:
 
 
 def missing_from(pool: NodePool, transactions: Iterable[str]) -> str:
-    """Return the GTIDs that a server has not committed; empty if it has all."""
+    """Return the given GTIDs that a server has not committed; an empty string if it has committed all."""
     sql = select_lacking(transactions)
     return str(pool.run(lambda connection: connection.rows(sql))[0][0])
 
 
 def last_block(pool: NodePool, database: str) -> int | None:
-    """Return the block of the highest added_id that a server knows for a shard; None if it has no cell table.
+    """Return the number of the block with a shard's highest added_id on a server; None if it has no cell table.
 
     The table's AUTO_INCREMENT counter is considered too, because a move raises it far above the ids of the rows.
     """

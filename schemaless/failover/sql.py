@@ -14,7 +14,7 @@ SELECT_MEMBERS: Final = (
     b"SELECT MEMBER_ID, MEMBER_HOST, MEMBER_PORT, MEMBER_STATE, MEMBER_ROLE "
     b"FROM performance_schema.replication_group_members"
 )
-"""Selects the group's members as the server sees them; empty without the Group Replication plugin."""
+"""Selects the group's members as the server sees them; no rows without the Group Replication plugin."""
 
 
 SHOW_SEMI_SYNC_STATUS: Final = b"SHOW GLOBAL STATUS LIKE 'Rpl\\_semi\\_sync\\_%\\_status'"

@@ -163,7 +163,7 @@ class Watch:
         return None
 
     def _own_cluster(self) -> Cluster | None:
-        """Return the cluster that has the catalog; None before the first check, or if no cluster has that server."""
+        """Return the cluster that has the catalog; None before the first check, or if its server is in no cluster."""
         server = self._servers.get(self._url.node)
         for cluster in () if self._topology is None else self._topology.clusters:
             nodes = [node.having("primary") for node in cluster.nodes]

@@ -109,7 +109,7 @@ class SettledIds:
         except CannotObserve as reason:
             if not self._warned:
                 self._warned = True
-                log.warning("change feed: %s. Until then, writers are blocked briefly at each gap", reason)
+                log.warning("change feed: %s. Until this is fixed, writers are blocked briefly at each gap", reason)
             return self._settle_by_locking(spot, state)
         return _after(state, observation)
 

@@ -1,4 +1,4 @@
-"""Settlement: the transactions that may still commit a low added_id in a shard.
+"""Settlement: find the transactions that may still commit a low added_id in a shard.
 
 An INSERT takes a metadata lock on its table before it is assigned an added_id, and holds it until its transaction ends.
 So the granted write locks on ``cell`` identify every transaction that may still commit an added_id below the highest
@@ -38,11 +38,11 @@ class WriteLock(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """An observation of a shard, made in the order of the attributes.
+    """An observation of a shard; the attributes were read in this order.
 
     Attributes:
         top: the highest visible added_id; 0 for an empty shard.
-        writers: the write locks held after that.
+        writers: the write locks that were held after ``top`` was read.
     """
 
     top: int

@@ -17,8 +17,8 @@ def select_write_locks(database: str) -> bytes:
     """Select the granted write locks on a shard's ``cell`` table, and the lock of this query itself.
 
     Returns:
-        A statement whose rows are three numbers that identify a lock, its database, the number of locks that the server
-        could not record, auto_increment_increment, and whether the server is read-only.
+        A statement whose rows consist of three numbers that identify a lock, the lock's database, the number of locks
+        that the server could not record, auto_increment_increment, and whether the server is read-only.
     """
     return (
         b"SELECT m.OBJECT_INSTANCE_BEGIN, m.OWNER_THREAD_ID, m.OWNER_EVENT_ID, m.OBJECT_SCHEMA, s.VARIABLE_VALUE, "

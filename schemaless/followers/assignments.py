@@ -9,7 +9,7 @@ from schemaless.followers.membership import HEALTHY, QUARANTINE, Member, Pair, R
 
 
 class Assigned(NamedTuple):
-    """Pairs assigned to a worker while they are healthy, and while they are quarantined."""
+    """Pairs that are assigned to a worker if they are healthy, and those assigned to it if they are quarantined."""
 
     healthy: frozenset[Pair]
     quarantined: frozenset[Pair]

@@ -17,7 +17,7 @@ PAGE_CELLS: Final = 500
 """Maximum number of cells per page, and of cells that are handled again after a crash."""
 
 _TAIL_CELLS: Final = 100
-"""Maximum number of new cells in a shard for it to be read together with others."""
+"""A shard with more new cells than this is read on its own."""
 
 _TAILS: Final = 64
 """Maximum number of shards that are read together."""

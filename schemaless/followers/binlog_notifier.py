@@ -37,7 +37,7 @@ _JOIN_S: Final = 1.0
 """Maximum time to wait for a listener's thread to end, in seconds."""
 
 HEARD: Final = "binary log"
-NOT_YET: Final = "sweep: the binary log is not connected yet"
+NOT_YET: Final = "sweep: not connected to the binary log yet"
 
 
 class BinlogNotifier:

@@ -20,7 +20,7 @@ _QUARANTINED: Final = 2
 
 
 class BlackBox:
-    """The shard that a worker is working on, and how many shards it found healthy and quarantined.
+    """The shard that a worker is working on, and the numbers of healthy and of quarantined shards that it found.
 
     Args:
         context: creates memory shared with the processes that it starts; None for memory of this process only.
@@ -70,10 +70,10 @@ class BlackBox:
 
     @property
     def healthy(self) -> int:
-        """Number of healthy shards, as of the worker's last look."""
+        """Number of healthy shards when the worker last read its rows."""
         return int(self._counts[_HEALTHY])
 
     @property
     def quarantined(self) -> int:
-        """Number of quarantined shards, as of the worker's last look."""
+        """Number of quarantined shards when the worker last read its rows."""
         return int(self._counts[_QUARANTINED])

@@ -14,9 +14,9 @@ _log = logging.getLogger("schemaless")
 
 
 class CaughtUp:
-    """A predicate that is true once a follower has handled all cells that existed at its creation.
+    """A predicate that is true once a follower has handled all cells that existed when the predicate was created.
 
-    Stopped shards count as done. Shards that cannot be read, or have no row, do not.
+    Stopped shards count as done. Shards that cannot be read, have no row, or have parked cells to try again do not.
 
     Args:
         access: the datastore.

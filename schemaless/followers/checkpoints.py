@@ -1,7 +1,7 @@
 """Checkpoints: a worker writes the locations that it has reached to its follower rows, in the background.
 
-A checkpoint is one or more transactions on each server. Calls continue during it, and a location is recorded only after
-all cells up to it have been handled.
+A checkpoint is one or more transactions on each server. Handlers are still called while it is written, and a location
+is recorded only after all cells up to it have been handled.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Checkpoints:
     Attributes:
         pending: number of cells handled since the last checkpoint.
         written_s: start of the last checkpoint, on the monotonic clock.
-        in_background: whether calls may continue while a checkpoint is written.
+        in_background: whether handlers may be called while a checkpoint is written.
         slot: background slot that writes checkpoints.
 
     Args:
@@ -70,7 +70,7 @@ class Checkpoints:
             self.write(wait=not self.in_background or full)
 
     def write_if_due(self) -> None:
-        """Write a checkpoint at the end of the worker's turn, if one is due."""
+        """Write a checkpoint at the end of the worker's turn, if one is due or ``in_background`` is False."""
         if not self.in_background or time.monotonic() >= self.next_s:
             self.write(wait=not self.in_background)
 

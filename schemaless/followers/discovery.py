@@ -32,7 +32,7 @@ class _Snapshot(NamedTuple):
 
 
 class _BackgroundRead(NamedTuple):
-    """Result of a background read: its rows, the leases when it began, and its processor time in seconds."""
+    """Result of a background read: the rows, the leases' state when it began, and its processor time in seconds."""
 
     looked: Looked
     before: dict[Pair, _Snapshot]
@@ -104,7 +104,7 @@ class Discovery:
             self._apply(read)
 
     def poll_if_due(self, view: View) -> None:
-        """Poll, if the schedule says so or nothing else would report new cells."""
+        """Poll if the schedule says so, the rows have to be read first, or there is no notifier."""
         if self.notifier is None or not self._ownership.reconciled or time.monotonic() >= self._schedule.poll_at_s:
             self.poll(view)
 

@@ -61,7 +61,7 @@ class Dispatcher:
         """Handle new cells until there are none left or time is up; at least one page is handled.
 
         Raises:
-            Interrupted: the worker may not continue now.
+            Interrupted: the worker must not continue now.
         """
         held = self._leases.held
         leases = [lease for pair in in_turn(self._leases.backlog, self._last) if (lease := held.get(pair)) is not None]
@@ -155,7 +155,7 @@ class Dispatcher:
 
     @contextmanager
     def working_on(self, lease: LeaseState) -> Iterator[None]:
-        """Record the shard for the supervisor, and defer it if its server fails; other exceptions end the worker."""
+        """Record the shard for the supervisor; defer it if its server fails, and drop its lease if that was lost."""
         self._box.enter(lease.pair)
         try:
             yield

@@ -35,8 +35,8 @@ class Handler(Protocol):
     def handle(self, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell]) -> bool:
         """Handle cells in order; return True if all of them were handled.
 
-        Calls ``context.check_active`` before each cell and ``context.advance`` after it. Cells after ``lease.reached``
-        are delivered again.
+        Calls ``context.check_active`` before each cell and ``context.advance`` after it, or each once for the whole
+        page. Cells after ``lease.reached`` are delivered again.
 
         Raises:
             SchemalessError: a server failed; the shard backs off.

@@ -1,4 +1,4 @@
-"""The call that a worker is in: published to others, and limited by a timeout.
+"""The call that a worker is making: published to other workers, and limited by a timeout.
 
 The worker's thread begins and ends calls; the heartbeat's thread publishes them and enforces the timeout.
 """
@@ -93,7 +93,7 @@ class _Tracking(AbstractContextManager[None]):
 
 
 def end_process(pair: Pair, key: CellKey, for_s: float) -> None:
-    """End this process, since a function cannot be interrupted; the successor handles the cell carefully."""
+    """End this process, since a function cannot be interrupted; its successor handles cells one at a time."""
     _log.error(
         "%s: the call for cell %s of shard %d did not return within %.0f s; this worker ends",
         pair[0],

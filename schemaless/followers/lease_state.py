@@ -38,7 +38,7 @@ class LeaseState:
         reached: the location up to which cells are handled; the next checkpoint records it.
         top: the highest added_id that is known.
         attempts: number of attempts at the first cell after ``location``.
-        careful: number of cells still to be handled one at a time, because a previous owner died among them.
+        careful: number of cells still to be handled one at a time, because a previous owner died while it handled them.
         state: running, quarantined, or stopped.
         death: message of the last attempt if its worker died.
         claimed_at_s: when the worker claimed the shard, on the monotonic clock.
@@ -112,7 +112,7 @@ class LeaseState:
 
     @property
     def is_due(self) -> bool:
-        """True if the wait is over."""
+        """True unless work in the shard is still deferred."""
         return self.deferred_until_s <= time.monotonic()
 
     @property
@@ -133,7 +133,7 @@ class LeaseState:
             self.defer(0, "")
 
     def notify(self, added_id: int) -> bool:
-        """Process the binary log's report of a cell; return True if the cell is above all known ones."""
+        """Process the binary log's report of a cell; return True if its added_id is above all known ones."""
         # A read may have returned nothing because of the transaction that has just committed.
         self.next_read_s = -math.inf
         if added_id <= self.top:

@@ -1,9 +1,9 @@
 """Membership of workers, by leases in the catalog, and the assignment of shards to them.
 
-Each worker renews its lease every two seconds on its own thread, and reads the other members. Shards are assigned by
-rendezvous hashing: among the workers that serve a follower, the one with the highest hash of worker, follower and shard
-is assigned the shard. All workers compute the same assignment without communicating, and a worker that joins or leaves
-moves only its own shards.
+Each worker renews its lease every two seconds on a separate thread, and reads who the other members are. Shards are
+assigned by rendezvous hashing: among the workers that serve a follower, the one with the highest hash of worker,
+follower and shard is assigned the shard. All workers compute the same assignment without communicating, and a worker
+that joins or leaves moves only its own shards.
 
 The assignment says who should own a shard. Who owns it is recorded in the shard itself, with an epoch (``rows.py``).
 Ownership remains correct even when workers disagree about the membership.
@@ -52,12 +52,12 @@ class Timing:
         give_up_s: time since a worker's last renewal after which it starts nothing new; below ``lease_s``.
         renew_s: interval between renewals.
         busy_s: duration of a call after which the worker's other shards are reassigned.
-        note_s: interval between checkpoints; a crash repeats the cells handled since the last one.
+        note_s: interval between checkpoints; after a crash, the cells handled since the last one are handled again.
         look_s: minimum interval between reads of the worker's rows, which find lost leases and parked cells to try
             again. Polls for new cells are separate.
         connect_s: maximum pause before a lost binary log connection is reopened.
         refused_s: pause before reconnecting to a server that refused to send its binary log.
-        probation_s: time from the claim of a quarantined shard with no cells left until it counts as healthy again.
+        probation_s: time after which a claimed quarantined shard that has no cells left counts as healthy again.
     """
 
     lease_s: float = 10.0
@@ -238,7 +238,7 @@ class Membership:
             self._access.shards.router.again(self._access.shards.routing)
             return
         if self.error is not None:
-            _log.warning("worker %s renews its lease again", self.worker)
+            _log.warning("worker %s can renew its lease again", self.worker)
         if self._renewed_s is None or started_s - self._renewed_s >= self._timing.give_up_s:
             self.generation += 1
         before, self._view, self._renewed_s, self.error = self._view, view, started_s, None

@@ -34,7 +34,7 @@ class Ownership:
         checkpoints: records locations before leases are released.
         schedule: brings the next read of the rows forward.
         box: tells the supervisor how many shards are healthy and quarantined.
-        probation_s: time from the claim of a quarantined shard with no cells left until it counts as healthy, in
+        probation_s: time after which a claimed quarantined shard that has no cells left counts as healthy again, in
             seconds.
     """
 
@@ -166,7 +166,7 @@ class Ownership:
                     _log.warning("%s: cannot quarantine shard %d: %s", *pair, error)
 
     def end_quarantines(self) -> None:
-        """Release shards that are healthy again: no worker has died during a page of cells or an idle period."""
+        """Release shards that count as healthy again: a page of cells or an idle period has killed no worker."""
         held = self._leases.held
         for lease in [each for each in held.values() if each.state == QUARANTINED and not each.replays]:
             proven = lease.careful == 0

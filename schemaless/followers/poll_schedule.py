@@ -40,8 +40,8 @@ class PollSchedule:
         """Schedule the next poll and the next read of the rows after a poll.
 
         Args:
-            cpu_s: processor time of this thread; the server is assumed to need as much again. Wall-clock time would be
-                too long on a busy machine.
+            cpu_s: processor time that the poll took here; the server is assumed to need as much again. Wall-clock time
+                would overstate the cost on a busy machine.
             rows: whether the rows were read.
             notified: whether the binary logs report the new cells of all shards.
         """

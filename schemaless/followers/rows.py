@@ -185,7 +185,7 @@ class FollowerRows:
         self._shards.execute(pair[1], sql.end_quarantine(self._shards.database(pair[1]), pair[0], epoch))
 
     def move(self, moves: Iterable[Move]) -> tuple[set[Pair], dict[Pair, SchemalessError]]:
-        """Write locations, in statements of up to 20 each per server.
+        """Write locations, with one statement for up to 20 locations on the same server.
 
         Returns:
             The pairs that other workers have claimed, and the error of each pair whose server failed.
@@ -277,7 +277,7 @@ class FollowerRows:
         take: Callable[[Rows], None],
         failed: dict[int, SchemalessError],
     ) -> None:
-        """Read items in few statements per server, or one by one if one of them makes a statement fail for all."""
+        """Read items with few statements per server, or one by one where one item makes a statement fail for all."""
         for node, of_node in self._by_node(items, shard_of).items():
             for part in _parts(of_node, _ROWS_PER_READ):
                 try:

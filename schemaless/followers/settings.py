@@ -1,6 +1,6 @@
 """The followers of a datastore, in the catalog: which exist, whether each is to run, and the creation of their rows.
 
-Only this module creates follower rows, along with the follower. A worker that finds no row waits: the shard may be
+Only this module creates follower rows; workers never do. A worker that finds no row waits: the shard may be
 moving to another server, and a new row would start at the wrong location.
 """
 

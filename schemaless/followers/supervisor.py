@@ -1,6 +1,6 @@
 """The supervisor of ``trigger run`` and ``index run``: it starts worker processes and replaces those that die.
 
-A user function may leak, hang or crash in its worker's process. The supervisor's own process calls none.
+A user function may leak, hang or crash in its worker's process. The supervisor's own process never calls one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _log = logging.getLogger("schemaless")
 
 _TURN_S: Final = 0.2
 _STOP_S: Final = 30.0
-"""Time that workers have to end their calls before they are killed, in seconds."""
+"""Time that workers are given to finish their calls before they are killed, in seconds."""
 
 _FIRST_PAUSE_S: Final = 0.5
 _MAX_PAUSE_S: Final = 30.0
@@ -50,7 +50,7 @@ _LIVED_S: Final = 60.0
 
 _KILLED_PAUSE_S: Final = 0.2
 _MAX_KILLED_PAUSE_S: Final = 5.0
-"""Maximum pause before a worker killed by a shard is replaced, in seconds; it grows with each such death in a row."""
+"""Maximum pause before a worker killed by a shard is replaced, in seconds; the pause grows with each death in a row."""
 
 _FIRST_SHARD_PAUSE_S: Final = 0.1
 """Backoff of a shard after its first kill, in seconds; it doubles with each further kill at the same place."""
@@ -134,7 +134,7 @@ class _Seat:
         """Schedule the start of the next process; return the time until then, in seconds.
 
         The backoff of a shard that killed a worker is kept in its row, and each shard kills at most one worker for
-        healthy shards. After such a death the seat pauses only briefly, just enough to keep a function that dies on
+        healthy shards. After such a death the seat pauses only briefly, just enough to keep a function that crashes on
         every cell from using up the machine's processors. Any other death doubles the pause of this seat.
         """
         if lived_s > _LIVED_S:
@@ -154,8 +154,8 @@ class Supervisor:
 
     A worker that dies while it works on a shard leaves a record of the shard in its black box. The supervisor then
     quarantines the shard in its row, releases the worker's other shards, and replaces the worker. While there are
-    quarantined shards, it runs additional workers for them: at most as many as the others, and one if few shards are
-    quarantined.
+    quarantined shards, it runs additional workers for them: at most as many as the others, and only one if few shards
+    are quarantined.
 
     Args:
         access: the datastore, in this process.
@@ -278,7 +278,7 @@ class Supervisor:
             if child.box.claimed:
                 blamed = self._settle(child, pair, how)
         except SchemalessError as error:
-            _log.warning("cannot release shards of dead worker %s; its successors claim them: %s", child.name, error)
+            _log.warning("cannot release shards of dead worker %s; others will claim them: %s", child.name, error)
         wait_s = seat.back_off(lived_s, blamed=blamed)
         _log.warning(
             "worker %s ended (%s) after %.0f s%s; its shards are taken over, and another worker starts in %.1f s",

@@ -32,7 +32,7 @@ def small_table_caches(shards: Shards) -> dict[str, str]:
         kept = int(tables) if mariadb else int(tables) // int(instances)
         if min(kept, int(definitions)) < needed:
             advice[str(node)] = (
-                f"it keeps {kept:,} tables open per connection, and {int(definitions):,} definitions; followers in "
+                f"it keeps {kept:,} tables open per connection, {int(definitions):,} table definitions; followers in "
                 f"its {count:,} shards read {needed:,} tables, and fall behind. Set table_open_cache"
                 f"{'' if mariadb else ' (divided by table_open_cache_instances)'} and "
                 f"table_definition_cache to {needed:,} or more"

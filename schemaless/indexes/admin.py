@@ -145,7 +145,7 @@ class Indexes:
         return self._registry.read()
 
     def named(self, name: str) -> list[IndexEntry]:
-        """Read the indexes with a name: usually one; two while one is replacing the other.
+        """Read the indexes with this name: usually one; two while one is replacing the other.
 
         Raises:
             InvalidInput: there is no index of that name.

@@ -44,7 +44,7 @@ class Found:
         entries: entries in the shard, including those of rows in other shards.
         without_entry: rows without an entry because the shard field is missing or does not fit.
         null_fields: other fields of indexed rows that are missing or do not fit.
-        lagging: differences of rows whose latest cells the follower has yet to process; no fault.
+        lagging: differences that exist because the follower has yet to process a row's latest cells; not faults.
         missing: rows whose entry is missing.
         stale: entries whose values differ from their row's, or that belong in another shard.
         ahead: entries built from versions that the row does not have.
@@ -332,7 +332,7 @@ class IndexCheck:
         return followers.rows[pair].location
 
     def _pages(self, select: Callable[[bytes], bytes], shard: int) -> Iterator[Rows]:
-        """Yield pages of a shard's rows in the order of their first column."""
+        """Yield what ``select`` finds in a shard, page by page, in the order of the first column."""
         after = b""
         while page := self._shards.rows(shard, select(after)):
             yield page

@@ -155,7 +155,7 @@ class Field:
 
     Attributes:
         name: the field's name.
-        column: the column whose documents have the value.
+        column: the column whose documents contain the value.
         path: the object keys that lead to the value, outermost first.
         type: uuid, int, float, bool, time or text(N).
     """
@@ -221,7 +221,7 @@ class Field:
         return bytes(stored).decode() if self.max_characters is not None else stored
 
     def argument(self, given: Any) -> Value:
-        """Return the value of a query's argument.
+        """Convert an argument of a query to a value of the field.
 
         Raises:
             InvalidInput: the argument does not fit the field's type.
@@ -302,7 +302,7 @@ class Definition:
         return Layout(number, columns, len(self.sources), self.digest)
 
     def field(self, name: str) -> Field:
-        """Return the field with a name.
+        """Return the field with the given name.
 
         Raises:
             InvalidInput: there is no such field.

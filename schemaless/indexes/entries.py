@@ -39,7 +39,7 @@ _ROWS_SEARCHED: Final = 20
 """Maximum number of rows per statement when all shards are searched for the rows' entries."""
 
 _UNREADABLE_HERE: Final = (UnknownDictionary, DictionaryDamaged, UnknownFormat)
-"""Errors of bodies that another process or a later version may be able to read; a page with one is retried."""
+"""Errors of bodies that another process or a later version may be able to read; a page with such a body is retried."""
 
 
 class Entries:

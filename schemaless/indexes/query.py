@@ -168,7 +168,7 @@ class Index:
         columns: Sequence[str] | None = None,
         **equals: Any,
     ) -> IndexPage:
-        """Find rows. Every row is read from its primary and tested before it is returned.
+        """Find rows. Every row is read from its shard's primary and checked against the query before it is returned.
 
         Args:
             where: conditions, each a tuple of field name, operator (``= != < <= > >=``) and value. A field that is
@@ -187,7 +187,7 @@ class Index:
         Raises:
             InvalidInput: the shard field is missing, or an argument is invalid; nothing was sent.
             UnknownIndex: the index was dropped.
-            IndexNotReady: another index has taken the name and is still being built.
+            IndexNotReady: the index is being dropped, or another index has its name and is still being built.
             ServerError: a server failed or refused a statement.
         """
         check_shard_field(self._entry.definition, equals)

@@ -65,8 +65,8 @@ class RowReader:
         Args:
             shards: the datastore's shards.
             reader: decodes cells and fetches the dictionaries that they need.
-            local_reader: decodes cells with the dictionaries that are in memory, since fetching one would take a second
-                connection while others are held.
+            local_reader: decodes cells with the dictionaries that are in memory, since fetching one would take another
+                connection while some are held.
             exact_reads: number of reads that look up each latest version separately, after one that found rows with too
                 many versions.
         """

@@ -45,7 +45,7 @@ class JobCatalog:
 
 
 def from_json(value: str | None) -> dict[str, Any]:
-    """Parse a JSON object; empty for NULL."""
+    """Parse a JSON object; return an empty dict for NULL."""
     return {} if value is None else dict(json.loads(value))
 
 

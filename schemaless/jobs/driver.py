@@ -1,7 +1,8 @@
 """The driver of a job, which dispatches shards to workers until none is left.
 
-Each shard is one call. The runner that executes the call begins by claiming the shard, so any number of drivers on any
-machines can share a job. A runner that dies loses only the work since its last checkpoint, about a second.
+The work on each shard is one call. The runner that executes the call begins by claiming the shard, so any number of
+drivers on any machines can share a job. A runner that dies loses only the work since its last checkpoint, about one
+second's worth.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class Driver:
             raise
 
     def _poll(self) -> None:
-        """Read the state of the job. Later changes by other drivers are noticed when a shard is claimed."""
+        """Read the job's state; release what dead runners held. Later changes by others are noticed at the claim."""
         job_id = self._job.job_id
         self._job = self._job_store.job(job_id)
         waiting = [state for state in self._job_store.shards(job_id, counters=False) if state.state == "waiting"]

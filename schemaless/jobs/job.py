@@ -164,10 +164,10 @@ class ShardState:
         first_id: lowest added_id at the start of the pass.
         top_id: highest added_id at the start of the pass, or the checkpoint if that is higher.
         checkpoint: the pass has completed the cells up to and including this added_id.
-        cells: bodies replaced.
+        cells: number of bodies replaced.
         bytes_before: total size of those bodies before replacement, in bytes.
         bytes_after: total size of the bodies that replaced them, in bytes.
-        left_cells: bodies left unchanged in this pass.
+        left_cells: number of bodies left unchanged in this pass.
         counters: detailed counters, defined by the kind of job.
         busy_s: time that runners have spent on the shard, in seconds. Waits for servers and for the rate limit are
             included, since the remaining work will incur them, too; pauses and the time between passes are not.

@@ -252,7 +252,7 @@ class JobStore:
     # Budget and failures
 
     def spend(self, job_id: int, amount: int, per_s: float) -> float:
-        """Take bytes from the rate limit shared by a job's runners; return the seconds to wait before using them."""
+        """Reserve bytes of the rate that a job's runners share; return the seconds to wait before using them."""
         cost_us = int(amount / per_s * 1e6)
 
         def operation(connection: Connection) -> float:

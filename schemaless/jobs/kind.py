@@ -62,7 +62,7 @@ class RunOptions(TypedDict, total=False):
     Attributes:
         job: the job to continue, with its own parameters; None to start or join one.
         new: whether ``job`` was created for this run.
-        count: number of workers: 1 (the default) is a thread of this process, more are processes.
+        count: number of workers. A single one (the default) is a thread of this process; several are processes.
         dask: address of a Dask scheduler, or "local".
         give_up_s: time after which the run ends if a server stays unreachable, in seconds.
         listener: receives ``RunStarted`` before the work and ``RunProgress`` during it.

@@ -22,7 +22,7 @@ LEASE_S: Final = 30
 """Duration of a lease on a shard, in seconds."""
 
 RENEWED_WITHIN_S: Final = 5
-"""Age at which a lease is renewed, in seconds, so that ``LEASE_S`` minus this remains while the catalog answers."""
+"""Age at which a lease is renewed, in seconds; about ``LEASE_S`` minus this remains while the catalog answers."""
 
 INTERRUPTED: Final = "interrupted"
 """Message of a shard whose last runner died without releasing it."""

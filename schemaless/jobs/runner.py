@@ -30,7 +30,7 @@ _log = logging.getLogger("schemaless")
 
 _HEARTBEAT_S: Final = 0.5
 _FIRST_HEARTBEAT_S: Final = 0.005
-"""First interval between heartbeats, in seconds; doubles until the servers are polled, up to ``_HEARTBEAT_S``."""
+"""First interval between heartbeats, in seconds; until servers are polled, it doubles up to ``_HEARTBEAT_S``."""
 
 _CHECKPOINT_S: Final = 1.0
 _STALE_S: Final = 10.0
@@ -46,7 +46,7 @@ _REST: Final = 4
 """Ratio of the pause after a step to the step's duration."""
 
 _MARGIN_S: Final = 10.0
-"""A runner that cannot renew its lease stops working this long before the lease expires, in seconds."""
+"""Time before its lease expires at which a runner that cannot renew it stops working, in seconds."""
 
 
 class Stopped(Exception):

@@ -28,21 +28,21 @@ _CACHE_S: Final = 0.25
 """Time for which the result of a poll is reused, in seconds: half the interval between heartbeats."""
 
 _NICE: Final = 10
-"""Minimum nice value of workers; it cut clients' 99th-percentile latency during a migration by a sixth."""
+"""Minimum nice value of workers; this cut the clients' 99th-percentile latency by a sixth in a measured migration."""
 
 Work = Callable[[Datastore, ShardRun], None]
-"""Does a job's work on a shard and then calls ``ShardRun.finish``. A module-level function, so that it pickles."""
+"""Does a job's work on a shard, then calls ``ShardRun.finish``. A module-level function, so that it can be pickled."""
 
 MakeWatch = Callable[[Datastore, Job, str, str, Thresholds], Watch]
-"""Creates the watch over a cluster from store, job, cluster, runner and thresholds. A module-level function."""
+"""Creates the watch over a cluster from the store, job, cluster, runner and thresholds; a module-level function too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of a call.
+    """Result of one call of ``work_on``.
 
     Attributes:
-        shard: shard of the call.
+        shard: the shard that the call worked on.
         kind: "through" (done), "busy" (another runner has the shard), "stopped" or "failed".
         error: the error if it failed.
     """
@@ -64,9 +64,9 @@ class _WorkerState:
 
 
 class CachedWatch:
-    """A worker's watch over a cluster, shared by its consecutive shards.
+    """A worker's watch over a cluster, shared by the shards that the worker processes one after another.
 
-    Every shard starts with a poll. If shards are small, the result of the previous poll is reused.
+    Every shard starts with a poll, so the result is reused for a moment; small shards would otherwise poll too often.
 
     Args:
         watch: the watch.

@@ -71,7 +71,7 @@ class Workers:
                     executor.submit(warm_up, opening)
 
     def begin_shutdown(self) -> None:
-        """Start ending idle processes in the background; ``close`` waits for them."""
+        """Begin to shut down idle processes in the background; ``close`` waits for this."""
         if isinstance(self._executor, ProcessPoolExecutor):
             self._shutdown = threading.Thread(target=self._executor.shutdown, name="shutting down workers")
             self._shutdown.start()
@@ -110,7 +110,7 @@ def workers(count: int = 1, dask: str | None = None, *, dask_s: float = _DASK_TI
     """Provide workers for the duration of the block.
 
     Args:
-        count: number of workers: 1 is a thread of this process, more are processes on this machine.
+        count: number of workers: a single one is a thread of this process, several are processes on this machine.
         dask: address of a Dask scheduler, or "local" for a new one with ``count`` workers.
         dask_s: timeout for the scheduler to answer, in seconds.
 

@@ -308,7 +308,7 @@ class Apt:
             self._run(self._command("apt-get", "update"), f"reading the package index of {suites}", poll=poll)
 
     def closure(self, package: str) -> list[Package]:
-        """Return ``package`` and all its dependencies, as if nothing were installed; empty if it does not exist."""
+        """Return ``package`` and all its dependencies, as if nothing were installed; [] if it cannot be installed."""
         command = self._command("apt-get", "install", "-qq", "--print-uris", package)
         try:
             text = self._run(command, f"resolving {package}")

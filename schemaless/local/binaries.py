@@ -261,7 +261,7 @@ def unpacked(
     """Return an unpacked server from the cache, or fetch one from the package archive.
 
     Raises:
-        LocalServerError: there is no apt, no source or no space, or the archive is unreachable.
+        LocalServerError: apt, a usable source or free space is missing, or the archive is unreachable.
     """
     binary = cached(flavour, engine)
     if binary is not None:
@@ -269,8 +269,8 @@ def unpacked(
     say = report or (lambda line: None)
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise LocalServerError(
-            f"no {flavour} server found (SCHEMALESS_MYSQLD, PATH, {', '.join(SYSTEM_FOLDERS)}), and no apt-get and "
-            f"dpkg-deb to unpack one with; {_INSTALL_HINT}"
+            f"no {flavour} server found (SCHEMALESS_MYSQLD, PATH, {', '.join(SYSTEM_FOLDERS)}), and apt-get or "
+            f"dpkg-deb is missing, so none can be unpacked; {_INSTALL_HINT}"
         )
     folder = servers_folder()
     if re.search(r"[:;]", str(folder)):
@@ -337,7 +337,7 @@ def _offers(
     problems: list[LocalServerError],
     say: Say,
 ) -> Iterator[tuple[Apt, str, str]]:
-    """Yield (apt, flavour, package) from the configured suites, then from sid, then MariaDB in place of MySQL."""
+    """Yield (apt, flavour, package) from the configured suites; for MySQL, then from sid, then MariaDB instead."""
     configured = _updated(part, sources, progress, problems)
     if configured is not None:
         for package in _server_packages(configured, flavour):
@@ -418,7 +418,7 @@ def _unpack(folder: Path, part: Path, apt: Apt, flavour: str, package: str, engi
         shutil.rmtree(root / unneeded, ignore_errors=True)
     command = _unpacked_command(root)
     if command is None:
-        raise _Unfit(f"{package} contains no server program or no dynamic loader")
+        raise _Unfit(f"{package} lacks the server program or the dynamic loader")
     try:
         binary = inspect(command)
     except LocalServerError as problem:

@@ -81,7 +81,7 @@ class ServerStatus(_Server):
     """State of a server.
 
     Attributes:
-        number: as in ``LocalServer``; so are replica, flavour, version, socket and folder.
+        number: as in ``LocalServer``, as are replica, flavour, version, socket and folder.
         state: "running", "stopped" (by ``down``, or never started) or "crashed" (it ended without a shutdown).
         pid: its process id, or None.
         data_bytes: size of its data directory on disk.
@@ -130,7 +130,7 @@ class Description(_Server):
         return self.folder / "mysqld.pid"
 
     def running_pid(self) -> int | None:
-        """Return the id of its running process, or None."""
+        """Return the server's process id if it is running, else None."""
         try:
             hint = int(self.pid_file.read_text())
         except (OSError, ValueError):
@@ -139,7 +139,7 @@ class Description(_Server):
         return pids[0] if pids else None
 
     def binary(self) -> Binary:
-        """Return the program that it was created with."""
+        """Return the program with which the server was created."""
         return Binary(self.flavour, self.version, self.command, self.root, self.program)
 
     def server(self, pid: int) -> LocalServer:

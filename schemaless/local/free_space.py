@@ -26,7 +26,7 @@ def no_space(folder: Path, what: str, remedy: str) -> NoSpace:
 
 
 def free_bytes(folder: Path) -> int:
-    """Return the bytes that this user may write to the disk of ``folder``, which need not exist."""
+    """Return the number of bytes that this user may write to the disk of ``folder``, which need not exist."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return shutil.disk_usage(folder).free
@@ -38,7 +38,7 @@ def free_text(folder: Path) -> str:
 
 
 def used_bytes(folder: Path) -> int:
-    """Return the bytes allocated by the files below ``folder``, ignoring files that disappear during the scan."""
+    """Return how many bytes the files below ``folder`` occupy, ignoring files that disappear during the scan."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:

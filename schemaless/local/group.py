@@ -118,7 +118,7 @@ def _most_advanced(opened: dict[LocalServer, Session]) -> LocalServer:
             return member
     raise LocalServerError(
         f"the members of the group of server {next(iter(opened)).number} have diverged: each lacks transactions from "
-        "another; delete them with 'schemaless local down --delete', and start again"
+        "another; delete the servers with 'schemaless local down --delete', and start again"
     )
 
 
@@ -144,7 +144,7 @@ def _wait(member: LocalServer, opened: Session, say: Callable[[str], None]) -> N
             raise LocalServerError(f"{member.name} is in state {state} in its group; see its log, {member.log}")
         if now - said > 5:
             said = now
-            say(f"{member.name} is still recovering before it joins its group")
+            say(f"{member.name} is still recovering; it joins its group afterwards")
         time.sleep(_POLL_S)
 
 

@@ -246,7 +246,7 @@ def is_taken_port(said: str) -> bool:
 
 
 def error_lines(said: str) -> str:
-    """Return the last error lines of a server's output, or its last lines."""
+    """Return the last error lines of a server's output or, if there are none, its last lines."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if "[ERROR]" in line or line.startswith("ERROR")]
     return "\n  ".join(["", *(errors or lines)[-6:]]) if lines else "it printed nothing"

@@ -93,7 +93,7 @@ def processes_on(data_folder: Path, *, hint: int | None = None) -> list[int]:
 
 
 def lock_holder(path: Path) -> int | None:
-    """Return the id of the process that holds a POSIX lock on ``path``; 0 if it is not visible, None without a lock.
+    """Return the id of the process that holds a POSIX lock on ``path``; None without a lock, 0 if it is not visible.
 
     InnoDB locks ``ibdata1`` while it runs, so this also finds servers with another command line.
     """

@@ -165,7 +165,7 @@ def require_whole_binary_log(primary: LocalServer) -> None:
     if purged or not re.search(r"\.0*1\Z", first):
         raise LocalServerError(
             f"{primary.name} cannot get a new replica: its earliest binary logs were purged (after a day, unless "
-            f"--option binlog-expire-logs-seconds is set), and they now begin with {first or 'nothing'}; "
+            f"--option binlog-expire-logs-seconds is set); oldest remaining log: {first or 'none'}; "
             f"{_START_AGAIN}, or omit --replicas"
         )
 

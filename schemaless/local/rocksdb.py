@@ -25,7 +25,7 @@ CF_OPTIONS: Final = (
 """Column family options: blocks of 16 KB, and zstd with a dictionary of 16 KB per file.
 
 The upper levels need zstd too: the rows of append-only tables do not overlap, so compaction moves their files down
-without compressing them again, and they would stay compressed with the default, LZ4.
+without compressing them again, and they would otherwise stay compressed with the default, LZ4.
 """
 
 ARGUMENTS: Final = (

@@ -27,7 +27,7 @@ ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
         "--rpl-semi-sync-slave-enabled=ON",
     ),
 }
-"""Start options. Waiting is enabled later, because creating the first replica's account would also have to wait."""
+"""Start options. Waiting is enabled later; otherwise even creating the first replica's account would wait."""
 
 _WAIT_S: Final = 30.0
 _POLL_S: Final = 0.02

@@ -57,11 +57,11 @@ def up(
         servers: minimum number, 1 to 100. If the folder has more, all of them are started.
         flavour: "mysql" or "mariadb". If the package archive has no MySQL, MariaDB is used instead, with a notice.
         engine: storage engine that the servers offer for cells, "innodb" or "rocksdb" (MyRocks, on MariaDB only).
-            Servers with MyRocks also have InnoDB, for all other tables. Kept for later starts.
+            Servers with MyRocks also have InnoDB, for all other tables. The choice is kept for later starts.
         replicas: minimum number per server, 0 to 9. A server with replicas listens on a port on 127.0.0.1; a running
             server that gets its first replica is restarted for that.
-        semi_sync: make commits on a primary wait until a replica has received them, for up to a day. Kept for later
-            starts; running servers without it are an error.
+        semi_sync: make commits on a primary wait until a replica has received them, for up to a day. The choice is kept
+            for later starts; it is an error if a server is running without it.
         group: make each server and two replicas a Group Replication group, which elects its primary. For new folders;
             MySQL only.
         tied: stop the servers when this process ends, even by ``kill -9``.

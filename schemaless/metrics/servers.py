@@ -27,8 +27,8 @@ _EVERY_S: Final = 5.0
 _WAIT_S: Final = 0.05
 """Time that a replica waits for a GTID position, in seconds; 0 would mean no timeout."""
 _KEPT: Final = 1_800
-"""Number of recorded positions, at least an hour's worth. A replica that lags further is reported with the age of the
-oldest one."""
+"""Maximum number of recorded positions per replica, enough for at least an hour. For a replica that lags more, the age
+of the oldest one is reported."""
 _OPTIONS: Final = PoolOptions(connect_timeout_s=2, read_timeout_s=2, write_timeout_s=2, pool_size=1, pool_timeout_s=2)
 
 UP: Final = Metric("server_up", "1 if the server answers, else 0.", ("cluster", "role", "server"))
@@ -45,7 +45,7 @@ LAG: Final = Metric(
 
 
 class Lag(NamedTuple):
-    """Replication lag; ``is_minimum`` if the replica was already behind at the first reading."""
+    """Replication lag; ``is_minimum`` is True if the replica has been behind since the first reading."""
 
     seconds: float
     is_minimum: bool

@@ -1,4 +1,4 @@
-"""Strictly read the archive of a migration, one frame at a time.
+"""Read the archive of a migration, one frame at a time, and reject anything invalid.
 
 ``archive`` writes the files; ARCHIVE.md specifies their format.
 """
@@ -120,7 +120,7 @@ def archive_files(
 
 
 def read_header(path: Path) -> dict[str, Any] | None:
-    """Return the fields of a file's header; None if the file ends within it. Raises what ``archive_files`` does."""
+    """Return a header's fields; None if the file ends within it. Raises the same errors as ``archive_files``."""
     with _open_regular(path) as stream:
         first = next(_Frames(path, stream).contents(), None)
     return None if first is None else _parse_header(path, first)
@@ -152,9 +152,10 @@ class ArchiveReader:
 
     Attributes:
         cells: cells read so far.
-        torn_bytes: size of an incomplete last frame; set at the end. If the writer died there, none of that frame's
-            cells had been updated. If the file is an incomplete copy, they may have been.
-        closed: whether the file has an end mark; set at the end. A file without one belongs to a runner that died.
+        torn_bytes: size of an incomplete last frame; set once the file has been read. If the writer died there, none of
+            that frame's cells had been updated. If the file is an incomplete copy, they may have been.
+        closed: whether the file has an end mark; set once it has been read. Without one, the runner has died or is
+            still writing, or the file is an incomplete copy.
     """
 
     def __init__(self, path: Path) -> None:
@@ -216,7 +217,7 @@ class _Frames:
     Attributes:
         number: number of the frame read last; the header is frame 0.
         offset: offset of that frame's mark in the file.
-        torn_bytes: bytes after the last complete frame; set at the end.
+        torn_bytes: number of bytes after the last complete frame; set once they have been read.
     """
 
     def __init__(self, path: Path, stream: BinaryIO) -> None:

@@ -1,4 +1,4 @@
-"""Binary log volume of replacing bodies, and the session settings that reduce it.
+"""Binary log volume that replacing bodies causes, and the session settings that reduce it.
 
 With full row images an UPDATE also logs the old body, which replicas do not need to find the row. ``NOBLOB`` omits
 unchanged and unneeded blobs, so only the new body is logged. By default MariaDB also logs the text of each statement,
@@ -32,7 +32,7 @@ _EVENT_SIZE: Final = 8192
 
 _ESCAPED: Final = 1.01
 _STATEMENT_ROW_BYTES: Final = 106
-"""Bytes of digest and id per row of statement text; ``_ESCAPED`` is the factor by which escapes lengthen bodies."""
+"""Bytes of a row's digest and id in the statement text; ``_ESCAPED`` is the factor by which escapes lengthen bodies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class BinaryLog:
         by_rows: whether an UPDATE of bodies is logged as rows. With MIXED, MariaDB logs rows and MySQL the statement.
         row_image: "FULL", "NOBLOB" or "MINIMAL".
         annotation: name of the variable that makes the server log statement text along with rows; None if it is off.
-        settings: the SET SESSION for ``Connection.ensure`` that reduced the volume; None if there was nothing to
-            reduce or the account lacks the privilege.
+        settings: the SET SESSION statement for ``Connection.ensure`` that reduces the volume; None if there was nothing
+            to reduce or the account lacks the privilege.
         grant: the GRANT that the account needs to reduce the volume; None if no privilege is missing.
     """
 
@@ -74,7 +74,7 @@ def binary_log(connection: Connection, *, full_images: bool = False, try_setting
     Args:
         connection: a connection to the primary.
         full_images: keep the row image setting, for consumers that read old bodies from the binary log.
-        try_settings: False only reads the current settings.
+        try_settings: if False, only read the current settings.
     """
     in_force = _in_force(connection)
     settings: dict[str, str | int | None] = {}
@@ -93,7 +93,7 @@ def binary_log(connection: Connection, *, full_images: bool = False, try_setting
 
 
 def log_settings(connection: Connection, *, full_images: bool = False) -> bytes | None:
-    """Return the SET SESSION that ``binary_log`` applies, even if an earlier call has already applied it here."""
+    """Return the SET SESSION statement that ``binary_log`` applies, even if an earlier call has applied it here."""
     applied = next((statement for statement in connection.ensured if b" binlog_" in statement), None)
     return applied or binary_log(connection, full_images=full_images).settings
 
@@ -105,10 +105,10 @@ def binary_log_point(connection: Connection) -> BinaryLogPoint | None:
 
 
 def bytes_between(connection: Connection, start: BinaryLogPoint, end: BinaryLogPoint) -> int | None:
-    """Return the bytes that all sessions together wrote to the binary log between two points.
+    """Return how many bytes all sessions together wrote to the binary log between two points.
 
     Returns:
-        Bytes; None if the account may not list the files, or a file between the points was purged.
+        Number of bytes; None if the account may not list the files, or a file between the points was purged.
     """
     files = _files(connection) or []
     names = [file.file for file in files]
@@ -156,7 +156,7 @@ def _in_force(connection: Connection) -> BinaryLog:
 
 
 def _files(connection: Connection) -> list[BinaryLogPoint] | None:
-    """Return the name and size of each log file, oldest first."""
+    """Return the name and size of each log file, oldest first; None if there is no log or access is denied."""
     try:
         rows = connection.rows(SHOW_BINARY_LOGS)
     except AccessDenied:

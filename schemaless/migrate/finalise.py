@@ -100,8 +100,8 @@ def finalise(
 ) -> FinaliseOutcome:
     """Verify the result of a migration and mark the job as finalised.
 
-    The job is refused if ``verify`` finds a fault, if a body is left that the job should have replaced (unless the job
-    recorded it and ``accept_left`` is set), or if the archive holds fewer originals than the job recorded.
+    Finalising is refused if ``verify`` finds a fault, if a body is left that the job should have replaced (unless the
+    job recorded it and ``accept_left`` is set), or if the archive holds fewer originals than the job recorded.
 
     Args:
         store: the datastore.

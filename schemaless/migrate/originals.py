@@ -211,7 +211,7 @@ class Missing:
         gap = (
             f"{name} with {self.expected:,} originals is missing"
             if self.found is None
-            else f"{name} holds {self.found:,} of at least {self.expected:,} originals"
+            else f"{name} holds {self.found:,} originals instead of at least {self.expected:,}"
         )
         return f"job {self.job_id}, shard {self.shard}: {gap}"
 
@@ -283,7 +283,7 @@ def in_chunks(cells: Iterable[ArchivedCell], most_cells: int, most_bytes: int) -
 def bodies_of(
     store: Datastore, shard: int, cells: Iterable[StoredDigest], most_bytes: int
 ) -> Iterator[tuple[int, bytes]]:
-    """Read the bodies of cells, at most ``most_bytes`` per statement; cells erased in the meantime are absent."""
+    """Read the bodies of cells, at most ``most_bytes`` per statement; cells that no longer exist are left out."""
     internals = internals_of(store)
     ids: list[int] = []
     size = 0

@@ -234,7 +234,7 @@ def plan_migration(
 
 @dataclass(slots=True)
 class _WindowMeasure:
-    """Measurement of windows, which also collects figures that cannot be added up window by window."""
+    """Measures windows, and also collects figures that cannot be added up window by window."""
 
     store: Datastore
     codec: Codec
@@ -380,7 +380,7 @@ def _log_cost(store: Datastore, total: Change, numbers: Iterable[int]) -> LogCos
 
 
 def _layouts(store: Datastore, numbers: Iterable[int]) -> dict[int, Layout] | None:
-    """Return the page layout of each shard's server; None if the layout of one is not supported."""
+    """Return the page layout of each shard's server; None if any server's layout is not supported."""
     internals = internals_of(store)
     by_cluster: dict[str, Layout] = {}
     layouts = {}

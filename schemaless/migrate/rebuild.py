@@ -37,7 +37,7 @@ from schemaless.wire.pool import PoolOptions
 from schemaless.wire.sql.sessions import set_session, take_lock
 
 ASSUMED_BYTES_PER_S: Final = Interval(20e6, 60e6, 400e6)
-"""Assumed rebuild speed, in bytes of the larger of the old and new file, until a cluster has measurements."""
+"""Assumed rebuild speed until a cluster has measurements: bytes of the larger of old and new file, per second."""
 
 MOST_LAG_S: Final = 366 * 86_400
 """Upper limit of ``RebuildSpec.max_rebuild_lag_s``, in seconds."""
@@ -209,8 +209,8 @@ class ShardRebuilt:
         shard: shard number.
         cluster: name of the cluster.
         state: "done", "failed" (the table is unchanged) or "waiting".
-        before_bytes: file size before.
-        after_bytes: file size after; None unless done.
+        before_bytes: file size before the rebuild.
+        after_bytes: file size after the rebuild; None unless ``state`` is "done".
         predicted: predicted file size; None if there was no prediction.
         seconds: duration of the ALTER that succeeded, or None.
         attempts: number of ALTERs sent.
@@ -236,7 +236,7 @@ class ShardRebuilt:
 
 
 def weigh_files(store: Datastore, shards: Sequence[int]) -> dict[int, int]:
-    """Return the file size of each shard, at least 1."""
+    """Return the file size of each shard in bytes, but at least 1."""
     internals = internals_of(store)
     sizes: dict[int, int] = {}
     for node, names in internals.databases_by_node(shards).items():
@@ -263,7 +263,7 @@ def run(
         The result of each shard, including those that earlier runs of the job rebuilt.
 
     Raises:
-        SchemalessError: as ``JobKind.run``.
+        SchemalessError: as for ``JobKind.run``.
     """
     return outcome_of(store, REBUILD.run(store, spec or RebuildSpec(), shards, **how))
 
@@ -398,7 +398,7 @@ class _ShardWork:
             self._run.pause(_LOCK_POLL_S)
 
     def _created(self) -> str:
-        """Return the table's creation time once its second is over, since it is only precise to the second."""
+        """Return the table's creation time, to the second; wait first if that second is not over yet."""
         while True:
             created, this_second = self._connection.rows(select_table_created(self._database))[0]
             if not this_second:

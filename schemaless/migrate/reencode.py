@@ -1,4 +1,4 @@
-"""Re-encode one shard: read a block, decode, encode, verify, and replace the bodies that have not changed since.
+"""Re-encode one shard: read a block, decode, encode, verify, and replace the bodies that are still unchanged.
 
 Keys, ``added_id`` and ``created_at`` stay the same. The stored bytes show which cells are done, so repeating a block is
 harmless; the job's checkpoint says where to resume.
@@ -45,8 +45,8 @@ _STEP_MS: Final = 4
 """Target duration of a statement while applications use the server, in milliseconds, so that they wait only briefly."""
 
 _STEP_BYTES: Final = 128 << 10
-"""Target size of a block while applications use the server; not smaller, since each commit syncs to disk, even for a
-few rows."""
+"""Target size of a block while applications use the server; not smaller, since every commit syncs to disk, however few
+rows it changes."""
 
 _MOST_BYTES: Final = 8 << 20
 """Target size of a block while no application uses the server; a body that does not fit is fetched separately."""
@@ -351,7 +351,7 @@ class _ShardWork:
         self._run.checkpoint()
 
     def _replace(self, cells: list[StoredCell], rows: Sequence[Sequence[Any]]) -> None:
-        """Re-encode the cells of a block and send them once the previous block has finished."""
+        """Re-encode the cells of a block, and send the UPDATEs once the previous block has finished."""
         self._outdated += len(cells)
         parts = list(self._statements(self._recoded(cells)))
         outdated, left = self._outdated, self._left

@@ -22,7 +22,7 @@ _WAIT_S: Final = 1.0
 """Longest GTID wait in one statement, in seconds; it must stay below the pool's read timeout."""
 
 _UNSETTLED_S: Final = 5.0
-"""Time for which a cell that keeps changing is compared again, in seconds."""
+"""Time for which the comparison of a cell that keeps changing is repeated, in seconds."""
 
 
 class ReplicaLags(Exception):
@@ -50,7 +50,7 @@ def differing(
     changed during the comparison or had not been replicated yet is not reported.
 
     Args:
-        after: added_id before the block's first one.
+        after: the added_id after which the block begins.
         up_to: last added_id of the block.
         on_primary: the block's cells on the primary, by added_id.
         lag_timeout_s: time for the replica to catch up, in seconds.
@@ -119,7 +119,7 @@ def _replica_digests(store: Datastore, shard: int, replica: Node, ids: Iterable[
 
 
 def _wait_for_replica(store: Datastore, shard: int, replica: Node, deadline_s: float) -> _CaughtUp:
-    """Wait until a replica has every transaction that the primary has committed so far."""
+    """Wait until a replica has all transactions committed so far, or until the deadline; return whether it has them."""
     internals = internals_of(store)
     try:
         position = internals.shards.run(shard, gtid_position)

@@ -37,7 +37,8 @@ from schemaless.wire.connection import Connection
 class RestoreSpec(JobSpec):
     """The parameters of a restore, stored with its job.
 
-    Given archives of several jobs, the newest job is undone first, so each cell ends up with its oldest original.
+    If the archives belong to several jobs, the newest job is undone first, so each cell ends up with its oldest
+    original.
 
     Attributes:
         archives: folders that hold archives or parts of them; each worker looks for them on its own machine.
@@ -52,7 +53,7 @@ class RestoreSpec(JobSpec):
     full_row_images: bool = False
 
     def originals(self, store: Datastore, shards: Collection[int] | None) -> Originals:
-        """Find the archive files; raises what ``Originals.of`` raises."""
+        """Find the archive files; raises the same errors as ``Originals.of``."""
         return Originals.of(store, map(Path, self.archives), job_id=self.job, shards=shards)
 
 
@@ -221,7 +222,7 @@ def run(
         The result of the whole job, including its earlier runs.
 
     Raises:
-        SchemalessError: as ``JobKind.run``.
+        SchemalessError: as for ``JobKind.run``.
         InvalidInput: a folder is missing, the folders hold no originals of these shards, or ``spec.job`` is not a
             migration.
         CorruptArchive: a file is damaged. No cell of its shard was changed.

@@ -95,7 +95,7 @@ def run(
         The result of the whole job, including its earlier runs.
 
     Raises:
-        SchemalessError: as ``JobKind.run``.
+        SchemalessError: as for ``JobKind.run``.
         InvalidInput: the dictionary is retired, or a cluster has no replica to verify on.
         CorruptBody: the dictionary is unknown or damaged.
     """

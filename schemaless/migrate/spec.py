@@ -28,7 +28,8 @@ class MigrateSpec(JobSpec):
         sources: re-encode only bodies stored in these codecs; empty for every body that is not in ``to``.
         columns: re-encode only these columns; empty for all.
         archive: folder that receives the original bodies, or None to keep no originals.
-        verify_after: server on which each new body's digest is checked after the write; None to skip the check.
+        verify_after: "primary" or "replica", where each new body's digest is checked after the write; None to skip the
+            check.
         follow: repeat passes over a shard until no body is left to re-encode.
         full_row_images: keep the server's setting for row images in the binary log, for consumers that need whole rows.
         chunk_ms: target duration of one statement, in milliseconds.

@@ -48,7 +48,7 @@ def wanted_bodies(
 def select_block(database: str, after: int, rows: int, max_body_bytes: int, wanted: bytes) -> bytes:
     """Select the next ``rows`` rows after an added_id.
 
-    Each row is a whole cell followed by the length of its body. The length is NULL where the body is not ``wanted``;
+    Each row is a cell followed by the length of its body. The length is NULL where the body is not ``wanted``;
     the body is NULL where it is not wanted or longer than ``max_body_bytes``.
     """
     return (

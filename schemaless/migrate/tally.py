@@ -104,7 +104,7 @@ class ShardTally:
         return total_of(self.columns.values())
 
     def begin_pass(self) -> None:
-        """Reset the counters of scanned rows and of bodies left unchanged; each pass counts them from zero."""
+        """Reset the counters of scanned rows, outdated bodies and bodies left unchanged; each pass counts from zero."""
         self.rows = self.outdated = 0
         for tally in self.columns.values():
             tally.left.clear()

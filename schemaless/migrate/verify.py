@@ -156,7 +156,7 @@ def check(
     """Verify each cell individually, the identity of each shard, and the dictionaries.
 
     A cell must decode to a canonical payload and be in the shard of its key. The dictionaries in the catalog and on
-    each cluster must hold the bytes that were written. The arguments and errors are the same as for ``verify``.
+    each cluster must be intact. The arguments and errors are the same as for ``verify``.
     """
     report = verify(store, shards, CELLS, workers=workers, listener=listener)
     for message in differences(internals_of(store).dictionary_replicas):
@@ -183,7 +183,7 @@ def verify(
         store: the datastore.
         shards: shard numbers, all by default.
         options: what to check; cells and replicas by default.
-        workers: workers that verify a shard at a time; they need the archive files under the same paths as this
+        workers: workers that verify one shard each at a time; they need the archive files under the same paths as this
             process. By default this process verifies the shards itself.
         listener: receives each ``Fault`` as it is found and the progress in added_ids, as counted by
             ``Datastore.id_span``. With workers, it receives the faults of a shard when the shard is finished, and the
@@ -394,9 +394,9 @@ class _ShardVerification:
                     if replica is None
                     else f"it exists on replica {node}, but not on the primary"
                     if primary is None
-                    else f"it has another body on replica {node}"
+                    else f"it has a different body on replica {node}"
                     if primary._replace(digest=replica.digest, body_bytes=replica.body_bytes) == replica
-                    else f"it has another key or created_at on replica {node}"
+                    else f"it has a different key or created_at on replica {node}"
                 )
                 self._fault("ReplicaDiffers", cell.key, added_id, message)
             self._report.compared[str(node)] += len(on_primary)

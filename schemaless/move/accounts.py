@@ -21,7 +21,7 @@ _READ_WRITE: Final = frozenset({"SELECT", "INSERT"})
 
 
 def lacking_grants(source: Connection, target: Connection, database: str) -> list[str]:
-    """Return the GRANT statements that the target lacks for accounts that can use a shard on the source.
+    """Return GRANT statements for the privileges that accounts with access to a shard on the source lack on the target.
 
     They include CREATE, without which privileges on a table that does not exist yet cannot be granted.
 

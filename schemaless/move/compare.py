@@ -55,12 +55,12 @@ class Compared:
 
 
 def compare(store: Datastore, left: Leftovers, *, listener: Listener = ignore_events) -> Compared:
-    """Compare a shard with the leftovers of its move, from the first cell, without changing anything.
+    """Compare a shard with the leftovers of its move, cell by cell, without changing anything.
 
     Args:
         store: the datastore.
         left: the leftovers, with the cell table last.
-        listener: receives one event per compared shard.
+        listener: receives one event when the shard has been compared.
 
     Raises:
         MoveRefused: the leftover cell table is gone.

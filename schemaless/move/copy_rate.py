@@ -78,7 +78,7 @@ class CopyRate:
         return max(1, min(MAX_PAGE_CELLS, _STEP_BYTES // mean_bytes))
 
     def adjust(self, settled: int, top: int, copied: int, *, pauses: bool = True) -> None:
-        """Adjust the share to the cells that arrived and were copied since the last call.
+        """Adjust ``share`` to the numbers of cells that have arrived and of cells copied since the last call.
 
         Args:
             settled: the id up to which everything is copied.
@@ -146,7 +146,7 @@ class TargetServers:
         self._busy = False
 
     def gate(self) -> None:
-        """Wait until the servers of both clusters permit more work; raises what the run's gate raises."""
+        """Wait until the servers of both clusters permit more work; raises the same errors as ``ShardRun.gate``."""
         self._run.gate()
         if self._due:
             while self._check() is not None:
@@ -171,7 +171,7 @@ class TargetServers:
 
     @property
     def busy(self) -> bool:
-        """Whether applications use a primary of either cluster, so that the job pauses between steps."""
+        """Whether applications use a primary of either cluster, in which case the job pauses between steps."""
         return self._busy or self._run.yields
 
     @property

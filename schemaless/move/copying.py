@@ -1,4 +1,4 @@
-"""Copies cells and followers from the source to the target with their ids, times and bytes.
+"""Copies cells, with their ids, times and bytes, and followers' rows from the source to the target.
 
 The rows on the target are the checkpoint: ids are compared before every write, so a successor of a killed mover neither
 skips nor duplicates cells.
@@ -27,7 +27,7 @@ _INSERT_ROWS: Final = 2_000
 _IDS_AT_ONCE: Final = 20_000
 _EVENTS_AT_ONCE: Final = 1_000
 _ROW_BYTES: Final = 200
-"""Estimated size of a cell in a statement without its body, in bytes."""
+"""Estimated size that a cell takes up in a statement, without its body, in bytes."""
 
 
 class Tail(NamedTuple):
@@ -63,7 +63,7 @@ class Copier:
         self._max_rows = max_rows
 
     def seconds_for(self, body_bytes: int) -> float:
-        """Estimate the seconds for copying that many bytes from the measured rate; 0 before the first INSERT."""
+        """Estimate, at the measured rate, the seconds for copying that many bytes; 0 before the first INSERT."""
         return body_bytes * self.took_s / self.body_bytes if self.body_bytes else 0.0
 
     def copy(self, rows: Sequence[CellRow], after: int) -> int:
@@ -123,7 +123,7 @@ class Copier:
         def too_long(row: CellRow, length: int) -> None:
             raise MoveRefused(
                 f"the cell with added_id {row[0]} needs a statement of {length:,} bytes, but {self._target.node} "
-                f"accepts {self._target.max_statement_bytes:,}; raise max_allowed_packet there"
+                f"accepts at most {self._target.max_statement_bytes:,}; raise max_allowed_packet there"
             )
 
         began_s = time.monotonic()
@@ -137,7 +137,8 @@ class Copier:
                 self._target.execute(statement)
             except DuplicateKey as error:
                 raise MoveRefused(
-                    f"{self._database}.{self._table} on {self._target.node} has a cell under another added_id than the "
+                    f"{self._database}.{self._table} on {self._target.node} has a cell under a different "
+                    f"added_id than the "
                     f"source ({error.message}); did a server lose cells in a failover? Abort the move and start a new "
                     "one"
                 ) from error
@@ -197,8 +198,8 @@ def carry_over(source: Connection, target: Connection, database: str, token: str
 def copy_erasures(source: Connection, target: Connection, database: str, token: str, *, fenced: bool) -> None:
     """Erase the copies of cells that were erased after they were copied, and copy the log of erased cells.
 
-    Erased cells that are copied later already have their tombstones. Safe to repeat: an event is copied after its
-    tombstone.
+    Erased cells that are copied later already have their tombstones. Safe to repeat: each entry of the log is copied
+    after its cell's tombstone is written.
 
     Args:
         source: a session that can read the log now.

@@ -190,7 +190,7 @@ class IndexMover:
                 connection.execute(sql.drop_table(database, moving.moved(table, token)))
 
     def _locations(self, names: Sequence[str]) -> list[tuple[str, int, int, int]]:
-        """Return name, shard, location and erased_event of each follower in each shard; 0 and 0 if it has no row."""
+        """Return name, shard, location and erased_event of each follower in each shard; both 0 if it has no row."""
         locations = dict.fromkeys(((name, shard) for name in names for shard in self._all), (0, 0))
         for shard, name, location, event in self._ask_all(lambda some: sql.select_locations(some, names)):
             locations[str(name), int(shard)] = int(location), int(event)

@@ -32,7 +32,7 @@ from schemaless.wire.errors import DatabaseMissing
 from schemaless.wire.node import Node
 
 ASSUMED_BYTES_PER_S: Final = Interval(5e6, 14e6, 40e6)
-"""Copy rate assumed until a move has been measured, in table bytes per second."""
+"""Copy rate in table bytes per second, assumed until the rate of a move has been measured."""
 
 _SPREAD: Final = 2.0
 _JOBS_MEASURED: Final = 5
@@ -47,7 +47,7 @@ def _check(store: Datastore, spec: MoveSpec, shards: Sequence[int]) -> None:
 
 
 def _refuse(store: Datastore, spec: MoveSpec, shards: Sequence[int]) -> None:
-    """Refuse a new job if shards cannot be moved; shards of unfinished jobs are reported as a conflict instead.
+    """Refuse a new job if any shard cannot be moved; shards of unfinished jobs are reported as a conflict instead.
 
     Raises:
         MoveRefused: some of the shards cannot be moved.
@@ -155,7 +155,7 @@ def plan(
 def _check_shard(
     store: Datastore, shard: int, spec: MoveSpec, at_target: Connection
 ) -> tuple[str | None, tuple[str, ...]]:
-    """Return why a shard cannot be moved, or None, and the GRANT statements to run on the target first."""
+    """Return why a shard cannot be moved (None if it can), and the GRANT statements to run on the target first."""
     internals = internals_of(store)
     source = internals.topology.cluster_of(shard)
     if source.name == spec.target:
@@ -174,7 +174,7 @@ def _check_shard(
             grants = tuple(lacking_grants(at_source, at_target, database))
         except AccessDenied as error:
             return f"this account cannot check whether the shard's accounts have access on {spec.target}: {error}", ()
-    refusal = f"its accounts lack {len(grants)} privileges on {spec.target}" if grants else None
+    refusal = f"its accounts lack privileges on {spec.target}; missing grants: {len(grants)}" if grants else None
     return refusal, grants
 
 
@@ -190,7 +190,7 @@ def _busy(store: Datastore) -> dict[int, int]:
 
 
 def _speed(store: Datastore) -> Interval:
-    """Return the copy rate of the most recent moves, in body bytes per second."""
+    """Return the copy rate of recent moves, in body bytes per second, or the assumed rate if there are none."""
     job_store = JobStore(store)
     states = [state for job in job_store.jobs("move")[-_JOBS_MEASURED:] for state in job_store.shards(job.job_id)]
     size, took_s = sum(state.bytes_before for state in states), sum(state.busy_s for state in states)
@@ -302,12 +302,12 @@ class Leftovers:
 
     @property
     def has_cells(self) -> bool:
-        """Whether the cell table still exists; it is the last of the tables."""
+        """Whether the cell table still exists; it is dropped last."""
         return bool(self.tables) and self.tables[-1] == moving.moved("cell", self.record.token or "")
 
 
 def left_behind(store: Datastore, shards: Iterable[int] | None = None) -> list[Leftovers]:
-    """Return the leftovers of all moves, for all shards or only some.
+    """Return the leftovers of all moves, or only of the moves of some shards.
 
     Raises:
         ServerError: a server cannot be reached.

@@ -12,7 +12,7 @@ from schemaless.topology.sql import moving
 Phase = Literal["preparing", "copying", "cutting", "moved", "verified", "dropped", "aborting", "aborted"]
 
 BEFORE_COMMIT: Final[tuple[Phase, ...]] = moving.BEFORE_COMMIT
-"""Phases in which the catalog still assigns the shard to the source; the servers may be further along."""
+"""Phases in which the catalog still assigns the shard to the source; on the servers, the move may be further along."""
 
 CREATED_NEW: Final = "created new"
 
@@ -25,7 +25,7 @@ MOST_GIVE_UP_S: Final = 366 * 86_400
 TABLES: Final[dict[str, str]] = {
     "cell": "copied from the change feed, fenced, renamed last on the source and then last on the target",
     "follower": "copied under the fence with a higher epoch, renamed before cell",
-    "erased_cell": "copied before and under the fence together with the tombstones, renamed before cell",
+    "erased_cell": "copied with the tombstones before the fence and again under it, renamed before cell",
     "parked": "copied under the fence, renamed before cell",
     "shard_identity": CREATED_NEW,
     "alembic_version": CREATED_NEW,
@@ -46,8 +46,8 @@ class MoveSpec(JobSpec):
         give_up_s: time limit for cutting a shard over once it is copied, and for a copy whose backlog does not shrink,
             in seconds.
         accounts: whether to refuse the move if accounts that use a shard lack privileges on the target.
-        drain: the cluster that the move empties; None if it only moves given shards. Not compared: draining a cluster
-            and moving the same shards by number are the same job.
+        drain: the cluster that the move empties; None if it only moves given shards. Ignored when specs are compared:
+            draining a cluster and moving the same shards by number are the same job.
     """
 
     target: str = ""

@@ -67,7 +67,7 @@ def probe(token: str) -> str:
 
 
 def select_lock_holder(name: str) -> bytes:
-    """Select the id of the connection that holds a named lock, or NULL."""
+    """Select the id of the connection that holds a named lock; NULL if there is none."""
     return b"SELECT IS_USED_LOCK(%b)" % text(name)
 
 
@@ -156,12 +156,12 @@ def insert_rows(database: str, table: str, rows: Iterable[CellRow]) -> bytes:
 
 
 def select_carried(database: str, table: str, name: str) -> bytes:
-    """Select all rows of ``follower`` or ``parked``, which is currently named ``name``."""
+    """Select all rows of ``follower`` or ``parked``; ``name`` is the table's current name."""
     return b"SELECT %b FROM %b ORDER BY 1, 2" % (", ".join(CARRIED[table]).encode(), quoted_table(database, name))
 
 
 def insert_carried(database: str, table: str, name: str, rows: Iterable[Sequence[Any]]) -> bytes:
-    """Insert rows into ``follower`` or ``parked``, which is currently named ``name``."""
+    """Insert rows into ``follower`` or ``parked``; ``name`` is the table's current name."""
     literals = ([_literal(value) for value in row] for row in rows)
     return insert(quoted_table(database, name), ", ".join(CARRIED[table]), literals)
 
@@ -172,7 +172,7 @@ def delete_all(database: str, name: str) -> bytes:
 
 
 def rewind_followers(database: str, location: int) -> bytes:
-    """Rewind the followers that are past a location to it, and revoke their leases."""
+    """Rewind the followers that are past a location to that location, and revoke their leases."""
     ahead = (quoted_table(database, "follower"), location, location)
     return b"UPDATE %b SET location=%d, epoch=epoch+1 WHERE location>%d" % ahead
 
@@ -239,7 +239,7 @@ def select_saved_locations(database: str, name: str) -> bytes:
 
 
 def rewind_follower(database: str, name: str, location: int, erased_event: int) -> bytes:
-    """Rewind a follower to at most a location and an event, and revoke its lease in any case."""
+    """Rewind a follower if it is past a location or an erasure event, and revoke its lease in any case."""
     changes = {
         "location": b"LEAST(location,%d)" % location,
         "erased_event": b"LEAST(erased_event,%d)" % erased_event,
@@ -311,7 +311,8 @@ def update_move(
         changes: new values by column.
         runner: name of the runner.
         epoch: epoch of the runner's lease on the shard.
-        token: the token that the record must have; None matches any, before the runner has stored its own.
+        token: the token that the record must have; None matches any token, for updates before the runner has stored its
+            own.
         phases: the phases that the record may be in.
     """
     lease: dict[str, Value] = {"m.job_id": job_id, "m.shard": shard, "s.runner": runner, "s.epoch": epoch}

@@ -9,7 +9,8 @@ A runner decides by the tables on the two servers, not by the catalog, which may
     cell          cell          result of a failover: refuse, and ask the operator
 
 The commit point is the RENAME of the incoming table to ``cell`` on the target. It follows the RENAME on the source, so
-a shard never has two places to write to; clients find the target only through the catalog, which is updated after both.
+a shard can never be written to in two places; clients find the target only through the catalog, which is updated after
+both.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ ID_GAP: Final = 1 << 20
 """Gap between the source's next id and the target's first new one, so that no id is ever assigned twice."""
 
 _MAX_TAIL_S: Final = 0.05
-"""Maximum predicted copy time of the tail at which a shard is cut over, in seconds."""
+"""Maximum predicted time for copying the tail, in seconds; a shard with a longer tail is not cut over yet."""
 
 _MAX_TAIL_IDS: Final = 50_000
 """Maximum number of ids above the settled one to compare during the cut."""
@@ -67,7 +68,7 @@ _MAX_LAG_S: Final = 1.0
 _FINGERPRINT_DIGITS: Final = 32
 
 _LONG_WAIT_S: Final = 1.0
-"""Maximum wait after which new cells are copied in one go, in seconds; after a longer wait, in regular steps."""
+"""Longest wait after which the new cells are copied in one go, in seconds; after a longer one, in regular steps."""
 
 
 def work(store: Datastore, run: ShardRun, backoff: float = _BACKOFF) -> None:
@@ -221,8 +222,8 @@ class _ShardMove:
                     f"shard {self._shard}: {fence.source.node} has {_named(source)}, and {fence.target.node} has "
                     f"{_named(target)}; a move never ends in that state. Did one of the servers fail over, or was it "
                     "restored? Nothing was changed. Find out which server has the cells to keep, rename cell on the "
-                    f"other one (to cell_moved_{self._token} on the first, or to cell_incoming_{self._token} on the "
-                    "second), and run the same command again"
+                    f"other one (to cell_moved_{self._token} on the source, or to cell_incoming_{self._token} on the "
+                    "target), and run the same command again"
                 )
 
     # Before the cut
@@ -504,7 +505,7 @@ def _has_index_copies(source: Side, target: Side, replaced: bool) -> bool:
 
 
 def _caught_up(cluster: Cluster, lags: Sequence[float | None]) -> bool:
-    """Return whether the replicas, which clients are about to read, were nearly up to date at the last check."""
+    """Return whether the replicas, which clients will soon read from, were nearly up to date at the last check."""
     return not cluster.replicas or all(lag_s is not None and lag_s < _MAX_LAG_S for lag_s in lags)
 
 

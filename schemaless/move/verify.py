@@ -66,7 +66,7 @@ class _Verification:
         self._database = database
 
     def compare(self, source: Connection, table: str, records: Records, rest: Callable[[float], None]) -> int:
-        """Compare all leftover cells; return their number."""
+        """Compare all leftover cells with the shard's; return the number of leftover cells."""
         after = self._record.verified_id
         while True:
             self._run.gate()
@@ -107,7 +107,7 @@ class _Verification:
     def _settle(
         self, source: Connection, table: str, added_id: int, old: tuple[Any, ...], new: tuple[Any, ...] | None
     ) -> None:
-        """Restore a missing cell, accept one re-encoded or erased since, and raise for any other difference."""
+        """Restore a missing cell, accept one that was re-encoded or erased since, and refuse any other difference."""
         shard = self._run.state.shard
         row = source.rows(sql.select_rows(self._database, table, [added_id]))[0]
         cell = self._internals.stored_cell((int(row[0]), *row[1:]), shard)

@@ -243,7 +243,7 @@ def _scatter(shown: Sequence[Combination]) -> Callable[[Figure, bool], None]:
 
 
 def _name(axes: Any, front: Sequence[Combination], narrow: bool) -> None:
-    """Label points without overlapping; a label that does not fit anywhere is omitted."""
+    """Label points with labels that do not overlap; one that does not fit anywhere is omitted."""
     size = 9 if narrow else 10.5
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     width, height = axes.figure.get_size_inches() * 72 * 0.9

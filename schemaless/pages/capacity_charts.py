@@ -298,7 +298,7 @@ def _days_chart(name: str, title: str, known: Sequence[tuple[str, DiskOutlook]],
         name: Name of the chart.
         title: Title of the chart.
         known: Name and outlook of each bar; the first one is the present.
-        marked: Name of the bar to draw in the colour of re-encoding; None for none.
+        marked: Name of the bar to draw in the colour of re-encoding; None to highlight no bar.
     """
     horizon = max(first.horizon_days or 0 for _, first in known)
     ends = [_ending(first.days, horizon) for _, first in known]

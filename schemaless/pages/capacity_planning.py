@@ -42,7 +42,7 @@ def levels_text(report: CapacityReport) -> str | None:
 
 
 def order_answer(report: CapacityReport) -> Answer | None:
-    """Return the date by which to order; None without a lead time or a forecast."""
+    """Return the date by which to order disks; None without a lead time or a forecast."""
     full = next((level for level in report.planning.first() if level.share == FULL), None)
     if full is None or full.lead_days is None:
         return None
@@ -123,7 +123,7 @@ def levels_table(report: CapacityReport) -> Table:
 
 
 def costs_table(report: CapacityReport) -> Table:
-    """Return a table of the disk space and price of the growth."""
+    """Return a table of the disk space that the growth needs, and its price."""
     rows = [
         [
             "as now" if cost.name == "now" else f"{cost.name}, rebuilt",
@@ -151,7 +151,7 @@ def fullest_table(report: CapacityReport) -> Table:
         times = f"{shard.size_bytes / average:.2f}" if average else ""
         rows.append([str(shard.shard), shard.cluster, size, times])
     measure = "file" if by_files else "allocated"
-    note = f"There are {report.skew.shard_count:,} shards, with {bytes_text(average)} on average."
+    note = f"There are {report.skew.shard_count:,} shards, with {bytes_text(average)} each on average."
     if by_files:
         note += " File lengths as reported by the servers, because this many shards are not sampled one by one."
     return Table(FULLEST, ["shard", "cluster", measure, "times the average"], rows, 2, note)

@@ -130,7 +130,7 @@ def date_text(first_day: datetime.date, days: float) -> str:
 
 
 def per_day_text(history: Sequence[tuple[datetime.date, float]]) -> str:
-    """Return the average daily growth over the last four weeks with its interval; "?" for less than two weeks."""
+    """Return the average daily growth over the last four weeks with its interval; "?" without two weeks of data."""
     recent = rate(history)
     return "?" if recent is None else estimate_text(recent.per_day, bytes_text)
 

@@ -73,7 +73,7 @@ def _answers(report: ReclaimedReport) -> str:
     ]
     if total.file.before is not None and total.file.last is not None:
         if total.file.rebuilt is None:
-            text = "files; not rebuilt yet, so no disk space is freed"
+            text = "files; not rebuilt yet, so no disk space has been freed"
         elif total.rebuilt_shards < total.shards:
             text = f"files, {total.rebuilt_shards} of {total.shards} shards rebuilt"
         else:
@@ -268,7 +268,7 @@ def _how(report: ReclaimedReport) -> str:
         else "Sums of InnoDB's statistics, a few MB too low, because the account lacks the PROCESS privilege"
     )
     terms = [
-        ("Bodies", "Counted by the run, cell by cell, before and after; only cells that it re-encoded."),
+        ("Bodies", "Counted by the run, cell by cell, before and after; includes only cells that it re-encoded."),
         ("Files", f"{sizes}. A file does not get shorter until it is rebuilt."),
         ("Allocated", "Disk space that the file system has allocated to a file, if that differs from its length."),
         (

@@ -35,11 +35,11 @@ class Hold:
     Attributes:
         number: number of the hold, from 1.
         row_key: the row.
-        held_by: who holds it, such as a case or a department.
+        held_by: the party that holds the row, such as a case or a department.
         reason: reason code.
         held_at: when it was set.
         released_at: when it was released; None while it is in force.
-        released_by: user and machine that released it; None while it is in force.
+        released_by: user who released it, and on which machine; None while it is in force.
     """
 
     number: int
@@ -124,7 +124,7 @@ class Holds:
         return [_hold(row) for row in rows]
 
     def of_rows(self, row_keys: Collection[bytes], during: tuple[datetime, datetime] | None = None) -> list[Hold]:
-        """Return the holds on some rows that are in force, or that were in force at any time in a period.
+        """Return those holds on some rows that are in force now, or that were in force at any time in a period.
 
         Args:
             row_keys: the rows, as 16 bytes each.

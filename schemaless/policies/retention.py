@@ -30,7 +30,7 @@ class Policy:
         set_at: when it was set; None for a policy that is not in the catalog.
 
     Raises:
-        InvalidInput: a limit is out of range, or there is none.
+        InvalidInput: a limit is out of range, or neither limit is given.
         InvalidCell: the column name is invalid.
     """
 

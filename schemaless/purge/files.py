@@ -57,7 +57,7 @@ def search_files(
     """Search all files in some folders and their subfolders for byte strings.
 
     Files are read while the server writes to them, so call this function when nothing is writing rows with these bytes.
-    A compressed body does not contain its text.
+    Text in compressed bodies cannot be found.
 
     Args:
         folders: result of ``folders_of``.

@@ -3,8 +3,8 @@
 An UPDATE leaves the old row in the free space of its page, in the undo log, the redo log, the doublewrite buffer and
 the binary log. Servers reuse that space eventually; this module forces them to: tables are rebuilt, undo tablespaces
 truncated, redo logs replaced by smaller ones and filled, doublewrite buffers filled, and binary logs deleted. MyRocks
-keeps old rows in its write-ahead log and in files that were not compacted: it is flushed and compacted, which deletes
-both.
+keeps old rows in its write-ahead log and in files that have not been compacted yet: it is flushed and compacted, which
+deletes both.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _SETTINGS: Final[dict[bool, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table that held the rows."""
+    """A table that held replaced rows."""
 
     database: str
     name: str
@@ -341,7 +341,7 @@ def _set_redo(size: int, connection: Connection) -> None:
 
 
 def _overwrite_redo(redo_bytes: int, connection: Connection) -> None:
-    """Write rows, change them and delete them, which reuses redo logs and the pages of undo logs."""
+    """Insert rows and change them repeatedly, which reuses redo logs and the pages of undo logs."""
     # A row is logged when it is inserted, and twice when it is updated: the new row, and the old one in the undo log.
     _make_filler(_ROWS * sql.FILLER_ROW_BYTES, connection)
     for _ in range(math.ceil(redo_bytes / (_ROWS * sql.FILLER_ROW_BYTES * 2))):

@@ -32,7 +32,7 @@ SELECT_OLDEST_SNAPSHOT: Final = (
     b"SELECT COALESCE(MAX(VALUE),0), UNIX_TIMESTAMP() FROM information_schema.ROCKSDB_DBSTATS "
     b"WHERE STAT_TYPE='DB_OLDEST_SNAPSHOT_TIME'"
 )
-"""When the oldest open snapshot of MyRocks was taken, or 0, and the time now, in seconds since 1970."""
+"""When the oldest open snapshot of MyRocks was taken (0 if none is open), and the time now, in seconds since 1970."""
 
 SELECT_HISTORY: Final = b"SELECT `COUNT` FROM information_schema.INNODB_METRICS WHERE NAME='trx_rseg_history_len'"
 """Number of transactions whose undo logs have not been purged yet, on MySQL and MariaDB."""
@@ -76,7 +76,7 @@ SELECT_SETTINGS: Final = b"SELECT node, name, value FROM %b" % _SETTING
 
 UPDATE_FILLER: Final = b"UPDATE %b SET content=REVERSE(content)" % _TABLE
 EXPORT_FILLER: Final = b"FLUSH TABLES %b FOR EXPORT" % _TABLE
-"""Writes each changed page of the table by itself."""
+"""Writes the changed pages of the table one by one."""
 
 UNLOCK: Final = b"UNLOCK TABLES"
 DROP_FILLER: Final = b"DROP DATABASE IF EXISTS `%b`" % FILLER.encode()
@@ -126,5 +126,5 @@ def rebuild(database: str, name: str) -> bytes:
 
 
 def purge_binary_logs(up_to: str) -> bytes:
-    """Delete binary logs before this one, except those that a replica is reading."""
+    """Delete the binary logs before ``up_to``, except those that a replica is reading."""
     return b"PURGE BINARY LOGS TO %b" % text(up_to)

@@ -121,6 +121,6 @@ def blocks(
 
 
 def id_span(internals: Internals, shard: int) -> tuple[int, int]:
-    """Return the lowest and the highest added_id of a shard; 0 and 0 without cells."""
+    """Return the lowest and the highest added_id of a shard; both are 0 if it has no cells."""
     low, high = internals.shards.rows(shard, sql.select_id_span(internals.shards.database(shard)))[0]
     return (0, 0) if high is None else (int(low), int(high))

@@ -1,4 +1,4 @@
-"""The job that erases expired cells: shard by shard, throttled, and safe to kill anywhere.
+"""The job that erases expired cells: shard by shard, throttled, and safe to kill at any time.
 
 A run is one entry of the ledger of erasures: its scope is the rules, with the time that ages are measured from. However
 often a run is interrupted, it erases what had expired when it was started. Every erased cell keeps its key as a
@@ -37,7 +37,7 @@ class RetainSpec(JobSpec):
 
     Attributes:
         erasure: number of its entry in the ledger of erasures.
-        replay: erase again only what restoring a backup has brought back.
+        replay: whether to erase again only what restoring a backup has brought back.
     """
 
     erasure: int = 0
@@ -143,7 +143,7 @@ def run(store: Datastore, erasure: int, *, thresholds: Thresholds | None = None,
         how: see ``RunOptions``.
 
     Raises:
-        SchemalessError: as ``JobKind.run``.
+        SchemalessError: as for ``JobKind.run``.
     """
     shards = [each.shard for each in internals_of(store).erasures.ledger.entry(erasure).shards]
     job = RETAIN.run(store, RetainSpec(erasure, thresholds=thresholds or Thresholds()), shards, **how)

@@ -1,4 +1,4 @@
-"""What a retention run would erase: cells and bytes by column and shard. Changes nothing."""
+"""What a retention run would erase: cells and bytes by column and shard. Planning changes nothing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Repeats retention runs after restoring a backup.
 
-A restored shard contains expired documents again. Its log of erased cells was restored with them, so a run was undone
-if the catalog counts cells of it that the log lacks. Rules name fixed times; a repeated run applies them as of the
-original run.
+A restored shard contains expired documents again. Its log of erased cells was restored from the same backup, so a run
+was undone if the catalog counts more cells of it than the log has. Rules name fixed times; a repeated run applies them
+as of the original run.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ def replay_runs(
         how: see ``RunOptions``.
 
     Returns:
-        The entries of the ledger afterwards.
+        The runs' entries in the ledger, as they are afterwards.
 
     Raises:
-        SchemalessError: as ``JobKind.run``; repeating the call continues the work.
+        SchemalessError: as for ``JobKind.run``; repeating the call continues the work.
     """
     ledger = internals_of(store).erasures.ledger
     replayed = []

@@ -53,7 +53,8 @@ def expires(
         database: the shard's database.
         column_name: the column.
         before: time in UTC; cells created then or later are kept; None to disregard age.
-        kept_versions: cells with fewer newer versions, erased ones included, are kept; None to disregard versions.
+        kept_versions: cells with fewer newer versions than this, erased ones included, are kept; None to disregard
+            versions.
         as_of: time in UTC; cells created then or later do not expire, and do not count as newer versions.
     """
     conditions = [b"column_name=%b" % text(column_name)]

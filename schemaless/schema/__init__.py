@@ -1,1 +1,1 @@
-"""Table definitions, their creation, and their upgrade by Alembic revisions."""
+"""Table definitions, and the creation of tables and their upgrade by Alembic revisions."""

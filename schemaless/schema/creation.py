@@ -89,7 +89,7 @@ def create_incoming(
     Args:
         connection: connection to the target cluster's primary.
         database: the shard's database.
-        names: temporary names of the tables for cells and followers.
+        names: temporary names of tables, by their usual names.
         identity: the shard's identity.
         engine: storage engine of the table of cells.
 
@@ -133,9 +133,9 @@ def upgrade(pool: NodePool, database: str, branch: Branch, expected: Identity | 
         False if the database was already up to date.
 
     Raises:
-        ShardIdentityMismatch: the database is another shard.
+        ShardIdentityMismatch: the database belongs to another shard.
         SchemaMismatch: this version does not know the database's revision, or its tables differ from the metadata.
-        ServerError: the server refused a revision; earlier revisions are done.
+        ServerError: the server refused a revision; earlier revisions have been applied.
     """
     version = version_of(pool, database)
     if version == head(branch):
@@ -148,7 +148,7 @@ def upgrade(pool: NodePool, database: str, branch: Branch, expected: Identity | 
 
 @cache
 def creations(database: str) -> tuple[bytes, ...]:
-    """Return the statements that create a cluster's own tables, if they do not exist."""
+    """Return the statements that create a cluster's own tables unless they exist."""
     qualified = MetaData(schema=database)
     return tuple(_create(table.to_metadata(qualified)) for table in heartbeat_metadata.sorted_tables)
 

@@ -137,7 +137,7 @@ def version_of(pool: NodePool, database: str) -> str | None:
 
 
 def next_id(connection: Connection, database: str, table: str) -> int:
-    """Return a table's next auto-increment id from its definition; the information schema may be a day old."""
+    """Return a table's next auto-increment id from its definition; the information schema's may be a day old."""
     definition = str(connection.rows(show_definition(database, table))[0][1])
     counter = _AUTO_INCREMENT.search(definition.rpartition(")")[2])
     return int(counter[1]) if counter is not None else 1

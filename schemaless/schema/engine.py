@@ -1,6 +1,6 @@
 """SQLAlchemy connections for Alembic, whose operations require them. Everything else uses the pool directly.
 
-They are opened like the pool's connections, but are not part of it, and are closed at the end of their block.
+SQLAlchemy's connections are opened like the pool's, but are not part of it, and are closed at the end of their block.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _engine(pool: NodePool, database: str | None, **options: Any) -> Engine:
 
 @contextmanager
 def _translating(pool: NodePool, connecting: list[bool]) -> Iterator[None]:
-    """Translate SQLAlchemy's exceptions; ``connecting`` is emptied once a statement may have been sent."""
+    """Translate SQLAlchemy's exceptions; the caller empties ``connecting`` once a statement may have been sent."""
     try:
         yield
     except sqlalchemy.exc.SQLAlchemyError as error:

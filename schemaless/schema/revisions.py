@@ -92,7 +92,7 @@ def run(
     Raises:
         SchemaMismatch: this version does not know the database's revision, or an operation found its work already done
             and, at the end, the tables differ from this version's metadata.
-        ServerError: the server failed or refused an operation; earlier revisions are done.
+        ServerError: the server failed or refused an operation; earlier revisions have been applied.
     """
     with session(pool, database) as connection, _upgrade_lock(connection, pool, database, turn_s, lock_s):
         version = version_of(connection, database)
@@ -129,7 +129,7 @@ def _chain(branch: Branch) -> list[Script]:
 
 
 class _Repeatable(Operations):
-    """Alembic operations that continue if their work is already done.
+    """Alembic operations that succeed if their work is already done.
 
     An earlier run may have died after any of them, since DDL cannot be rolled back together with the recorded revision.
     The exception is ``op.execute``: each revision must make its own statements repeatable.

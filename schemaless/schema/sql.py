@@ -33,7 +33,7 @@ def use(database: str) -> bytes:
 
 
 def select_moved_tables(datastore: str) -> bytes:
-    """Select the database and name of each table that shard moves left on a server."""
+    """Select the database and name of each table that moves of shards have left on a server."""
     return (
         b"SELECT table_schema, table_name FROM information_schema.tables WHERE table_name LIKE '%%\\_moved\\_%%' "
         b"AND table_schema LIKE %b ORDER BY table_schema, table_name" % text(datastore.replace("_", "\\_") + "\\_____%")

@@ -1,4 +1,4 @@
-"""Schema revisions of this version, by the names of their files, for the check on opening a datastore.
+"""This version's schema revisions, found by the names of their files, for the check when a datastore is opened.
 
 Alembic is not imported here: importing it takes 0.2 s, and it is only needed to run revisions.
 """

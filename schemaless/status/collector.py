@@ -31,8 +31,8 @@ _CAPACITY_S: Final = 60.0
 _REST: Final = 200.0
 """Rest after reading all shards, as a multiple of the time that the reading took."""
 _MOST_REST_S: Final = 1800.0
-"""Maximum of that rest, in seconds. With 4,096 shards and MySQL's default table cache, the readings then take less than
-1 % of a core."""
+"""Maximum rest after reading all shards, in seconds. With 4,096 shards and MySQL's default table cache, the readings
+then take less than 1 % of a core."""
 _SOON: Final = 10.0
 """Minimum rest before a requested reading of all shards, as a multiple of the duration of the last one."""
 _STOP_WAIT_S: Final = 5.0
@@ -84,7 +84,7 @@ class Part(Generic[T]):
         self._read_at = datetime.now(UTC)
 
     def wait(self) -> None:
-        """Wait until the next reading is due or ``wake`` has been called; always rest after a long reading."""
+        """Wait until the next reading is due or, after a minimum rest, ``wake`` has been called."""
         soonest_s = max(self._every_s, min(self.rest_s, _SOON * self._took_s))
         if not self._ended.wait(soonest_s):
             self._woken.wait(self.rest_s - soonest_s)
@@ -100,7 +100,7 @@ class Part(Generic[T]):
         self._woken.set()
 
     def view(self) -> PartView:
-        """Return when and how the part was read."""
+        """Return when the part was read, and why the reading failed if it did."""
         return PartView(self.name, self._read_at, round(self.rest_s, 1), self._problem)
 
 

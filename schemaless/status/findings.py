@@ -1,4 +1,4 @@
-"""What needs attention in a status, each with the command that fixes it or shows more. Pure."""
+"""What needs attention in a status, each with the command that fixes it or shows more. Pure functions."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _job(job: JobView, clusters_down: Container[str]) -> Iterator[Finding]:
         command = continue_command(job.kind, job.job_id)
         yield Finding("fault", where, "is not finished, and no runner is working on it", command)
     elif job.runners_silent:
-        text = f"{counted(job.runners_silent, 'shard')}: the runner has not renewed its lease; it may have died"
+        text = f"{counted(job.runners_silent, 'shard')}: the lease was not renewed in time; the runner may have died"
         yield Finding("fault", where, text, continue_command(job.kind, job.job_id))
     for wait in job.waits if job.state != "paused" else ():
         # Its servers have findings of their own; thresholds do not bring one back.
@@ -126,7 +126,7 @@ def _follower(follower: FollowerView) -> Iterator[Finding]:
         command = status if is_export else command
         yield Finding("fault", where, f"has stopped in {counted(stopped, 'shard')}", command)
     if missing := follower.shards.get("missing"):
-        yield Finding("fault", where, f"has no progress row or is unreachable in {counted(missing, 'shard')}", status)
+        yield Finding("fault", where, f"has no readable progress row in {counted(missing, 'shard')}", status)
     if quarantined := follower.shards.get(QUARANTINED):
         yield Finding("notice", where, f"{counted(quarantined, 'shard')} quarantined: a cell killed a worker", status)
     if follower.parked:

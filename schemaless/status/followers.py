@@ -1,8 +1,9 @@
 """Reads triggers, indexes and exports: lag, parked cells, shard states and workers.
 
-Reading the rows of all shards costs the servers seconds of CPU time if there are thousands and the table caches are
-small. ``ShardReader`` does it at long intervals. Between those readings, ``FollowerReader`` reads the catalog and only
-the shards that workers report there or that needed attention before, so a shard that stops is noticed within seconds.
+Reading the rows of all shards costs the servers seconds of CPU time if there are thousands of shards and the table
+caches are small. ``ShardReader`` reads them at long intervals. Between those readings, ``FollowerReader`` reads the
+catalog and only the shards that workers report there or that needed attention before, so a shard that stops is noticed
+within seconds.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from schemaless.triggers.declaration import is_trigger, trigger_name
 _AGES: Final = 16
 """Maximum number of shards of a follower whose oldest unhandled cell is read."""
 _SUSPECTS: Final = 64
-"""Maximum number of shards of a follower that are read between two readings of all shards."""
+"""Maximum number of shards of a follower that are read at a time between readings of all shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,7 @@ class FollowerReader:
 
 
 class ShardReader:
-    """Reads all shards: a statement for every 64 rows, and at most 16 for the ages of each follower.
+    """Reads all shards, with a statement for every 64 rows, and at most 16 for the ages of each follower's cells.
 
     Args:
         shards: the datastore's shards.
@@ -179,7 +180,7 @@ class ShardReader:
         return AllShards(frozenset(names), rows.rows, ages)
 
     def _behind_s(self, behind: Sequence[tuple[int, FollowerRow]]) -> float:
-        """Return the age of the oldest unhandled cell, in the shards that are likely to have it."""
+        """Return the age of the oldest unhandled cell among the shards that are likely to have it, in seconds."""
         longest = sorted(behind, key=lambda each: each[1].moved_at)[: _AGES // 2]
         most = sorted(behind, key=lambda each: each[1].location - each[1].top)[: _AGES // 2]
         ages = [0.0]

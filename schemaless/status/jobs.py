@@ -19,7 +19,7 @@ _LATE_S: Final = 4.0
 
 
 class JobReader:
-    """Reads jobs from the catalog, one statement per table for each unfinished job.
+    """Reads jobs from the catalog, with one statement per table for each unfinished job.
 
     Args:
         store: the datastore.

@@ -73,9 +73,9 @@ class JobView:
         fraction: completed share by bytes, 0 to 1.
         shards_failed: unfinished shards whose last attempt failed.
         runners: number of shards that a runner is working on.
-        runners_silent: those among them whose lease was not renewed in time; their runners may have died.
+        runners_silent: number of those shards whose lease was not renewed in time; their runners may have died.
         abandoned: unfinished shards whose runner's lease has expired.
-        mb_per_s: processed table bytes in MB a second; None if unknown.
+        mb_per_s: rate at which table bytes are processed, in MB per second; None if unknown.
         eta_s: estimated time left; None if unknown.
         eta_low_s: lower end of its 95 % interval.
         eta_high_s: upper end of its 95 % interval.

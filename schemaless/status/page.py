@@ -132,7 +132,7 @@ def _summary(status: Status) -> str:
         unfinished = sum(job.unfinished for job in status.jobs)
         boxes.append(("", counted(unfinished, "job"), "not finished"))
     if status.capacity is not None:
-        boxes.append(("", status.capacity.answer, "time to the first full disk"))
+        boxes.append(("", status.capacity.answer, "time until the first disk is full"))
     inner = "".join(
         f'<div class="answer {kind}"><b>{escape(big)}</b>{escape(small)}</div>' for kind, big, small in boxes
     )
@@ -152,7 +152,7 @@ def _findings(findings: tuple[Finding, ...]) -> str:
 
 
 def _sections(status: Status) -> dict[str, str]:
-    """Return the section of each part by its id; sections of parts not read say so."""
+    """Return the section of each part by its id; sections of parts that have not been read say so."""
     sections = dict.fromkeys(("servers", "jobs", "followers", "capacity"), "")
     for name, table in tables_of(status).items():
         running = _running(status.jobs or ()) if name == "jobs" else ""

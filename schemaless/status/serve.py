@@ -74,7 +74,7 @@ def address(listen: str, *, remote: bool, token: str | None) -> Address:
         token: token for such an address; None for a random one.
 
     Raises:
-        InvalidInput: the text is not an address, ``remote`` is missing, or the token is too short.
+        InvalidInput: the text is not an address, ``remote`` is needed but not set, or the token is too short.
     """
     host, colon, port = listen.rpartition(":")
     host = host.strip("[]")

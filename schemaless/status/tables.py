@@ -18,7 +18,7 @@ class Table:
     Attributes:
         title: heading.
         columns: headings of the columns.
-        rows: values of each row; the columns after ``text_columns`` are figures.
+        rows: values of each row; the columns after the first ``text_columns`` contain figures.
         text_columns: number of leading columns that contain text.
         empty: what to say if there are no rows.
         note: a line below the table.

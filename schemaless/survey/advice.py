@@ -55,7 +55,7 @@ class Candidate:
         codec: the codec; its dictionary, if it has one, is not in the catalog yet.
         trial: trial of the codec on the compared cells.
         body_share: size of the bodies relative to their present size.
-        share: number of pages that they fill, relative to the present number.
+        share: number of pages that the column fills, relative to the present number.
         body_bytes: size of the bodies of all the column's cells.
         allocated_bytes: size of the pages that they fill.
         cpu_s: processor time for encoding and decoding one cell on this machine, in seconds.
@@ -128,7 +128,7 @@ def train_column(
     values: Values = "masked",
     listener: Listener = ignore_events,
 ) -> tuple[Training, dict[str, Any]]:
-    """Train a dictionary on sampled cells of a column; return it with the source description for the catalog.
+    """Train a dictionary on sampled cells of a column; return it with a description of its source for the catalog.
 
     Args:
         store: the datastore.
@@ -276,7 +276,7 @@ def _is_tried(serializer: type[Serializer]) -> bool:
 
 
 def _held_out(cells: CellSample) -> CellSample:
-    """Return the cells of the one row in five that dictionary training does not use, not even to choose a size.
+    """Return the cells of the fifth of the rows that dictionary training does not use, not even to choose a size.
 
     This is a sample even if all cells were read, so its figures have intervals.
     """

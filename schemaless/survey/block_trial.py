@@ -1,4 +1,4 @@
-"""Compresses sampled cells as MyRocks does, to predict their size there: blocks of neighbouring rows, zstd.
+"""Compresses sampled cells as MyRocks does, to predict their size there: in blocks of neighbouring rows, with zstd.
 
 RocksDB (storage/rocksdb of MariaDB 10.11, table/block_based) writes rows in the order of added_id into blocks of
 ``block_size`` bytes, compresses each with its file's dictionary, which is a randomly chosen block of the file, and
@@ -76,7 +76,7 @@ def widened(size: Interval, error: float = MODEL_ERROR) -> Interval:
 
 
 def _row(number: int, row_key: bytes, column_name: str, body: bytes) -> bytes:
-    """Return a row as a block holds it: the part of its key that the previous key does not share, then its columns."""
+    """Return a row as a block holds it: the part of its key that differs from the previous key, then its columns."""
     head = _ENTRY.pack(len(body) & 0xFFFF, len(column_name), number << 8, 0x99B0000000000000 | number)
     return head + row_key + column_name.encode() + len(body).to_bytes(3, "little") + body
 

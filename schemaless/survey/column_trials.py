@@ -115,7 +115,7 @@ class ColumnTrial:
         column_name: name of the column.
         codec: the codec.
         cells: number of cells in the column.
-        sampled: number of tried cells.
+        sampled: number of cells that the codec was tried on.
         now: present size of the column.
         new: size if all cells had been written with this codec.
         migrated: size after a migration, which skips cells that already count as being in the codec.

@@ -18,7 +18,7 @@ _LEAST_RAW_BYTES: Final = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class IndexSize:
-    """Size in files of an index of one or more tables, excluding the latest writes, which are still in memory.
+    """Size that an index of one or more tables has on disk; the latest writes, still in memory, are not included.
 
     Attributes:
         entries: number of entries, including obsolete versions.
@@ -53,7 +53,7 @@ class LsmSize:
 
     @property
     def stored_bytes(self) -> int:
-        """Size in files."""
+        """Size of both indexes in the files, in bytes."""
         return self.rows.stored_bytes + self.keys.stored_bytes
 
     @property

@@ -7,7 +7,7 @@ InnoDB's rules for ROW_FORMAT=DYNAMIC and pages of 16 KiB:
 - Leaf pages are filled to 15/16 (``innodb_fill_factor`` 100) in the order of added_id, with at least two records each.
 - A segment gets its first 32 pages one by one, then extents of 64 pages. A new leaf page takes another extent if less
   than an eighth of the segment is free; on MariaDB, four free extents suffice. Overflow pages use free pages.
-- The file grows by single pages, then by one extent, and beyond 32 extents by four.
+- The file grows by single pages, then by one extent at a time, and beyond 32 extents by four at a time.
 
 Source: storage/innobase of both servers (``page0size``, ``btr0load``/``btr0bulk``, ``lob0lob``/``btr0cur``,
 ``fsp0fsp``); the number of additional pages of a new table, ``spare_pages``, is measured. benchmarks/page_model.py
@@ -36,22 +36,23 @@ _SLOT_BYTES: Final = 0.5
 
 _POINTER_BYTES: Final = 20
 _RECORD_BYTES: Final = 5 + 1 + 8 + 6 + 7 + 16 + 8 + 8
-"""Record without column_name and body: header, length of column_name, added_id, transaction, undo, row_key, ref_key
-and created_at, in bytes."""
+"""Size of a record without column_name and body: header, length of column_name, added_id, transaction, undo, row_key,
+ref_key and created_at, in bytes."""
 
 _ENTRY_BYTES: Final = 5 + 1 + 16 + 8 + 8
-"""Entry of cell_key without column_name: header, length of column_name, row_key, ref_key and added_id, in bytes."""
+"""Size of an entry of cell_key without column_name: header, length of column_name, row_key, ref_key and added_id, in
+bytes."""
 
 _LSM_ROW_BYTES: Final = 4 + 8 + 16 + 1 + 8 + 3 + 8
-"""Row of MyRocks without column_name and body: number of the index, added_id, row_key, length of column_name, ref_key,
-length of the body and created_at, in bytes."""
+"""Size of a MyRocks row without column_name and body: number of the index, added_id, row_key, length of column_name,
+ref_key, length of the body and created_at, in bytes."""
 
 _LSM_ENTRY_BYTES: Final = 4 + 16 + 8 + 8 + 4
-"""Entry of cell_key in MyRocks without column_name, which takes 9 bytes for every 8 characters: number of the index,
-row_key, ref_key, added_id, and data for restoring the column_name, in bytes."""
+"""Size of an entry of cell_key in MyRocks without column_name, which takes 9 bytes for every 8 characters: number of
+the index, row_key, ref_key, added_id, and data for restoring the column_name, in bytes."""
 
 _NODE_BYTES: Final = 17
-"""Entry of a child page in an inner page of the primary key, in bytes."""
+"""Size of a child page's entry in an inner page of the primary key, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,8 @@ class Layout:
 MYSQL: Final = Layout(15_680, 16_327, math.inf, 6, 328, 0.01)
 MARIADB: Final = Layout(16_330, 16_330, 4 * _EXTENT_PAGES, 4, 8)
 MYROCKS: Final = Layout(0, 0, 0, 0, 0, row_share=1.0, key_share=0.4)
-"""Layout on MyRocks of cells that no server has compressed yet: bodies are compressed already, and a compressed entry
-of cell_key consists mostly of the 16 random bytes of its row_key (docs/benchmarks/engines.md)."""
+"""Layout assumed for MyRocks until a server has stored enough cells: codecs have already compressed the bodies, and a
+compressed entry of cell_key consists mostly of the 16 random bytes of its row_key (docs/benchmarks/engines.md)."""
 
 
 @dataclass(frozen=True, slots=True)

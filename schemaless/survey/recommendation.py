@@ -25,7 +25,7 @@ MOST_CPU: Final = 1.0
 """Maximum time for encoding and decoding, as a multiple of the default codec's."""
 
 _TOLERANCE: Final = 0.01
-"""Relative difference of sizes that counts as equal."""
+"""Relative difference up to which sizes count as equal."""
 
 
 @dataclass(frozen=True, slots=True)

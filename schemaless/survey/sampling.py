@@ -1,10 +1,10 @@
 """Stratified random samples of a datastore's cells, and estimates of totals with intervals.
 
 The added_ids of all shards, laid end to end, are divided into tiles of equal width, and the tiles are grouped into
-strata of about equal size; one random tile of each stratum is read. All tiles have the same probability, so totals are
-unbiased however large the gaps between ids are, even if sizes correlate with gaps. Reading the next rows after a random
-id would be biased towards rows after large gaps. A random tile is used instead of every k-th one, because stored data
-may be periodic.
+strata of about equal size; one random tile of each stratum is read. All tiles have the same probability of being read,
+so totals are unbiased however large the gaps between ids are, even if sizes correlate with gaps. Reading the next rows
+after a random id would be biased towards rows after large gaps. A random tile is used instead of every k-th one,
+because stored data may be periodic.
 
 The number of windows and the amount of data read do not depend on the size of the datastore. Large holes in the
 added_ids are found by probing and excluded first; of a tile with far more rows than expected, only a random part is
@@ -43,7 +43,7 @@ _MIN_WINDOWS: Final = 16
 """Minimum number of windows; with fewer, a t interval is of little value."""
 
 _FEW: Final = 30
-"""Number of occurrences up to which intervals from differences between windows may be too narrow."""
+"""Up to this number of occurrences, an interval based on the differences between windows may be too narrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Bounds:
         windows: maximum number of windows, at least 16.
         window_rows: target number of rows per window; fewer if bodies are long.
         sample_bytes: limit on body bytes; a sample that reaches it ends after the current round of windows.
-        whole_rows: maximum number of rows to read completely, if their bodies do not exceed ``sample_bytes``.
+        whole_rows: number of rows up to which all rows are read, if their bodies do not exceed ``sample_bytes``.
         pages: limit on table pages, applied in the same way as ``sample_bytes``; None for no limit. Reading even the
             length of a body reads all its overflow pages.
         round_windows: approximate number of windows per round; a sample must have several rounds to end early.
@@ -88,7 +88,7 @@ class Span(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The range ``after < added_id <= up_to`` read from a stratum: one of ``parts`` parts of one of ``tiles`` tiles."""
+    """The range ``after < added_id <= up_to``: one of a stratum's ``tiles`` tiles, or one of its ``parts`` parts."""
 
     shard: int
     after: int
@@ -380,7 +380,7 @@ class _Reader:
         self._random = random.Random(~seed)  # noqa: S311 - nothing secret
 
     def dense(self, spans: list[Span]) -> tuple[list[Span], float, float]:
-        """Return the spans without large holes, and the approximate rows and body bytes per added_id.
+        """Return the spans without large holes, and the approximate numbers of rows and body bytes per added_id.
 
         A random id hits a hole with a probability proportional to the hole's size; the probe returns both ends of the
         hole.
@@ -414,7 +414,7 @@ class _Reader:
         return rows, sizes, holes
 
     def part(self, window: Window, cap: int | None) -> Window:
-        """Return the window, or a random part of it with at most ``cap`` rows; None means no limit."""
+        """Return the window, or a random part of it with at most ``cap`` rows; a ``cap`` of None means no limit."""
         while cap is not None and window.up_to - window.after > cap:
             sql = select_block_end(self._shards.database(window.shard), window.after, cap + 1, window.up_to)
             if self._ask(window.shard, sql)[1] <= cap:

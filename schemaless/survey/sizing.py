@@ -113,7 +113,7 @@ def _lengths(store: Datastore, window: Window, codec: Codec | None, read_from: R
 
 
 def content_values(content: Content, *name: str) -> dict[Key, float]:
-    """Return a content as values of a window, with keys that end with ``name``."""
+    """Return the fields of a ``Content`` as values of a window, under keys that end with ``name``."""
     return {(part, *name): pages for part, pages in asdict(content).items()}
 
 
@@ -144,7 +144,7 @@ def rebuilt_files(taken: Sample, name: Key, layout: Layout, shards: int) -> Inte
 
 
 def expected_file_bytes(content: Content, layout: Layout, error: float) -> tuple[float, float]:
-    """Return the mean and standard deviation of a file's size if its content is known with an error, in bytes.
+    """Return the mean and standard deviation of a file's size, in bytes, if its content is known only approximately.
 
     A file grows in steps, which are large for small files: on MySQL, a table of 31 pages has a file of about 36 pages,
     and a table of 33 pages has one of 448. The size is therefore averaged over the error, and near a step it lies
@@ -175,7 +175,7 @@ def model_error(content: Content, layout: Layout) -> float:
 
 
 def _spread_between_shards(taken: Sample, name: Key, rows: float) -> float:
-    """Return the relative standard deviation of the pages of shards with this many randomly distributed rows."""
+    """Return the relative standard deviation of the number of pages among shards with this many random rows."""
     known = [
         (figures.values.get(("rows", *name), 0.0), _pages_of(figures, name))
         for figures in taken.figures

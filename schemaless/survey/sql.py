@@ -128,7 +128,7 @@ _LSM_SIZES: Final = (
     b"LEFT JOIN (SELECT SST_NAME, DATA_BLOCK_SIZE+INDEX_BLOCK_SIZE+FILTER_BLOCK_SIZE AS stored "
     b"FROM information_schema.ROCKSDB_SST_PROPS) AS p ON p.SST_NAME=f.SST_NAME"
 )
-"""Entries, raw and compressed bytes of indexes ``d`` in files ``f``.
+"""Columns for the number of entries and the raw and compressed bytes of indexes ``d`` in files ``f``.
 
 A file holds several indexes. Its compressed size is divided among them by their raw sizes.
 """

@@ -227,7 +227,7 @@ def _statistics(connection: Connection, sql: bytes) -> list[tuple[str, Any]]:
 
 
 def layout_of(pool: NodePool, engine: str = INNODB.name) -> Layout:
-    """Return the layout of cells in a storage engine of a server: its pages, or the compression of its blocks.
+    """Return how a server's storage engine lays out cells: the layout of its pages, or how its blocks are compressed.
 
     Raises:
         InvalidInput: the server's pages do not have InnoDB's default size.
@@ -264,7 +264,7 @@ def disk_space_of(pool: NodePool, database: str) -> DiskSpace | None:
     """Return the disk space of a server's database, or None if this process cannot read it.
 
     Requires a server on this machine, connected through its socket, with a readable data folder. The folder's path
-    alone proves nothing, because the same path may exist on any machine.
+    alone does not prove that the server is on this machine, because any machine may have this path.
     """
     if pool.node.socket is None:
         return None

@@ -24,7 +24,7 @@ class OutputFile(click.Path):
         super().__init__(dir_okay=False, path_type=path_type)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path after checking it; ``-`` is left to the command."""
+        """Return the path after checking it; ``-`` is returned unchecked."""
         path: Any = super().convert(value, param, ctx)
         if str(path) == "-":
             return path
@@ -121,7 +121,7 @@ def write_csv(path: str | None, text: Callable[[], str]) -> bool:
     """Write CSV to a file, or to standard output for ``-``.
 
     Returns:
-        True if standard output has the CSV, so that nothing else may be printed there.
+        True if the CSV was written to standard output, where nothing else may be printed then.
 
     Raises:
         InvalidInput, OSError: as ``write_whole``.

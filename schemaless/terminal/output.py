@@ -132,7 +132,7 @@ def print_table(title: str | None, columns: list[str], rows: list[list[str]], *,
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """Return a number with its noun, such as ``1 shard`` or ``2 shards``; ``plural`` is for irregular ones."""
+    """Return a number with its noun, such as ``1 shard`` or ``2 shards``; ``plural`` gives an irregular plural."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 

@@ -1,7 +1,7 @@
 """Escaping of untrusted text, such as file names, URLs and documents, for terminals and spreadsheets.
 
-Control characters can move a terminal's cursor, rename its window or hide text. Those of C0 and C1 are escaped, as are
-characters that change the writing direction, and line separators.
+Control characters can move a terminal's cursor, rename its window or hide text. Those of C0 and C1, characters that
+change the writing direction, and line separators are escaped.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def _shrink(widths: list[int], least: list[int], room: int, cells: Sequence[Sequence[str]]) -> None:
-    """Narrow columns until they fit into ``room``, each time the one that adds the fewest lines."""
+    """Narrow columns until they fit into ``room``, at each step the one whose narrowing adds the fewest lines."""
     heights = [[len(wrapped(value, width)) for value, width in zip(row, widths, strict=True)] for row in cells]
 
     def lines_without_one(number: int) -> list[int]:
@@ -86,7 +86,7 @@ def _atoms(text: str) -> list[str]:
 
 
 def _set_row(row: Sequence[str], widths: Sequence[int], text_columns: int, *, bottom: bool) -> Iterator[str]:
-    """Yield the lines of a row; with ``bottom``, shorter values are aligned to the last line."""
+    """Yield the lines of a row; with ``bottom``, values of fewer lines end on the last line."""
     values = [wrapped(value, width) for value, width in zip(row, widths, strict=True)]
     height = max(map(len, values))
     for number in range(height):

@@ -54,8 +54,8 @@ class Datastores:
 
     A returned datastore is restored to its initial state and reused: tables that were empty are truncated, which also
     resets their ids to 1; new tables and databases are dropped; changed tables are recreated with their initial rows.
-    If the result differs from the initial state, the datastore is dropped. Threads and processes that a test leaves
-    running, and grants that it adds, may therefore affect the datastore of a later test.
+    If the result differs from the initial state, the datastore is dropped. Nothing else is reset: threads and processes
+    that a test leaves running, and grants that it adds, may affect the datastore of a later test.
 
     Args:
         servers: URL of each server, with an account that may read, truncate and drop the datastores.

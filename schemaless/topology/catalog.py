@@ -287,7 +287,7 @@ def write_shard_location(
 ) -> None:
     """Assign a shard to another cluster in one transaction, unless it or the primaries involved have changed.
 
-    If the catalog already names the target cluster, only ``with_it`` is written.
+    If the catalog already names the target cluster, only ``with_it`` is called.
 
     Args:
         pool: dedicated pool of the catalog's primary. Its sessions get a short idle timeout, so that a frozen program
@@ -295,7 +295,7 @@ def write_shard_location(
         before: the topology that the change is based on, with the shard on its source cluster.
         shard: the shard's number.
         target: the shard's new cluster.
-        with_it: further writes in the same transaction; may be called more than once.
+        with_it: makes further writes in the same transaction; may be called more than once.
 
     Raises:
         TopologyError: one of the clusters, or the shard's location, was changed concurrently; nothing was written.

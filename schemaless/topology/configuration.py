@@ -89,7 +89,7 @@ class Configuration:
 
 
 def is_name(text: str) -> bool:
-    """Return True if a text is a name in the configuration and not a URL."""
+    """Return True if a text has the form of a name in the configuration, not of a URL."""
     return _NAME.match(text) is not None
 
 

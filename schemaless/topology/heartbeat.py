@@ -55,5 +55,5 @@ def remove_token(connection: Connection, datastore: str, cluster: str, writer: s
 
 
 def remove_stale_tokens(connection: Connection, datastore: str) -> None:
-    """Delete the rows of writers that have been silent for a day because they were killed."""
+    """Delete the rows of writers that have been silent for a day, probably because they were killed."""
     connection.execute(delete_stale_tokens(heartbeat_database(datastore)))

@@ -1,4 +1,4 @@
-"""Records of former primaries that may hold cells lost in a failover, kept until each is settled."""
+"""Records of former primaries that may hold cells lost in a failover; each is kept until the loss is settled."""
 
 from __future__ import annotations
 

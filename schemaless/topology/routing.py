@@ -37,7 +37,7 @@ class Routing:
         token: the catalog's token at that time; None if unknown, or if the topology has never changed.
         clusters: the cluster of each shard.
         changes: per shard, how often its cluster, primary or epoch has changed since the datastore was opened.
-        proven: per shard, the primary's pool once the shard's identity is verified there; the fast path of most calls.
+        proven: per shard, the primary's pool once the shard's identity is verified there; most calls use it directly.
         verified: pairs of a shard and a node on which its identity is verified.
     """
 
@@ -125,7 +125,7 @@ class Spot(NamedTuple):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Key for state that is valid until the shard moves: the shard, and how often it has moved."""
+        """Key for state that is valid until the shard's primary changes: the shard, and the number of such changes."""
         return self.shard, self.routing.changes[self.shard]
 
 

@@ -13,7 +13,7 @@ from schemaless.wire.sql.parts import all_rows
 
 
 def verify_once(shards: Shards, shard: int) -> None:
-    """Verify that a shard is where the catalog says, unless already known; for statements that span many shards."""
+    """Verify that a shard is where the catalog says, unless this was done before; for statements about many shards."""
     if shards.routing.proven[shard] is None:
         shards.run(shard, lambda connection: None)
 

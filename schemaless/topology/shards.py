@@ -101,7 +101,7 @@ class Shards:
         return self.pools.pool_for(node)
 
     def node_of(self, shard: int, read_from: ReadFrom = "primary") -> Node:
-        """Return the node that serves a shard: the primary, or for ``replica``, replicas in turn, if any."""
+        """Return the node that serves a shard: the primary or, for ``replica``, each replica in turn, if any exist."""
         return self.spot(shard, read_from).node
 
     def spot(self, shard: int, read_from: ReadFrom = "primary") -> Spot:
@@ -139,7 +139,7 @@ class Shards:
         Raises:
             ShardIdentityMismatch: the database is not this shard of this datastore.
             ShardMoving: the shard is being moved and did not reappear within ``move_wait_s``.
-            ServerError: the server refused or failed.
+            ServerError: the server cannot be reached, or rejects a statement.
         """
         router = self.router
         if time.monotonic() >= router.look_at_s:

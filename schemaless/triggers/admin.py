@@ -120,7 +120,7 @@ class Triggers:
         return len(stopped)
 
     def remove(self, name: str) -> None:
-        """Delete a trigger's locations and parked cells; raises what ``status`` does."""
+        """Delete a trigger with its locations and parked cells; raises what ``status`` does."""
         self._settings.get(follower_name(name))
         self._settings.remove(follower_name(name))
 
@@ -174,6 +174,6 @@ class Triggers:
     def location_since(self, shard: int, since: datetime) -> int:
         """Return a location before every cell of a shard that was stored at or after a time.
 
-        It includes a margin of 10 minutes.
+        As a margin, cells stored in the 10 minutes before that time also follow the location.
         """
         return self._internals.location_since(shard, since)

@@ -54,9 +54,9 @@ class _Failed:
 class Calls:
     """Handles cells by calling a trigger's function.
 
-    A worker that died in a function cannot report it. In a shard whose owner died, and for as long as a shard is
-    quarantined, each attempt is therefore recorded before the call and each location after it, so that a cell that
-    kills every worker is parked after ``attempts`` deaths.
+    A worker that dies during a call of the function cannot report that. In a shard whose owner died, and for as long as
+    a shard is quarantined, each attempt is therefore recorded before the call and each location after it, so that a
+    cell that kills every worker is parked after ``attempts`` deaths.
 
     Args:
         trigger: the trigger.

@@ -54,7 +54,8 @@ class Trigger:
         attempts: number of attempts after which a cell is parked.
         parked_limit: number of parked cells at which a shard stops before the next failing cell.
         timeout_s: timeout of a call, in seconds, after which its process is ended; None for no timeout.
-        on_erase: called for each cell of the column that is erased; None if the function's effects hold no documents.
+        on_erase: called for each cell of the column that is erased; None if nothing that the function stores is derived
+            from documents.
     """
 
     function: Function

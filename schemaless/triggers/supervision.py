@@ -19,7 +19,7 @@ from schemaless.triggers.declaration import Trigger, follower_name, import_trigg
 
 
 def prepare(store: Datastore, trigger: Trigger) -> bool:
-    """Create a trigger's rows if it runs for the first time; return True if it does.
+    """Create a trigger unless it exists, and store its parameters; return True if it was created.
 
     Raises:
         InvalidInput: the trigger was created for another column.

@@ -1,1 +1,1 @@
-"""MySQL protocol and connections: driver, sessions, pools, URLs, error mapping. Knows servers, not datastores."""
+"""MySQL protocol and connections: driver, sessions, pools, URLs, error mapping; nothing about datastores' contents."""

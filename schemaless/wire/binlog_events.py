@@ -1,7 +1,7 @@
 """Decoder for insert events of a binary log: the table, and the highest value of its first column.
 
-Nothing else is decoded. For rows with the columns of ``cell``, the result is the maximum over all rows of the event;
-for any other table it is the value of the event's first row.
+Apart from the ends of transactions, nothing else is decoded. For rows with the columns of ``cell``, the result is the
+maximum over all rows of the event; for any other table it is the value of the event's first row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TABLE_MAP: Final = 19
 _WRITE_ROWS: Final = frozenset({23, 30})
 _HAS_EXTRA: Final = 30
 _UNREADABLE: Final = frozenset({40, 166, 169})
-"""Compressed transactions (MySQL) and compressed row events (MariaDB)."""
+"""Type codes of compressed transactions (MySQL) and of compressed row events (MariaDB)."""
 
 _CELL_TYPES: Final = bytes((8, 254, 15, 8, 252, 18))
 _CELL_WIDTHS: Final = (8, -1, -1, 8, -3, 8)

@@ -38,8 +38,8 @@ class LogReader:
     """Connection that streams a server's binary log, starting at its current end.
 
     Raises:
-        ServerError: the server refuses or does not answer; ``ServerRefused`` if a retry is useless until the server's
-            configuration changes.
+        ServerError: the server refuses to send its log, or does not answer; ``ServerRefused`` if a retry is useless
+            until the server's configuration changes.
     """
 
     def __init__(self, node: Node, credentials: Credentials) -> None:

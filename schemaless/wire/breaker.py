@@ -12,7 +12,7 @@ import time
 from typing import Final
 
 FAILURES: Final = 3
-"""Number of consecutive failed connections that open the breaker."""
+"""Number of consecutive unanswered connection attempts that open the breaker."""
 
 FIRST_PAUSE_S: Final = 0.25
 MAX_PAUSE_S: Final = 2.0
@@ -96,8 +96,8 @@ class Breaker:
     def wait_s(self) -> float | None:
         """Return the seconds until the next probe, or None to the one caller that has to probe now.
 
-        A caller that gets None has claimed this probe. The next probe is due after twice the pause, even if the caller
-        never finishes.
+        A caller that gets None has claimed this probe. The next probe is due after at most twice the previous pause,
+        even if the caller never finishes.
         """
         now_s, probe = time.monotonic(), self._probe
         if now_s < self.retry_at_s:

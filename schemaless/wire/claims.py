@@ -2,8 +2,8 @@
 
 The catalog holds the epoch of the current claim, and the primary stores a claim with that epoch and its own identity. A
 replaced primary that comes back has an older epoch, and a server promoted without ``topology adopt`` has the claim of
-another server. New connections to either are closed before anything is sent. The check costs no round trip, because it
-is part of the query that sets up every new connection.
+another server. New connections to either are closed before any statement of a call is sent. The check costs no round
+trip, because it is part of the query that sets up every new connection.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Connection:
 
     @property
     def is_mariadb(self) -> bool:
-        """True if the server is MariaDB, by its version string."""
+        """True if the server is MariaDB, according to its version string."""
         return "mariadb" in self.version.lower()
 
     def close(self) -> None:
@@ -227,7 +227,7 @@ class Connection:
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """Run a block that changes and restores the session; if the block does not finish, discard the connection."""
+        """Run a block that changes and restores the session's state; if it does not finish, discard the connection."""
         before, self.unfinished = self.unfinished, True
         yield
         self.unfinished = before

@@ -1,4 +1,4 @@
-"""Connection slots: a semaphore that stays correct when a signal handler raises.
+"""Connection slots: a semaphore that stays correct when a signal handler raises an exception.
 
 Such an exception can occur between any two bytecodes, so a slot changes hands in a single call into C.
 """
@@ -32,7 +32,7 @@ class LiveObjects(Generic[T]):
         self._numbers = itertools.count()
 
     def add(self, item: T) -> None:
-        """Add an object, and drop the references to collected ones."""
+        """Add an object, and drop the references to objects that have been garbage-collected."""
         self._references[next(self._numbers)] = weakref.ref(item)
         for number, reference in list(self._references.items()):
             if reference() is None:
@@ -85,7 +85,7 @@ class ConnectionSlots:
         return False
 
     def give_back(self, held: list[Slot]) -> None:
-        """Return the slot in ``held``, if it has one."""
+        """Give back the slot in ``held``, if there is one."""
         if held:
             any(map(self._free.put, map(held.pop, _ONCE)))
 
@@ -96,7 +96,7 @@ class ConnectionSlots:
         return self._free.qsize()
 
     def _replace_lost(self) -> bool:
-        """Add a slot if fewer than ``size`` exist; an interrupt can lose one before it is returned."""
+        """Add a slot if fewer than ``size`` exist; one can be lost in an interrupt before it is given back."""
         slot = Slot()
         self._slots.add(slot)
         # The count includes the new slot. If two threads add one at the same time, both may give up, but they never

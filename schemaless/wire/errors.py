@@ -56,7 +56,7 @@ class Elsewhere(ServerUnavailable):
 
 
 class CannotObserve(ServerRefused):
-    """The server does not show open transactions, or not to this account."""
+    """The server does not show open transactions, at least not to this account."""
 
 
 _LOST: Final = frozenset({2006, 2013, 2014, 2027, 2055, 1053, 1079, 1152, 1158, 1159, 1160, 1161, 1927, 4031, 3169})
@@ -104,7 +104,7 @@ _DRIVER_MODULES: Final = frozenset(
 
 _SERVER_ERROR_MODULES: Final = frozenset({"MySQLdb", "pymysql"})
 _DRIVER_ONLY_MODULES: Final = frozenset({"MySQLdb", "pymysql", "sqlalchemy"})
-"""Modules whose exceptions only drivers raise, even if frames of tracing tools are in between."""
+"""Modules whose exceptions always count as the driver's, even if the traceback has frames of tracing tools."""
 
 _DRIVER_FRAMES: Final = frozenset(
     {
@@ -135,7 +135,7 @@ _TLS_FAILURES: Final = (
     ("certificate in certificate chain", _OTHER_AUTHORITY),
     ("certificate verify failed", _OTHER_AUTHORITY),
 )
-"""Message fragments of failed TLS checks, where a retry is useless, and the next step for each."""
+"""Message fragments of failed TLS checks, after which a retry is useless, and what to do about each."""
 
 
 def error_code(error: BaseException) -> int | None:
@@ -182,7 +182,7 @@ def is_drivers(error: BaseException) -> bool:
 
 
 def is_servers(error: BaseException) -> bool:
-    """Return True if an exception is an error reply from the server, by its class and number."""
+    """Return True if an exception's class and number show that it is an error reply from the server."""
     code = error_code(error)
     return (
         _top_level(type(error).__module__) in _SERVER_ERROR_MODULES

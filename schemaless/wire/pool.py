@@ -115,7 +115,7 @@ class _CheckedOut:
             connection.close()
 
     def end(self, error: BaseException | None) -> None:
-        """Return the connection and the slot, after a block that ended with ``error``."""
+        """Give back the connection and the slot, after a block that ended with ``error``."""
         try:
             connection = self._connection
             if connection is not None:
@@ -151,12 +151,12 @@ class NodePool:
         options: timeouts and limits.
         credentials: the account.
         runtime: how calls wait.
-        listener: receives ``Retried`` and ``SlotAwaited`` if set; not called while all is well.
+        listener: if set, receives ``Retried`` and ``SlotAwaited``; not called for anything else.
         engine: the SQLAlchemy engine, set and read by ``schema.engine``; None until set.
         idle: idle connections.
         opened: every open driver connection, in use or not; a forked child has to abandon them.
         slots: slots for connections in use.
-        retry_pause_s: approximate pause before the first retry, in seconds; doubles with each further one.
+        retry_pause_s: approximate pause before the first retry, in seconds; doubles with each further retry.
     """
 
     retry_pause_s: float = 0.05

@@ -19,7 +19,7 @@ from schemaless.wire.runtime import Runtime
 ATTEMPTS: Final = 5
 
 RETRY_FOR_S: Final = 0.5
-"""Retry window after a lost connection, in seconds; the first retry is exempt. Outages surface within a second."""
+"""Retry window after a lost connection, in seconds; the first retry is exempt. Outages are reported within a second."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Opening and closing of driver connections, and the session variables that the store's guarantees depend on.
 
 Every connection is opened here, for the pools as well as for SQLAlchemy. The session variables are set explicitly,
-whatever the server's globals or ``init_connect`` say, and then read back, because a driver trusts a status flag and a
-proxy may drop a SET.
+whatever the server's globals or ``init_connect`` say, and then read back, because a driver may omit a SET that a status
+flag makes seem unnecessary, and a proxy may drop one.
 
 Server defaults of these variables could silently break a guarantee:
 
@@ -11,7 +11,7 @@ Server defaults of these variables could silently break a guarantee:
 - transaction_isolation: uncommitted reads
 - unique_checks: cells written twice
 - sql_mode, character sets: literals with another meaning
-- time_zone, timestamp, max_sort_length: wrong times or order
+- time_zone, timestamp, max_sort_length: wrong times or a wrong order
 - default_storage_engine: tables without transactions
 - sql_log_bin: writes that are not replicated; only an administrator can reset it, so a session without it is refused
 
@@ -66,10 +66,10 @@ SETTINGS: Final[dict[str, str | int]] = {
     "eq_range_index_dive_limit": 1,
     "default_storage_engine": "InnoDB",
 }
-"""Session variables to set, in the form in which they read back; autocommit and the isolation level are added."""
+"""Session variables to set, with values as the server returns them; autocommit and the isolation level are added."""
 
 MARIADB_SETTINGS: Final[dict[str, str | int]] = {"optimizer_switch": "index_condition_pushdown=off"}
-"""Further session variables to set on MariaDB; the value read back contains each setting among others.
+"""Further session variables to set on MariaDB; the value read back is a list that contains the setting among others.
 
 With pushed index conditions, MyRocks evaluates a VARCHAR of the key wrongly: a query for several keys misses rows.
 """
@@ -253,8 +253,8 @@ def _arguments(
 def url_arguments(node: Node, credentials: Credentials, database: str | None) -> dict[str, Any]:
     """Return the driver arguments for an address and a URL's options, as SQLAlchemy's dialect would.
 
-    The common case, PyMySQL without driver options, does not import SQLAlchemy, which takes longer than everything else
-    up to the first reply.
+    The common case, PyMySQL without driver options, does not import SQLAlchemy: the import takes longer than everything
+    else up to the first reply.
     """
     if credentials.drivername != "mysql+pymysql" or credentials.driver_options:
         from schemaless.wire.sqlalchemy_url import sqlalchemy_url  # it imports SQLAlchemy

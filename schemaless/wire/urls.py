@@ -1,4 +1,4 @@
-"""Parser for server URLs: address and credentials from the URL, then the environment, then an option file.
+"""Parser for server URLs; what a URL lacks is taken from ``SCHEMALESS_PASSWORD`` or an option file.
 
 Account and TLS options apply to every node of a datastore; the addresses of its nodes come from the catalog.
 """
@@ -103,8 +103,8 @@ def parse_url(text: str | Secret, *, several: bool = False) -> ServerURL:
     - ``?unix_socket=`` names a socket.
     - ``?ssl_mode=`` and the other TLS options (``schemaless.wire.tls``) configure encryption.
     - ``?read_default_file=`` names an option file; its groups ``[client]`` and ``[schemaless]`` fill in what the URL
-      lacks. ``?read_default_group=`` replaces ``[schemaless]`` with another group; it reads ``~/.my.cnf`` if no file is
-      named.
+      lacks. ``?read_default_group=`` replaces ``[schemaless]`` with another group; then ``~/.my.cnf`` is read if no
+      file is named.
     - Without a password in the URL, ``SCHEMALESS_PASSWORD`` is used if it is set.
 
     Raises:

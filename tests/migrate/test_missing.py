@@ -93,7 +93,7 @@ def test_job_without_recorded_files_is_compared_by_count(migrate_store, job):
     missing = missing_of(job.job_id, [state], {})
 
     assert missing == [Missing(job.job_id, 2, "", 0, state.cells)]
-    assert str(missing[0]) == f"job 1, shard 2: the archive holds 0 of at least {state.cells} originals"
+    assert str(missing[0]) == f"job 1, shard 2: the archive holds 0 originals instead of at least {state.cells}"
     assert missing_text(missing) == (
         f"originals are missing from the archive for shards 2 (0 of {state.cells}); "
         "name every folder of the archive with --archive"

@@ -11,7 +11,7 @@ NodeRow = tuple[str, str | None, int | None, str | None]
 
 
 def select_datastore(catalog: str) -> bytes:
-    """Select the datastore's row, which is missing if its creation was interrupted.
+    """Select the datastore's row, which is missing if the datastore's creation was interrupted early.
 
     Returns:
         A statement whose row is name, shard_count, placement, format, ready and topology_token.

@@ -13,7 +13,7 @@ CELL: Final = b"added_id, row_key, column_name, ref_key, body, " + CREATED_AT
 """All columns of a cell, in the order that ``Cells`` expects."""
 
 LIVE: Final = b"SUBSTRING(body,1,2)<>x'C1F0'"
-"""Condition for cells that were not erased."""
+"""Condition for cells that have not been erased."""
 
 CELLS: Final = "cell"
 """Name of the table of a shard's cells."""
@@ -86,12 +86,12 @@ def id_range(after: int, up_to: int | None, legacy_only: bool = False, column_na
 
 
 def by_key(database: str) -> bytes:
-    """Return a shard's cell table, for reads by the unique key."""
+    """Return a shard's cell table with the index hint for reads by the unique key."""
     return b"%b FORCE INDEX (cell_key)" % cell_table(database)
 
 
 def by_id(database: str) -> bytes:
-    """Return a shard's cell table, for reads in the order of added_id."""
+    """Return a shard's cell table with the index hint for reads in the order of added_id."""
     return b"%b FORCE INDEX (PRIMARY)" % cell_table(database)
 
 
