@@ -101,7 +101,7 @@ def needs_wrapper(slot: Slot, one: List | Map) -> bool:
 
 
 def wrapper(slot: Slot, one: List | Map) -> Record:
-    """Return a record that wraps a list."""
+    """Return a record that wraps a list or a map."""
     inner = Slot("value", "value", (one,), null=False, absent=False, path=slot.path)
     return Record(f"{slot.path}List", [inner], wraps=True)
 

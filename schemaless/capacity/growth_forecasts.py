@@ -38,7 +38,7 @@ class GrowthForecasts:
     seed: int
 
     def of_disk(self, disk: Disk) -> DiskForecast:
-        """Forecast the growth of one copy on a disk."""
+        """Forecast the growth of a disk that holds one copy of its clusters' data."""
         series = [column for column in self.series if column.cluster in disk.clusters]
         days = weighted(series, self.weights)
         parts = self._by_datastore(series, self.weights)

@@ -179,7 +179,7 @@ class Planning:
 
 
 def levels(scenario: Scenario, disks: Sequence[DiskForecast], options: PlanningOptions) -> tuple[Level, ...]:
-    """Return when each disk of a scenario reaches each threshold and is full.
+    """Return when each disk of a scenario reaches each threshold, and when it is full.
 
     Args:
         scenario: The scenario.

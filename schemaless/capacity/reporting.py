@@ -467,7 +467,7 @@ def sizes_as_stored(store: Datastore, newest: Measurement) -> CodecTrials:
     """Sample cells to estimate the disk space of bodies as they are stored, without trying any codec.
 
     With the result, ``assemble_report`` forecasts the disks as ``make`` does. If no cell can be read, the forecast uses
-    the ratio in the current files, which is too high if they are small.
+    the current files' ratio of disk space to body bytes, which is too high if the files are small.
     """
     try:
         cells = _cells(store, newest, DEFAULT_OPTIONS.seed)

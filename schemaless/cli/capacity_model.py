@@ -26,7 +26,7 @@ _LAYOUTS: Final = {"mysql": MYSQL, "mariadb": MARIADB}
 
 @dataclass(frozen=True, slots=True)
 class _Variant:
-    """A plan in one codec, its outlook, and the origin of its document size.
+    """The plan for one codec, its outlook, and the origin of its document size.
 
     ``parts`` breaks down the mid value of that size.
     """

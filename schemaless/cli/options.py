@@ -214,7 +214,9 @@ def shards_of(text: str | None, shard_count: int) -> list[int]:
             raise InvalidInput(f"--shards takes numbers and ranges such as 0-3,8, got {text!r}")
         numbers = range(int(first), int(last if dash else first) + 1)
         if not numbers or numbers[-1] >= shard_count:
-            raise InvalidInput(f"--shards {text!r}: {part.strip()!r} is not within 0 to {shard_count - 1}")
+            raise InvalidInput(
+                f"--shards {text!r}: {part.strip()!r} is not a shard or an ascending range from 0 to {shard_count - 1}"
+            )
         chosen.update(numbers)
     return sorted(chosen)
 

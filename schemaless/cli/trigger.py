@@ -450,7 +450,7 @@ def parked(name: str, shards_text: str | None, url: str, as_json: bool) -> None:
 @click.argument("name")
 @_cell_options
 def replay(name: str, **chosen: Unpack[_Chosen]) -> None:
-    """Retry parked cells, once each.
+    """Retry parked cells.
 
     The workers of their shards soon call the function for them, in between new cells and thus out of the shard's order.
     A cell whose call succeeds is no longer parked; any other stays parked with its latest error. If the trigger is

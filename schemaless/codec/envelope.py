@@ -179,7 +179,9 @@ def erasure_of(body: bytes) -> int | None:
         raise TruncatedBody(f"an enveloped body has at least {_SHORTEST} bytes, this one has {len(body)}")
     number = _check_checksum(body)
     if len(number) != _NUMBER_BYTES:
-        raise UnknownFormat(f"format byte 0x{_TOMBSTONE_FORMAT:02X}: the erasure number has {len(number)} bytes")
+        raise UnknownFormat(
+            f"format byte 0x{_TOMBSTONE_FORMAT:02X}: the erasure number has {len(number)} bytes, not {_NUMBER_BYTES}"
+        )
     return int.from_bytes(number, "big")
 
 

@@ -82,7 +82,7 @@ class JSONText(Serializer):
         return _parse(text, depth, values) if quick is MISSED else quick
 
     def parse_quick(self, text: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> JSONDocument:
-        """Parse on the fast path, or return ``MISSED`` if only the reference can decide.
+        """Parse on the fast path, or return ``MISSED`` if only the stock ``json`` can decide.
 
         A parsed text contains no NaN, infinity or number beyond a double; it may contain duplicate keys.
 

@@ -129,8 +129,9 @@ def has_majority(pool: NodePool, servers: int) -> bool:
 
     Args:
         pool: pool of the server.
-        servers: number of servers that the catalog has for the cluster. A group without a majority of them was forced
-            by an operator, and may lack transactions that the others acknowledged.
+        servers: number of servers that the catalog has for the cluster. A group with no majority of them was cut down
+            by an operator (``group_replication_force_members``), and may lack transactions that the others
+            acknowledged.
     """
     try:
         view = group_view(pool)

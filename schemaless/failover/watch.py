@@ -275,7 +275,7 @@ class Watch:
             raise _Undecided("stranger", _stranger(member, cluster), witness)
         if elected not in views:
             reason = doubted.get(elected, f"{elected}: it is in no group")
-            message = f"its group names a primary that does not confirm it: {reason}"
+            message = f"its group names a primary that does not confirm that role: {reason}"
             raise _Undecided("undecided", message, witness)
         return elected, views[elected]
 

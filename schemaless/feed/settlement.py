@@ -121,8 +121,8 @@ def wait_for_writers(connection: Connection, database: str) -> int | None:
             connection.execute(lock_cells(database, exclusive=engine_of_cells(connection, database) is not INNODB))
         except AccessDenied as refusal:
             raise FeedRefused(
-                f"cannot tell a gap from a cell that is still to be committed: {_grant(connection)} "
-                "('schemaless grants --role tail' prints all grants of the role)",
+                "cannot tell a gap from a cell that is still to be committed, because the account lacks a privilege; "
+                f"run {_grant(connection)} ('schemaless grants --role tail' prints all grants of the role)",
                 node=connection.node,
                 shard=connection.shard,
                 code=refusal.code,

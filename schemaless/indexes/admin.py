@@ -164,7 +164,7 @@ class Indexes:
         ]
 
     def handlers(self, names: Sequence[str] = ()) -> list[Indexing]:
-        """Return handlers for the indexes with the given names, or for all indexes."""
+        """Return handlers for the maintained indexes with the given names, or for all of them."""
         return [Indexing(entry, self.entries(entry), self._registry) for entry in self.maintained(names)]
 
     def entries(self, entry: IndexEntry) -> Entries:

@@ -355,5 +355,5 @@ def _after_cursor(entry: IndexEntry, query: Query, cursor: str) -> bytes:
         fields = entry.definition.fields
         literals = [field.literal(field.kind.read(value)) for field, value in zip(fields, values, strict=True)]
     except (ValueError, TypeError) as error:
-        raise InvalidInput(f"after must be the next cursor of a page, got {cursor!r:.80}") from error
+        raise InvalidInput(f"after= must be the 'next' of an earlier page, got {cursor!r:.80}") from error
     return sql.after_entry([field.name for field in fields], literals, row, descending=query.descending)

@@ -337,7 +337,10 @@ def _offers(
     problems: list[LocalServerError],
     say: Say,
 ) -> Iterator[tuple[Apt, str, str]]:
-    """Yield (apt, flavour, package) from the configured suites; for MySQL, then from sid, then MariaDB instead."""
+    """Yield (apt, flavour, package) from the configured suites.
+
+    If MySQL is wanted, packages from sid follow, and finally MariaDB's from the configured suites.
+    """
     configured = _updated(part, sources, progress, problems)
     if configured is not None:
         for package in _server_packages(configured, flavour):

@@ -244,7 +244,7 @@ class Fence:
 
         Raises:
             MoveRefused: there are tables that a single move cannot have left.
-            ServerTimeout: something such as a backup blocks a server. If that is the target, and the cut is not
+            ServerTimeout: something such as a backup blocks a server. If that is the target, and the cutover is not
                 complete, the source's tables have been given their plain names back.
         """
         source, target = self.sides()

@@ -4,7 +4,7 @@ A runner decides by the tables on the two servers, not by the catalog, which may
 
     source has    target has    then
     cell          incoming      copy; abort: drop incoming
-    moved         incoming      finish the cut; abort: drop incoming, rename back
+    moved         incoming      finish the cutover; abort: drop incoming, rename back
     moved         cell          moved, whatever the catalog says; never aborted
     cell          cell          result of a failover: refuse, and ask the operator
 
@@ -56,7 +56,7 @@ _MAX_TAIL_S: Final = 0.05
 """Maximum predicted time for copying the tail, in seconds; a shard with a longer tail is not cut over yet."""
 
 _MAX_TAIL_IDS: Final = 50_000
-"""Maximum number of ids above the settled one to compare during the cut."""
+"""Maximum number of ids above the settled one to compare during the cutover."""
 
 _FIRST_BUDGET_S: Final = 0.15
 _BACKOFF: Final = 10
@@ -221,12 +221,12 @@ class _ShardMove:
                 raise MoveRefused(
                     f"shard {self._shard}: {fence.source.node} has {_named(source)}, and {fence.target.node} has "
                     f"{_named(target)}; a move never ends in that state. Did one of the servers fail over, or was it "
-                    "restored? Nothing was changed. Find out which server has the cells to keep, rename cell on the "
-                    f"other one (to cell_moved_{self._token} on the source, or to cell_incoming_{self._token} on the "
-                    "target), and run the same command again"
+                    "restored? Nothing was changed. Find out which server has the cells to keep, rename the "
+                    f"table cell on the other (to cell_moved_{self._token} on the source, to "
+                    f"cell_incoming_{self._token} on the target), and run the same command again"
                 )
 
-    # Before the cut
+    # Before the cutover
 
     def _prepare(self) -> None:
         """Check under the locks whether the shard can be moved.
@@ -280,13 +280,13 @@ class _ShardMove:
                 index_tables = self._indexes.copy(self._fence, self._token)
                 self._known_tables = frozenset(TABLES) | index_tables
                 self._copy_settled(changes)
-            # The limit applies to the cut only, however long the copy took.
+            # The limit applies to the cutover only, however long the copy took.
             give_up_s = give_up_s or time.monotonic() + self._spec.give_up_s
             began_s = time.monotonic()
             self._servers.gate()
             if time.monotonic() - began_s > _LONG_WAIT_S:
                 continue
-            # There is no wait between here and the cut, so the tail measured here is the one that the cut will find.
+            # There is no wait between here and the cutover, so the cutover will find the tail that is measured here.
             began_s = time.monotonic()
             tail = self._copier.copy_tail(self._fence.source, "cell", self._settled)
             self._save()

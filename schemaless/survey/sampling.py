@@ -88,7 +88,7 @@ class Span(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The range ``after < added_id <= up_to``: one of a stratum's ``tiles`` tiles, or one of its ``parts`` parts."""
+    """The range ``after < added_id <= up_to``: one of a stratum's ``tiles`` tiles, or of a tile's ``parts`` parts."""
 
     shard: int
     after: int

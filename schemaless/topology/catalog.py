@@ -313,7 +313,7 @@ def write_shard_location(
             if (current.primary, current.epoch) != (cluster.primary, cluster.epoch):
                 raise TopologyError(
                     f"the primary of {cluster.name} is now {current.primary} with claim {current.epoch}; it was "
-                    f"{cluster.primary} with claim {cluster.epoch} when shard {shard} was copied; nothing was written, "
+                    f"{cluster.primary} with claim {cluster.epoch} when shard {shard} was copied; nothing was written; "
                     "run the command again"
                 )
         home = now.cluster_of(shard).name
