@@ -19,8 +19,8 @@ help:
 	@echo '             (CROSS=1: both on both; FAST=1 or FAST=0: one, on both; ARGS=... goes to pytest)'
 	@echo 'make test-native  the native extension and its tests on each CPython found here, 3.11 to 3.14'
 	@echo 'make lint    ruff, mypy --strict, import contracts'
-	@echo 'make bench   what the figures in README.md come from (ARGS=... goes to each script)'
-	@echo 'make bench-migrate  only those of the migration'
+	@echo 'make bench   list the benchmarks (SCRIPT=store ARGS=...: run one of them)'
+	@echo 'make bench-migrate  run those of the migration'
 	@echo 'make dist    all packages in dist/: sdist, wheel, and wheels of the native extension'
 	@echo 'make check-dist  install them in empty environments, each extra alone, on each Python; run the demo'
 	@echo 'make docs    the documentation as a site, in build/site'
@@ -75,11 +75,14 @@ lint: install
 	.venv/bin/lint-imports
 
 bench: install
+ifneq ($(SCRIPT),)
+	$(PY) benchmarks/$(SCRIPT).py $(ARGS)
+else
 	@for script in benchmarks/[!_]*.py; do \
-	    [ -f "$$script" ] || continue; \
-	    echo "== $$script"; \
-	    $(PY) "$$script" $(ARGS) || exit 1; \
+	    printf '%-18s %s\n' "$$(basename "$$script" .py)" "$$(sed -n '1s/^r*"*//p' "$$script")"; \
 	done
+	@echo; echo 'make bench SCRIPT=store ARGS=--help shows the options of one of them.'
+endif
 
 bench-migrate: install
 	@for script in migrate migrate_scale migrate_latency; do \

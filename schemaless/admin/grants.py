@@ -102,7 +102,7 @@ _ON_MOVED: Final = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX, 
 """Privileges of ``move`` on a shard's database on all servers; no other role can drop tables of cells."""
 
 _ON_ERASED: Final = "SELECT, UPDATE"
-"""Privileges of ``erase`` on a shard's database on all servers, where moves create tables with random names."""
+"""Privileges of ``erase``, on all servers, on a shard's whole database, where moves create tables with random names."""
 
 _ON_ACCOUNTS: Final = ("tables_priv", "db")
 """Tables of the database ``mysql`` that ``move`` reads, to check that the target grants accounts the same access."""

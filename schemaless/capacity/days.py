@@ -82,7 +82,8 @@ def intake_by_day(
     """Determine the daily intake of a cluster that was just sampled.
 
     Args:
-        inverted_share: Maximum share of sampled cells out of order; above it, days are not searched for along added_id.
+        inverted_share: Maximum share of sampled cells out of order; above it, the ends of days are not
+            searched for by added_id.
         most_shards: Maximum number of shards to search; if there are more, a random selection of this size is searched.
 
     Raises:

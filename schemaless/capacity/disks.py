@@ -91,7 +91,7 @@ def disks_of(measurement: Measurement, labels: Mapping[str, str] | None = None) 
 
     Args:
         measurement: The newest measurement.
-        labels: Name of the disk by cluster; clusters with the same name share a disk, whatever their servers report.
+        labels: Disk name for each cluster; clusters given the same name share a disk, whatever their servers report.
     """
     named = labels or {}
     groups: list[list[ClusterFiles]] = []

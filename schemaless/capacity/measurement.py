@@ -19,8 +19,8 @@ UNREADABLE: Final = "unreadable"
 """Codec name for bodies whose first bytes identify no codec."""
 
 Method = Literal["count", "search", "sample"]
-"""How the cells of a day were determined: by reading all cells; by searching for the day's ends along added_id; or, if
-created_at does not follow added_id, from the created_at of the sampled cells."""
+"""How the cells of a day were counted: by reading all cells; by a search, in order of added_id, for the day's ends; or,
+if created_at does not follow added_id, from the created_at of the sampled cells."""
 
 # Stored with each measurement; increment when older measurements can no longer be read unchanged.
 JSON_FORMAT: Final = 1

@@ -225,6 +225,7 @@ def _read_offsets(path: Path, store: Datastore) -> dict[int, int]:
         ) from None
     if of != (store.name, store.shard_count):
         raise InvalidInput(
-            f"{path} belongs to datastore {of[0]!r} with {of[1]} shards, not to {store.name!r}; name another file"
+            f"{path} belongs to datastore {of[0]!r} with {of[1]} shards, not to {store.name!r} with "
+            f"{store.shard_count}; name another file"
         )
     return locations

@@ -46,7 +46,7 @@ class Dictionary:
         """
         if content[:4] != _MAGIC or not _HEAD_BYTES < len(content) <= MAX_DICTIONARY_BYTES:
             raise DictionaryDamaged(
-                f"{len(content)} bytes are not a zstd dictionary of at most {MAX_DICTIONARY_BYTES} bytes"
+                f"not a zstd dictionary, or longer than {MAX_DICTIONARY_BYTES} bytes: got {len(content)} bytes"
             )
         self.id: Final = int.from_bytes(content[4:_HEAD_BYTES], "little")
         if not FIRST_ID <= self.id <= LAST_ID:

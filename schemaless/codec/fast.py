@@ -116,7 +116,7 @@ class Typed:
 
 
 def fast_path(decoder: str) -> tuple[Gate | None, Typed | None]:
-    """Return a gate, and a typed decoder from ``msgspec``'s module ``decoder``; None for each that is not installed."""
+    """Return a gate, and a typed decoder from ``msgspec.<decoder>``; None for each whose packages are not installed."""
     ormsgpack, orjson, msgspec = map(optional, ("ormsgpack", "orjson", "msgspec"))
     return (
         Gate(ormsgpack, orjson) if ormsgpack and orjson else None,

@@ -164,7 +164,8 @@ def set_primary(
         old = change.old_primary(now, node, timeout_s)
         home = change.home(moves=now, to=node, old=old)
         if keep_old and old != "read-only":
-            raise TopologyError(f"{now.primary} cannot stay as a replica, because it is {old}; nothing was written")
+            reason = f"the same server as {node}" if old == "the same server" else old
+            raise TopologyError(f"{now.primary} cannot stay as a replica, because it is {reason}; nothing was written")
         replicas = [other for other in now.replicas if other != node.having("replica")]
         arrived_s: dict[Node, float] = {}
         dropped: list[Node] = []

@@ -247,5 +247,5 @@ class Driver:
 
 
 def _is_death(error: BaseException) -> bool:
-    """Whether the exception of a call means that its worker died."""
+    """Whether an exception raised by a call means that the call's worker died."""
     return isinstance(error, BrokenExecutor) or type(error).__name__ in ("KilledWorker", "CancelledError")
