@@ -56,7 +56,9 @@ class Datastore:
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("cannot copy or pickle a Datastore: it holds connections of this process; call connect()")
+        raise TypeError(
+            "cannot copy or pickle a Datastore: its connections belong to this process; open another one with connect()"
+        )
 
     def close(self) -> None:
         """Close the idle connections to all servers. A closed datastore can still be used; it connects again."""

@@ -243,7 +243,7 @@ class UnknownDictionary(CorruptBody):
 
 
 class DictionaryDamaged(CorruptBody):
-    """Raised if the dictionary that a body was compressed with is damaged; it was not overwritten."""
+    """Raised if a dictionary is damaged, or is not the one that a body was compressed with; it was not changed."""
 
 
 class TrailingBytes(CorruptBody):

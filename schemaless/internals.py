@@ -1,6 +1,7 @@
 """The internals of an open datastore, for the operations of this package: jobs, surveys, administration, commands.
 
-Applications use ``Datastore``, which exposes none of this. ``internals_of`` is the only way from one to the other.
+Applications use ``Datastore``, which exposes none of this. ``internals_of`` is the only way to get an ``Internals``
+from it.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class Internals:
 
     Attributes:
         url: the catalog's server and the datastore's name.
-        limits: limits of a decoded document. shards: routes calls to the shards' servers.
+        limits: limits of a decoded document.
+        shards: routes calls to the shards' servers.
         dictionaries: the dictionaries that bodies refer to.
         columns: the codec of each column.
         reader: reads cells by their keys.
@@ -67,7 +69,8 @@ class Internals:
         Args:
             shards: routes calls to the shards' servers.
             url: the catalog's server and the datastore's name.
-            limits: limits of a decoded document. columns: the column settings, if they were just read from the catalog.
+            limits: limits of a decoded document.
+            columns: the column settings, if they were just read from the catalog.
         """
         self.url = url
         self.limits = limits

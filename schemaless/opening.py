@@ -43,9 +43,8 @@ def connect(
             separated by commas): the first one that has the catalog and accepts writes is used. The same account is
             used for every server of the datastore. The password is taken from the URL, from ``SCHEMALESS_PASSWORD``, or
             from the option file given by ``?read_default_file=``. ``?ssl_mode=`` and ``?ssl_ca=`` configure TLS.
-        connect_timeout_s: maximum time to establish a connection, in seconds. For this and the next three arguments,
-            None means the configuration file's setting for the name if there is one, or else the default given here:
-            10.
+        connect_timeout_s: maximum time to establish a connection, in seconds; default 10. For this and the next three
+            arguments, None means the configuration file's setting for the name, if there is one, or else the default.
         read_timeout_s: maximum time to wait for a reply, in seconds; default 60. Use a value above the server's
             ``innodb_lock_wait_timeout``; otherwise a write that waits for a lock can fail with ``OutcomeUnknown``.
         write_timeout_s: maximum time to send a statement, in seconds; default 60.

@@ -138,7 +138,9 @@ class _Instruments:
         self._meter = meter
         self._named = {"schemaless.datastore": datastore}
         self._tallies = {name: _Tally() for name in CALLS}
-        self._errors = meter.create_counter("schemaless.errors", "1", "Calls that ended with an error, by its class.")
+        self._errors = meter.create_counter(
+            "schemaless.errors", "1", "Calls that ended with an error, by class of error."
+        )
         self._waits = meter.create_histogram(
             "schemaless.pool.wait", "s", "Time that a call waited for a free connection."
         )

@@ -77,9 +77,10 @@ def create(
             )
         elif entry.topology != topology:
             raise DatastoreExists(
-                f"{catalog.node} has an interrupted creation of {name!r} with {entry.topology.shard_count} shards "
+                f"an earlier creation of {name!r} on {catalog.node} was interrupted, with "
+                f"{entry.topology.shard_count} shards "
                 f"on {', '.join(str(cluster.primary) for cluster in entry.topology.clusters)}; "
-                "repeat it with the same arguments, or drop its databases"
+                "repeat it with those arguments, or drop the databases that it created"
             )
         for pool in pools.values():
             make_tables(pool, name)
@@ -101,7 +102,9 @@ def _check_urls(urls: Sequence[ServerURL]) -> None:
             urls[0].credentials.username,
             urls[0].credentials.password,
         ):
-            raise InvalidInput(f"all clusters share one account, but {url} names a different one from {urls[0]}")
+            raise InvalidInput(
+                f"all clusters share one account: {url} must have the same user and password as {urls[0]}"
+            )
 
 
 def _catalog_entry(catalog: NodePool, name: str) -> CatalogEntry | None:
@@ -131,7 +134,7 @@ def _refuse_existing(pools: Iterable[NodePool], catalog: NodePool, name: str) ->
             raise DatastoreExists(
                 f"{pool.node} already has databases that the datastore {name!r} would use ({', '.join(existing[:3])}"
                 f"{', ...' if len(existing) > 3 else ''}), but no catalog for them; "
-                "choose another name, or drop them if they are not needed"
+                "choose another name, or drop these databases if they are not needed"
             )
 
 

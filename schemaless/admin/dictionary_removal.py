@@ -136,7 +136,8 @@ def _refuse_lost(dictionary_replicas: DictionaryReplicas, dictionary_id: int) ->
         for cluster, server in lost_primaries(replica.pool, replica.datastore):
             raise DictionaryInUse(
                 f"dictionary {dictionary_id}: {server}, a former primary of {cluster}, may have cells that a failover "
-                "lost, and they may need it; list them with 'schemaless topology lost --from URL', load them, and then "
+                "lost and that may need it; list these cells with 'schemaless topology lost --from URL', "
+                "load them, and then "
                 "run that command with --settled"
             )
 
@@ -150,11 +151,13 @@ def _locked(connection: Connection, name: str, dictionary_id: int) -> tuple[date
     """
     rows = connection.rows(cells_sql.lock_dictionary_times(name, dictionary_id))
     if not rows or rows[0][1] is not None:
-        raise InvalidInput(f"the catalog has no dictionary {dictionary_id}; 'schemaless codec list' shows all of them")
+        raise InvalidInput(
+            f"the catalog has no dictionary {dictionary_id}; 'schemaless codec list' shows the existing ones"
+        )
     columns = [str(column) for (column,) in connection.rows(cells_sql.select_columns_with(name, dictionary_id))]
     if columns:
         raise DictionaryInUse(
-            f"dictionary {dictionary_id}: new cells of column {', '.join(columns)} are written with it; set another "
+            f"dictionary {dictionary_id}: new cells of {', '.join(columns)} are written with it; set another "
             f"codec first with 'schemaless codec set --column {columns[0]}'"
         )
     for job_id, kind, spec in connection.rows(select_unfinished_specs(name)):

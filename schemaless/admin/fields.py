@@ -69,7 +69,7 @@ def ref_key_in(document: Any, expression: str, number: int) -> int:
         return number
     if expression.startswith("="):
         if not expression[1:].isdecimal():
-            raise InvalidInput(f"--ref-key {expression}: expected a number after the =")
+            raise InvalidInput(f"--ref-key {expression}: expected a whole number after the =")
         return int(expression[1:])
     value = field_at(document, expression)
     if type(value) is not int:

@@ -168,7 +168,7 @@ def parse_account(text: str) -> Account:
     """
     account = _ACCOUNT.fullmatch(text)
     if account is None:
-        raise InvalidInput(f"an account must have the form 'name'@'host', or name for any host; got {text!r}")
+        raise InvalidInput(f"an account must have the form 'name'@'host', or just 'name' for any host; got {text!r}")
     return Account(account["name"], account["host"] or "%")
 
 

@@ -58,8 +58,8 @@ class BatchBounds:
     """Bounds of a batch's size, which grows with the number of shards: a batch needs two statements per shard.
 
     Attributes:
-        cells: number of cells: minimum, increment per shard, and maximum.
-        body_bytes: size of their bodies in bytes: minimum, increment per shard, and maximum.
+        cells: limit on the number of cells: its minimum, its amount per shard, and its maximum.
+        body_bytes: limit on the size of their bodies, in bytes: its minimum, its amount per shard, and its maximum.
     """
 
     cells: tuple[int, int, int] = (500, 50, 100_000)
@@ -122,7 +122,8 @@ class LineDamaged(CorruptBody):
 
     def __str__(self) -> str:
         return (
-            f"{self.where}: stored {super().__str__()}; no document can be compared with it. 'schemaless check' lists "
+            f"{self.where}: stored {super().__str__()}; so the line cannot be compared with it. 'schemaless "
+            f"check' lists "
             "all such cells; skip such lines with --keep-going"
         )
 
@@ -198,7 +199,8 @@ def load(
             if isinstance(error, CorruptBody) and error.key is not None:
                 raise LineDamaged(error, f"{source}, line {number}") from error
             raise InvalidInput(
-                f"{source}, line {number}: {error}. The lines before it are loaded; correct the line and run the same "
+                f"{source}, line {number}: {error}. The lines before it have been loaded; correct the line "
+                f"and run the same "
                 "command again, or skip such lines with --keep-going"
             ) from error
         damaged = isinstance(error, CorruptBody) and error.key is not None
@@ -392,13 +394,13 @@ def dump_reader(
         if "erased" in fields:
             number = fields["erased"]
             if type(number) is not int or not 0 < number < 1 << 64:
-                raise InvalidInput(f"erased is not the number of an erasure: {number!r}")
+                raise InvalidInput(f"the field erased is not the number of an erasure: {number!r}")
             body = tombstone(number)
         elif "stored" in fields:
             try:
                 body = base64.b64decode(fields["stored"], validate=True)
             except (ValueError, TypeError):
-                raise InvalidInput("stored is not base64") from None
+                raise InvalidInput("the field stored is not base64") from None
             if codec is None:
                 decode_body(body, dictionaries=known)
                 body = body if dictionaries is None else dictionaries.renumbered(body)
@@ -408,7 +410,9 @@ def dump_reader(
             # The body is the last field; its text is kept, because parsing could lose details of it.
             _, marker, rest = line.partition(_BODY_FIELD)
             if not marker:
-                raise InvalidInput('"body": must be written exactly like this, and be the last field, as in a dump')
+                raise InvalidInput(
+                    'the last field must be the body, written exactly as "body": followed by the document, as in a dump'
+                )
             text = rest[: rest.rindex(b"}")].strip()
             body = recode(text, codec or codec_for(str(fields["column_name"]))).body
         try:

@@ -31,7 +31,7 @@ from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DatabaseMissing
 
 _CLOCKS_DIFFER_S: Final = 60.0
-"""Tolerated clock difference, in seconds: a row may have been created by another server, before a move."""
+"""Tolerated clock difference, in seconds: a row's time may come from another server, before a move."""
 
 _WIDTH: Final = re.compile(r"(int)\(\d+\)", re.IGNORECASE)
 """Display width of integer types, which MariaDB reports and current MySQL versions do not."""
@@ -40,7 +40,7 @@ _MARKER_TABLE: Final = "alembic_version"
 """Table that an account can see only if it can see all tables of a shard."""
 
 UNKNOWN_TABLES: Final = "index_*"
-"""Placeholder for index tables without a definition that the account cannot see."""
+"""Placeholder for index tables that are not in the catalog and that the account cannot see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,8 +316,8 @@ class _ShardCheck:
                 "parked",
                 str(name),
                 f"it is parked for {self._described(str(name))} as added_id {added_id}, but the shard has no such "
-                f"cell: did a failover lose it? Remove it with 'schemaless trigger skip {trigger} --shards "
-                f"{self._shard} --added-id {added_id} --execute'",
+                f"cell: did a failover lose it? Discard the parked cell with 'schemaless trigger skip {trigger} "
+                f"--shards {self._shard} --added-id {added_id} --execute'",
                 CellKey(uuid.UUID(bytes=bytes(row_key)), str(column_name), int(ref_key)),
                 int(added_id),
             )
@@ -428,7 +428,8 @@ class _ShardCheck:
         if is_trigger(name):
             return (
                 f"'schemaless trigger reset {trigger_name(name)} --shards {self._shard} --location {top} --execute' "
-                "lets it continue from there; with a lower location, it is called again for the cells after it"
+                "lets it continue from the last cell; with a lower --location, the trigger is called again for the "
+                "cells after that"
             )
         entry = next((other for other in self._catalog.indexes.values() if other.follower == name), None)
         index = name if entry is None else entry.name
@@ -458,10 +459,12 @@ def _differences(
     if list(columns) != wanted:
         shown = ", ".join(" ".join(column[:2]) for column in columns if column not in wanted)
         lacks = ", ".join(" ".join(column[:2]) for column in wanted if column not in columns)
-        yield f"unexpected columns: {shown or 'none'}, missing columns: {lacks or 'none'}"
+        differences = f"unexpected columns: {shown or 'none'}, missing columns: {lacks or 'none'}"
+        yield f"its columns differ in name, type, order or nullability ({differences})"
     for key, names in sql.keys_of(entry.layout).items():
         if keys.get(key) != names:
-            yield f"its key {key} has the columns {', '.join(keys.get(key, ())) or 'none'}, not {', '.join(names)}"
+            actual = ", ".join(keys.get(key, ())) or "none"
+            yield f"its key {key} should have the columns {', '.join(names)}, but has {actual}"
 
 
 def _recreation(name: str) -> str:

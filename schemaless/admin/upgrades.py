@@ -115,7 +115,7 @@ def schema_status(url: ServerURL, *, listener: Listener = ignore_events) -> list
 def upgrade_schema(url: ServerURL, *, at_once: int = AT_ONCE, listener: Listener = ignore_events) -> UpgradeOutcome:
     """Run the schema revisions that the catalog and the shards lack; a failing shard does not stop the others.
 
-    Each cluster also gets the dictionaries that it lacks, and the catalog those that it lost.
+    Dictionaries that are missing from a cluster or from the catalog are copied there, too.
 
     After an interruption, even by kill -9 of this process or a server, repeating the call continues the upgrade.
 

@@ -1,8 +1,8 @@
 """Runs the synchronous client on an event loop: each call in a greenlet that the loop resumes.
 
-A greenlet has a stack of its own. Where the synchronous client would block, the greenlet hands an awaitable to the
-coroutine that runs it (``wait``), and continues with its result. A cancelled task raises ``CancelledError`` at that
-point, inside the synchronous code, like an exception raised by a signal handler.
+A greenlet has a stack of its own. Where the synchronous client would block, the greenlet calls ``wait``, which hands an
+awaitable to the coroutine that runs the greenlet, and returns the awaitable's result. If the task is cancelled,
+``CancelledError`` is raised at that point, inside the synchronous code, like an exception raised by a signal handler.
 """
 
 from __future__ import annotations
@@ -157,5 +157,5 @@ def wait(awaitable: Awaitable[T]) -> T:
     """
     current = getcurrent()
     if type(current) is not _Worker:
-        raise RuntimeError("a call of the asyncio client waited outside of its task")
+        raise RuntimeError("wait() of the asyncio client was called outside Bridge.run")
     return current.parent.switch(awaitable)  # type: ignore[no-any-return]

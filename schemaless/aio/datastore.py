@@ -33,7 +33,7 @@ class AsyncDatastore:
     each raises ``WrongEventLoop`` in any event loop other than the one that opened the datastore.
 
     A cancelled call closes the connection that it was using. The outcome of a cancelled write is unknown: the cell may
-    or may not have been written. Writing it again settles it.
+    or may not have been written. Writing the same cell again settles the outcome.
     """
 
     def __init__(self, runtime: EventLoop, store: Datastore) -> None:
@@ -53,7 +53,10 @@ class AsyncDatastore:
         await self.close()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("cannot copy or pickle an AsyncDatastore: it holds connections of this process; call connect()")
+        raise TypeError(
+            "cannot copy or pickle an AsyncDatastore: its connections belong to this process; open another one "
+            "with connect()"
+        )
 
     def _steps(self, items: Iterator[T]) -> AsyncIterator[T]:
         return SteppedIterator(self._runtime, items)

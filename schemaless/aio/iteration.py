@@ -31,7 +31,7 @@ class SteppedIterator(AsyncIterator[T], Generic[T]):
             item = await self._runtime.run(next, self._items, _END)
         except BaseException as error:
             self._broken = (
-                f"the iteration ended with {type(error).__name__}; begin another one after the last item received"
+                f"the iteration ended with {type(error).__name__}; start a new one after the last item received"
             )
             raise
         if item is _END:

@@ -123,7 +123,7 @@ class _Suspending:
     # Waiting
 
     def _receive(self, buffer: Any) -> int | None:
-        """Wait for data and receive it into ``buffer``; return None to try again, or if there is no buffer."""
+        """Wait for data and receive it into ``buffer``; return None if there is no buffer or the caller must retry."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
             loop.add_reader(self.fileno(), self._on_readable)  # type: ignore[attr-defined]

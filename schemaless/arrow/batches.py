@@ -59,7 +59,7 @@ def arrow_schema(columns: Sequence[TypedColumn]) -> Any:
 
 @dataclass(slots=True)
 class Batch:
-    """A record batch and what went into it.
+    """A record batch, with statistics and errors of the cells in it.
 
     Attributes:
         batch: the ``pyarrow.RecordBatch``.
@@ -91,7 +91,7 @@ class Batches:
         self._keep_corrupt = keep_corrupt
 
     def batch(self, rows: Sequence[Row], shard: int) -> Batch:
-        """Return the batch of some rows. An erased cell has a null body.
+        """Convert rows to a record batch. An erased cell gets a null body.
 
         Raises:
             CorruptBody: a body does not decode; the error names the cell.

@@ -1,8 +1,9 @@
 """Uber's published measurements: encoding and compressing 2,219 trips for Schemaless, 2016.
 
 Source: Uber Engineering, "How Uber Engineering Evaluated JSON Encoding and Compression Algorithms to Put the Squeeze on
-Trip Data", its tables; the rest of its 40 combinations appear only in charts without numbers. Encode includes
-compressing, decode includes inflating. Factors are relative to JSON + zlib; the speed factor covers encode and decode.
+Trip Data". The figures are from its tables; the rest of its 40 combinations appear only in charts without numbers.
+Encoding includes compressing, decoding includes inflating. Factors are relative to JSON + zlib; the speed factor covers
+encode and decode.
 """
 
 from __future__ import annotations

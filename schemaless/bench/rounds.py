@@ -1,10 +1,11 @@
 """The benchmark method: every contender on every document, four stages timed separately, in interleaved rounds.
 
-A rehearsal encodes and decodes each document once, compares the result, and records sizes and refusals. Each round then
-processes the documents in chunks of about 1 MB, repeating small corpora. All contenders process a chunk before the next
-one begins, and the first contender rotates, so that drift in the machine's speed affects them all alike. Times are this
-thread's CPU time: other load matters only through caches and clock rates, and ``Result.cpu_share`` shows how much there
-was. The garbage collector is disabled during a run, and the process keeps freed memory.
+A rehearsal encodes and decodes each document once, compares the result, and records sizes and failed documents. Each
+round then processes the documents in chunks of about 1 MB, repeating small corpora. All contenders process a chunk
+before the next one begins, and the first contender rotates, so that drift in the machine's speed affects them all
+alike. Times are this thread's CPU time: other load matters only through caches and clock rates, and
+``Result.cpu_share`` shows how much there was. The garbage collector is disabled during a run, and the process keeps
+freed memory.
 
 Every decoded document of every round is compared with the original, outside the timed sections.
 """
@@ -145,7 +146,7 @@ class Benchmark:
     def run(self, listener: Listener = ignore_events) -> Result:
         """Run the benchmark.
 
-        An interrupt after the first complete round ends the run and returns the completed rounds.
+        After an interrupt, the run ends and the result covers the completed rounds, if there are any.
 
         Args:
             listener: receives an ``Advanced`` event for each of ``steps``.
@@ -256,7 +257,7 @@ class Benchmark:
             pair.failed = f"document {place + 1}: {worded(refusal)}"
             return
         if not same:
-            pair.failed = f"document {place + 1}: inflates to something else"
+            pair.failed = f"document {place + 1}: does not decompress to the original"
             return
         pair.size_bytes += len(stored)
         if (pair.serializer.name, pair.compressor.name) == BASELINE and not pair.compressor.store:
@@ -298,7 +299,7 @@ class Benchmark:
                     compress_ns[key] += middle - start
 
                     if inflated != payloads:
-                        pair.failed = f"round {number + 1}: a document inflates to something else"
+                        pair.failed = f"round {number + 1}: a document does not decompress to the original"
                     del stored, inflated
 
                 start = _ns()
@@ -325,7 +326,7 @@ class Benchmark:
             if not is_same(one, self._corpus.documents[place], self._expected[place]):
                 entrant.tally.exact -= 1
                 entrant.tally.changed += 1
-                entrant.tally.note("a different document than in the rehearsal", place)
+                entrant.tally.note("decodes differently in a timed round than in the check before", place)
 
     # ---- results
 
@@ -423,7 +424,7 @@ def _keep_memory() -> None:
 
 
 def _chunks(sizes: list[int], folds: list[int]) -> list[list[int]]:
-    """Split document indexes into chunks from a single half each, of up to about 1 MB or ``_CHUNK_DOCUMENTS``."""
+    """Split document indexes into chunks within one half each, which end at about 1 MB or at ``_CHUNK_DOCUMENTS``."""
     chunks = []
     for half in (0, 1):
         chunk: list[int] = []

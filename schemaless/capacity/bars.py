@@ -1,8 +1,8 @@
-"""File bytes by column, now and in each codec: the data of the stacked bar chart. Pure.
+"""File bytes by column, now and in each codec: the data of the stacked bar chart. Pure functions.
 
-The file bytes of a column are its body bytes times the file bytes per body byte of a large file. For another codec,
-they are multiplied by the column's ratio in that codec. The rest of the file length is free space inside the files; a
-small file is mostly free space.
+The file bytes of a column are its body bytes multiplied by the ratio of file bytes to body bytes in a large file. For
+another codec, they are multiplied by the column's ratio in that codec. The rest of the file length is free space inside
+the files; a small file is mostly free space.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Combine the figures of several datastores, so that one report forecasts all their disks. Pure.
+"""Combine the figures of several datastores, so that one report forecasts all their disks. Pure functions.
 
-The result looks like one datastore whose clusters and columns are called ``datastore/name``. Every figure of a report
-is then calculated as for one datastore, even for disks that several datastores share.
+The result treats them as one datastore, whose clusters and columns are called ``datastore/name``. Every figure of a
+report is then calculated as for one datastore, even for disks that several datastores share.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Collected:
 def predicted(measurement: Measurement, trials: CodecTrials) -> dict[tuple[str, str | None], Interval]:
     """Return file lengths after a migration and a rebuild, by cluster and codec.
 
-    Codec None means the present codecs.
+    The codec None stands for the codecs now in use.
     """
     files: dict[tuple[str, str | None], Interval] = {}
     for space in measurement.clusters:
@@ -149,7 +149,7 @@ def _renamed(name: str, measurement: Measurement) -> Measurement:
 
 
 def _by_day(measurements: Sequence[Measurement], datastores: int) -> list[Measurement]:
-    """Return the measurements, oldest first; the first of each datastore on a day are joined if all have one.
+    """Return the measurements, oldest first; on days when every datastore has one, the first of each are joined.
 
     Datastores may share disks, so a sum needs all of them.
     """

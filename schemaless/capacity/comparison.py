@@ -1,4 +1,4 @@
-"""Scenarios side by side: how long the disks last, when to order, and what the growth costs. Pure.
+"""Scenarios side by side: how long the disks last, when to order, and what the growth costs. Pure functions.
 
 All of a report's costs come from one forecast of the growth of all disks, every copy counted, because the bands of
 separate disks cannot be added up.
@@ -60,7 +60,7 @@ class Comparison:
         scenario: Its outlook for each disk.
         full: When the first disk fills up, and by when to order with the scenario's lead time; None if unknown.
         price_per_tb: The scenario's price of a TB of disk, or None if unknown.
-        stored_bytes: Length of all files at the start, all copies, or None if unknown.
+        stored_bytes: Total length of all files at the start, all copies counted; None if unknown.
         added_bytes: ``stored_bytes`` less what is stored now: space that additional copies need at once. Negative if
             the scenario frees space.
         cost: Cost of a year's growth; None without a forecast, or if the scenario sets retention periods.

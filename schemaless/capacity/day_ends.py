@@ -1,4 +1,4 @@
-"""Search for the added_id at which each day of a shard begins, by probing single rows. Pure."""
+"""Search for the added_id at which each day of a shard begins, by probing single rows. Pure functions."""
 
 from __future__ import annotations
 

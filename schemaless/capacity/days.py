@@ -119,8 +119,9 @@ def intake_by_day(
                 )
             return IntakeByDay(search.growth(cluster, ends), notes, search.rows_read)
     notes.append(
-        f"{cluster}: created_at does not follow added_id ({share:.1%} of the probed cells are out of order: imported "
-        "history, or jumping clocks), so daily growth is estimated from the sample, with wide intervals"
+        f"{cluster}: created_at does not follow added_id ({share:.1%} of the probed cells are out of order "
+        f"because of an "
+        "import or a clock jump), so daily growth is estimated from the sample, with wide intervals"
     )
     return IntakeByDay(_by_created_at(cluster, samples, now.date(), "sample"), notes)
 

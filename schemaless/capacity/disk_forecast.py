@@ -1,6 +1,6 @@
-"""What one disk held in the past and will hold in the future: usage so far, daily growth, and its forecast. Pure.
+"""Past usage of one disk, its daily growth, and a forecast of that growth; calculated without I/O.
 
-``whatif`` and ``planning`` build on these values, and ``report`` holds all of them.
+``whatif`` and ``planning`` build on these values, and ``report`` contains all of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DiskUsage:
 
 @dataclass(frozen=True, slots=True)
 class DiskForecast:
-    """Bytes of disk that each day adds: measured and forecast.
+    """Daily growth of the usage of a disk, in bytes: measured and forecast.
 
     Attributes:
         disk: The disk.
@@ -54,7 +54,7 @@ class DiskForecast:
 def disk_usage(
     disk: Disk, history: Sequence[tuple[datetime.date, float]], measurements: Sequence[Measurement]
 ) -> DiskUsage:
-    """Reconstruct how a disk filled up; the result is empty if its size or free space is unknown.
+    """Reconstruct how a disk filled up; the result has no entries if the disk's size or free space is unknown.
 
     The usage at the start of the forecast is known, so each day's growth is subtracted from it, latest day first. The
     measured file lengths are returned as well. The two differ if files contain free space or were rebuilt. Usage by

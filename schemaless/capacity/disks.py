@@ -1,4 +1,4 @@
-"""The disks of a datastore: one per cluster, unless several servers share a machine and its disk. Pure."""
+"""The disks of a datastore: one per cluster, unless several servers share a machine and its disk. Pure functions."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def with_disks(
         if known is not None and not (same and same_free):
             source = "its server reports" if space.disk_from == "server" else "the measured one has"
             notes.append(
-                f"{space.cluster}: the given disk has {_size_text(disk.disk_bytes, disk.free_bytes)}, {source} "
+                f"{space.cluster}: the given disk has {_size_text(disk.disk_bytes, disk.free_bytes)}, but {source} "
                 f"{_size_text(known, shown)}; the report uses the given one"
             )
         disks.append(replace(space, disk_bytes=disk.disk_bytes, free_bytes=free, disk_from="flag"))

@@ -1,6 +1,6 @@
-"""Disk space that cells would take in another storage engine. Pure.
+"""Disk space that cells would take in another storage engine. Pure functions.
 
-The space comes from a trial on sampled cells, which needs no server with the engine; see ``survey/block_trial.py``.
+It is estimated by a trial on sampled cells, which needs no server with the engine; see ``survey/block_trial.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Space that retention policies free, from cells that have expired and from cells that will. Pure.
+"""Space that retention policies free, from cells that have expired and from cells that will. Pure functions.
 
 An expired cell leaves a row with a tombstone. The space of its body becomes free when the table is rebuilt.
 """
@@ -22,7 +22,7 @@ class Expiring(NamedTuple):
 
     Attributes:
         expired_bytes: Bytes of disk freed by cells that have expired by now.
-        expiry: What expires later.
+        expiry: Space freed by cells that expire later.
     """
 
     expired_bytes: float
@@ -36,8 +36,8 @@ class Stored(NamedTuple):
         column_name: Name of the column in the report.
         cells: Number of its cells.
         disk_bytes: Bytes of disk that they take.
-        past: Bytes of disk that each whole day added and that are still stored; the forecast starts the day after the
-            last day.
+        past: Bytes of disk that were added on each whole day and are still stored; the forecast starts on the day after
+            the last of these days.
         share: This column's share of the disk's growth.
     """
 
@@ -69,7 +69,7 @@ class Retention:
         Args:
             policy: The policy of the column.
             stored: The column on the disk.
-            factor: Growth of the disk as a multiple of its forecast; the returned expiry is in units of the forecast.
+            factor: Growth of the disk as a multiple of its forecast; sizes in the returned expiry are divided by it.
         """
         freed = 1.0
         if stored.cells and stored.disk_bytes:

@@ -9,7 +9,7 @@ correlated.
 
 Every model has a slope: a model without a slope mistakes slow growth for a wandering level, and forecasts too little.
 
-Pure: needs no server. Needs the extra [report], whose packages are imported on the first forecast.
+Pure functions, which need no server. They need the extra [report], whose packages are imported on the first forecast.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class BackTest:
     Attributes:
         fitted_days: Number of days that the forecast was made from.
         held_days: Number of held-out days that it was compared with.
-        daily_error_share: Sum of the absolute daily errors over the sum of the held-out days.
+        daily_error_share: Sum of the absolute daily errors divided by the total growth of the held-out days.
         total_error_share: Relative error of the sum; positive if the forecast was too high.
         inside_80_share: Share of held-out days inside their 80 % band; ideally 0.8.
         inside_95_share: Likewise for 95 %.

@@ -1,7 +1,7 @@
 """Estimate cells and bytes by column and codec from windows of neighbouring added_ids.
 
 InnoDB reads all overflow pages of a body even for its length or first bytes, so one statement per window selects both,
-and the pages are counted. The size as JSON text requires decoding: a few bodies per column, codec and window are
+and those pages count as read. The size as JSON text requires decoding: a few bodies per column, codec and window are
 fetched and decoded, and a regression on body bytes extends the result to the other cells.
 """
 
@@ -76,13 +76,14 @@ class PartSample:
 
     Attributes:
         part: The part.
-        sample: Values by window: ``("cells", column_name, codec)``, and the same for ``bytes``, ``pages`` and ``json``;
-            ``("squares", column_name)`` of body bytes; ``("day", column_name, day)`` cells and ``("day bytes", ...)``;
-            ``("future",)`` and ``("damaged",)`` cells; ``("timed",)`` cells that are not from the future, and
-            ``("at",)``, the sum of their times.
+        sample: Values by window, under these keys: ``("cells", column_name, codec)``, and likewise ``bytes``, ``pages``
+            and ``json``; ``("squares", column_name)``, the sum of the squared body bytes; ``("day", column_name, day)``
+            and ``("day bytes", ...)``, the cells of a day and their bytes; ``("future",)`` and ``("damaged",)``, the
+            numbers of such cells; ``("timed",)``, the number of cells that are not from the future, and ``("at",)``,
+            the sum of their times.
         moments: One for each row read.
         rows_read: Number of rows fetched from the server.
-        pages_read: Number of pages of the table that were touched, by the page model.
+        pages_read: Number of pages of the table that were read, according to the page model.
         json_halves: For an exact sample, half the width of the interval of the JSON text bytes, by column and codec.
         undecoded: Columns and codecs of which no body could be decoded, so their JSON size is a guess.
     """
@@ -122,7 +123,7 @@ class PartSample:
         return Interval(max(0.0, known.low - half), known.mid, known.high + half)
 
     def file_bytes(self) -> Interval:
-        """Return the length of the files if they were rebuilt now."""
+        """Return the length that the files would have if they were rebuilt now."""
         return rebuilt_files(self.sample, ("file",), self.part.layout, len(self.part.shards))
 
     def body_bytes(self) -> Interval:

@@ -1,4 +1,4 @@
-"""Forecasts of the growth of disks, of all disks together, and of columns. Pure."""
+"""Forecasts of the growth of disks, of all disks together, and of columns; calculated without I/O."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GrowthForecasts:
 
     Attributes:
         series: Growth of each column in each cluster.
-        weights: Bytes of disk per body byte by cluster and column.
+        weights: Bytes of disk space per byte of a body, by cluster and column.
         datastore_of: Returns the datastore of a cluster.
         seed: Seed of the simulated futures.
     """
@@ -72,7 +72,7 @@ class GrowthForecasts:
         return self.of_disk(everything)
 
     def of_all(self, forecasts: Sequence[DiskForecast], total: DiskForecast | None, now: Scenario) -> GrowthOfAll:
-        """Forecast the growth of all disks, counting every copy; without ``total``, only today's growth is known."""
+        """Forecast the growth of all disks, counting every copy; without ``total``, return today's growth only."""
         copies = {entry.disk.name: entry.disk.copies for entry in forecasts}
         per_day = {outlook.disk: (outlook.bytes_per_day or 0.0) * copies[outlook.disk] for outlook in now.disks}
         if total is None:

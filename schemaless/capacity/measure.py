@@ -38,12 +38,13 @@ class MeasureBounds:
         windows: Number of windows of neighbouring added_ids, over all shards.
         window_rows: Target number of rows per window; fewer if bodies are long.
         pages: Number of pages of 16 KiB.
-        whole_rows: Up to this number of rows, all are read if they fit in ``pages``.
+        whole_rows: Maximum number of rows at which all are read, provided that they fit in ``pages``.
         parts: Largest number of shards that are measured one by one; beyond it, the shards of a cluster are measured
             together.
-        inverted_share: Maximum share of sampled cells out of order; above it, days are not searched for along added_id.
-        day_shards: Maximum number of shards per cluster in which days are searched for; if there are more, a random
-            selection of this size is searched.
+        inverted_share: Maximum share of sampled cells out of order; above it, the ends of days are not searched for by
+            added_id.
+        day_shards: Maximum number of shards per cluster in which the ends of days are searched for; if there are more,
+            a random selection of this size is searched.
     """
 
     windows: int = 768
@@ -131,12 +132,14 @@ def check_disks(store: Datastore, disks: Mapping[str, GivenDisk]) -> None:
     """Check that every given disk belongs to a known cluster.
 
     Raises:
-        InvalidInput: One does not.
+        InvalidInput: A disk is given for an unknown cluster.
     """
     names = [cluster.name for cluster in internals_of(store).topology.clusters]
     for name in disks:
         if name not in names:
-            raise InvalidInput(f"no cluster {name!r} for --disk; the clusters are {', '.join(names)}")
+            raise InvalidInput(
+                f"--disk names the cluster {name!r}, which does not exist; the clusters are {', '.join(names)}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +187,7 @@ class _Measurer:
             layout = layout_of(pool, cluster.engine)
         except InvalidInput as error:
             layout = MARIADB if pool.run(lambda connection: connection.is_mariadb) else MYSQL
-            notes.append(f"{cluster.name}: {error}; allocated bytes assume the default page size")
+            notes.append(f"{cluster.name}: {error}; allocated bytes are calculated for the default page size")
         databases = [shards.database(shard) for shard in numbers]
         sizes = known_table_sizes(pool, databases)
         files = sum(sizes.values(), TableSize(0, 0))
@@ -240,8 +243,9 @@ def _notes(measured: Sequence[_ClusterResult]) -> list[str]:
             notes.append(f"{name}: some sampled bodies cannot be decoded; run 'schemaless check'")
         undecoded = sorted({name for part in cluster.samples for name in part.undecoded})
         notes += [
-            f"{name}: no sampled body of {column} in {codec} could be decoded, so its JSON text is assumed to be as "
-            "long as the stored body"
+            f"{name}: no sampled body of {column} in {codec} could be decoded, so the JSON text of each is "
+            f"assumed to be as "
+            "long as its stored body"
             for column, codec in undecoded
         ]
     if not all(cluster.space.file_bytes_measured for cluster in measured if cluster.space.problem is None):

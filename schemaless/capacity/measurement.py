@@ -1,4 +1,4 @@
-"""The values of a measurement, and their JSON form. Pure; ``measure.py`` takes the measurement.
+"""The values of a measurement, and their JSON form. Pure values; ``measure.py`` takes the measurement.
 
 Sizes are in bytes, days in UTC. Estimated figures are an ``Interval`` with the confidence level of the measurement;
 counted figures are an interval of width 0.
@@ -41,7 +41,7 @@ class Group:
         cells: Number of cells.
         body_bytes: Length of the stored bodies.
         allocated_bytes: Bytes of a freshly rebuilt file, by the page model: records, overflow pages, and a share of
-            the indexes and of the space that InnoDB keeps free. All groups add up to the length of such files.
+            the indexes and of the space that InnoDB keeps free. The groups' values add up to the length of such files.
         json_bytes: Length of the bodies as JSON text.
     """
 
@@ -201,7 +201,7 @@ class Measurement:
         if data.get("format") != JSON_FORMAT:
             raise InvalidInput(
                 f"the measurement has format {data.get('format')!r}, but this version of schemaless reads format "
-                f"{JSON_FORMAT}; use a later version, or measure again"
+                f"{JSON_FORMAT}; use the version that wrote it, or measure again"
             )
         sizes = ("cells", "body_bytes", "allocated_bytes", "json_bytes")
         groups = tuple(Group(**{**group, **_estimates(group, sizes)}) for group in data["groups"])

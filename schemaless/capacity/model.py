@@ -1,10 +1,10 @@
-"""Arithmetic of how long disks last. Pure: nothing is measured or estimated here.
+"""Calculates how long disks last, by arithmetic alone: nothing is measured or estimated here.
 
     days until full = hosts x disk x (1 - overhead) / (documents a day x bytes a document x copies)
 
 Values are plain numbers in the unit that their name gives; sizes are in bytes. A GB is 10^9 bytes, a GiB 2^30, and a TB
-1,000 GB; mixing them up costs up to 10 %. The formula holds for a constant number of documents a day; ``growth.py``
-adds growth and weekdays, and a plan may delete documents at a given age.
+1,000 GB; mixing them up causes errors of up to 10 %. The formula holds for a constant number of documents a day;
+``growth.py`` adds growth and weekdays, and a plan may delete documents at a given age.
 
 Uber's example of one million trips of 20 KB a day counts a TB as 1,024 GB. One disk of 1 TB:
 
@@ -145,7 +145,7 @@ class Plan:
 
 
 def bytes_per_day(plan: Plan) -> float:
-    """Return the bytes written to all hosts on the first day, averaged over weekdays.
+    """Return the bytes written to all hosts per day at the start, averaged over a week.
 
     ``documents_per_day x bytes_per_document x copies``
 
@@ -196,7 +196,7 @@ def most_bytes(plan: Plan, days: float) -> float:
 
 
 def headroom_share(plan: Plan, days: float) -> float:
-    """Return the share of the usable bytes that is still free at ``days``; negative if they are exceeded.
+    """Return the lowest share of the usable bytes that is free up to ``days``; negative if they are exceeded.
 
     ``1 - most_bytes / usable_bytes``
 
@@ -297,7 +297,7 @@ def full_on(start: datetime.date, days: float) -> datetime.date | None:
     """Return the date on which disks are full, ``days`` after the beginning of ``start``.
 
     Returns:
-        The date, or None for never or after the year 9999.
+        The date, or None if that is never or after the year 9999.
 
     Raises:
         InvalidInput: ``days`` is negative or not a number.

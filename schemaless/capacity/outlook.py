@@ -83,7 +83,7 @@ class Outlook:
     """Answers of the model.
 
     Attributes:
-        bytes_per_day: Bytes written to all hosts on the first day, all copies, averaged over weekdays.
+        bytes_per_day: Bytes written to all hosts per day at the start, all copies, averaged over a week.
         usable_bytes: Bytes of all disks that are available for cells.
         days_until_full: Days from the start; infinite for never.
         full_on: The dates for ``days_until_full``, earliest first; None for never or after the year 9999.

@@ -1,4 +1,4 @@
-"""Capacity planning: when disks reach fill thresholds, when to order more, and what growth costs. Pure.
+"""Capacity planning: when disks reach fill thresholds, when to order more, and what growth costs. Pure functions.
 
 The date for a threshold comes from the same forecast as the date for a full disk, with less free space. An order must
 arrive by the early end of the 80 % interval, so that it is in time in nine of ten cases.
@@ -24,7 +24,7 @@ THRESHOLDS: Final = (0.8, 0.9)
 
 FULL: Final = 1.0
 TB: Final = 10**12
-"""Bytes in a terabyte as used for selling disks."""
+"""Bytes in a terabyte, the unit that disks are sold in."""
 
 _COST_DAYS: Final = 365
 
@@ -86,7 +86,7 @@ class Level:
 
     @property
     def on(self) -> dict[str, datetime.date | None] | None:
-        """The dates of ``days``, by field of the band; None beyond the horizon."""
+        """The dates on which the disk reaches the threshold, by field of the band; None beyond the horizon."""
         return self._dates(0.0)
 
     @property
@@ -110,7 +110,7 @@ class Month(NamedTuple):
     Attributes:
         first_day: First day.
         days: Number of days.
-        size_bytes: Growth of the median total in these days, so that the months add up to the period.
+        size_bytes: Growth of the forecast's median total in these days; the months add up to the period's median.
         price: Price of that disk space, or None if no price is known.
     """
 
@@ -250,7 +250,7 @@ def verdict(now: Scenario, options: PlanningOptions) -> Verdict | None:
         return None
     reasons = [reason for reason in (_reason(outlook, asked) for outlook in now.worst_first) if reason is not None]
     if not now.disks:
-        reasons.append("no disk holds any cells, so nothing is known")
+        reasons.append("no disk has any cells, so it is unknown how long the disks last")
     return Verdict(asked, bool(reasons), tuple(reasons))
 
 
@@ -267,5 +267,6 @@ def _reason(outlook: DiskOutlook, asked: float) -> str | None:
         return f"{outlook.disk}: the forecast covers only {horizon:,} days, and no constant rate is known"
     if outlook.at_rate.low < asked:
         low = math.floor(outlook.at_rate.low)
-        return f"{outlook.disk} may be full in {low:,} days (the early end at the constant rate of recent weeks)"
+        at = "the early end of the interval at the constant rate of recent weeks"
+        return f"{outlook.disk} may be full in {low:,} days ({at})"
     return None

@@ -379,7 +379,7 @@ def _others(
 
 
 def _in_engine(options: Asked, trials: CodecTrials, newest: Measurement, codec: str | None) -> list[WhatIf]:
-    """Return the scenarios for the storage engine to compare with; ``codec`` is that for the present engine."""
+    """Return the scenarios for the storage engine to compare with; ``codec`` was chosen for the present engine."""
     if options.engine is None:
         return []
     title = ENGINES[options.engine].title
@@ -466,8 +466,8 @@ def _unit(
 def sizes_as_stored(store: Datastore, newest: Measurement) -> CodecTrials:
     """Sample cells to estimate the disk space of bodies as they are stored, without trying any codec.
 
-    With the result, ``assemble_report`` forecasts the disks as ``make`` does. If no cell can be read, the forecast uses
-    the current files' ratio of disk space to body bytes, which is too high if the files are small.
+    With the result, ``assemble_report`` forecasts disk usage as ``make`` does. If no cell can be read, the forecast
+    uses the current files' ratio of disk space to body bytes, which is too high if the files are small.
     """
     try:
         cells = _cells(store, newest, DEFAULT_OPTIONS.seed)

@@ -1,4 +1,4 @@
-"""Build daily series for the forecast from measurements. Pure.
+"""Build daily series for the forecast from measurements. Pure functions.
 
 The newest measurement takes precedence; older ones only add days before its first day. Only whole days count, and days
 after the measurement are dropped: cells with such dates come from wrong clocks or imports, and say nothing about

@@ -1,4 +1,4 @@
-"""Skew of shards and clusters, and the shard moves that would even it out. Pure: nothing is moved.
+"""Skew of shards and clusters, and the shard moves that would even it out. Pure functions: nothing is moved.
 
 A cluster's fair share is proportional to its disk size if all disk sizes are known; otherwise, all shares are equal.
 """

@@ -1,11 +1,12 @@
-"""Detect steps in the daily growth, and calculate the constant rate since the last one. Pure.
+"""Detect steps in the daily growth, and calculate the constant rate since the last one. Pure functions.
 
 A launch, a new client, a purge or an import can change the daily growth permanently from one day to the next. The
 models of ``forecast`` mistake such a step for a wandering level or a trend, and are wrong for weeks. Steps are
-therefore detected separately, by a rule that can be checked by hand: least squares on the logarithms of the four weeks
-before and after a day, with a level, a slope, weekdays and a step, for every day with at least two weeks before it and
-one week after. A step counts if it is at least six standard errors (corrected for autocorrelation) and changes the
-level by 20 % or more. Noise, trends and single outliers do not count as steps; a level that wanders by 5 % a day may.
+therefore detected separately, by a rule that can be checked by hand: least squares on the logarithms of the growth in
+the four weeks before and after a day, with a level, a slope, weekdays and a step, for every day with at least two weeks
+before it and one week after. A step counts if it is at least six standard errors (corrected for autocorrelation) and
+changes the level by 20 % or more. Noise, trends and single outliers do not count as steps; a level that wanders by 5 %
+a day may.
 
 The rate is the simplest forecast: every day adds the average of the last four weeks, without a trend or a model.
 """
@@ -38,7 +39,7 @@ _OUTLIER: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """From ``day`` on, the daily growth is ``times`` its previous level."""
+    """From ``day`` on, the daily growth is multiplied by ``times``."""
 
     day: datetime.date
     times: float

@@ -1,4 +1,4 @@
-"""What-if scenarios for the disks: another codec or storage engine, a rebuild, more growth, a lost host. Pure.
+"""What-if scenarios: another codec or storage engine, a rebuild, more growth, a lost host. Pure functions.
 
 ``scenarios`` evaluates one list of ``WhatIf`` values, the built-in ones and those of a scenario file. Each changes two
 figures of a disk: its free space, and the growth as a multiple of the forecast. The days until full then follow from
@@ -207,7 +207,7 @@ class DiskOutlook:
         first_day: The date that days count from.
         horizon_days: Number of days that the forecast covers; infinite ``days`` mean more than this.
         at_rate: Days until full at the constant rate of recent weeks, or None if unknown.
-        rate_days: Number of days that the constant rate is averaged over.
+        rate_days: Number of days that the constant rate was calculated from.
         times: Growth in the scenario as a multiple of the forecast, or None if unknown.
         history_days: Number of measured days, which determines ``horizon_days``.
         forecast: The forecast less the data that expires; None if no data expires.
@@ -242,7 +242,7 @@ class Scenario:
     Attributes:
         name: Short and stable: ``now``, ``rebuilt``, ``msgpack+zlib``, ``growth x2``, ...
         text: Description for people.
-        codec: The codec in question, or None.
+        codec: The codec that all cells are re-encoded to, or None.
         disks: One outlook per disk.
         file_bytes: Total length of the files at the start, counting one copy, or None if unknown.
         disk_file_bytes: The same by disk name.
@@ -312,7 +312,7 @@ def best_codec(
     most_cpu: float,
     disk_per_body: Mapping[str, Interval] | None = None,
 ) -> Choice | None:
-    """Choose the codec to re-encode all columns to, other than ``legacy``; None if nothing was tried.
+    """Choose the codec, other than ``legacy``, to re-encode all columns to; None if nothing was tried.
 
     With ``disk_per_body``, the space of the cells is calculated from its ratios, not measured.
     """
@@ -336,7 +336,7 @@ def best_codec(
 
 
 def growth_weights(measurement: Measurement, disk_per_body: Mapping[str, Interval]) -> dict[tuple[str, str], float]:
-    """Return the bytes of disk per new body byte, by cluster and column.
+    """Return how many bytes of disk space a new body byte takes, by cluster and column.
 
     Args:
         measurement: The newest measurement.
@@ -390,7 +390,7 @@ def scenarios(
     for change in what_ifs:
         if names.count(change.name) > 1:
             raise InvalidInput(
-                f"two scenarios are called {change.name!r}; the report has built-in ones: "
+                f"two scenarios are called {change.name!r}; choose another name; the built-in ones are "
                 f"{', '.join(repr(other.name) for other in built_in)} and {LOST_HOST!r}"
             )
         unknown = change.growth_by_datastore.keys() - {"", *measurement.datastores}
@@ -575,7 +575,7 @@ class _Evaluator:
         if isinstance(forecast, NoForecast):
             return unknown(forecast.reason)
         if free is None:
-            return unknown("size or free space of its disk is unknown; give --disk CLUSTER=TOTAL:FREE")
+            return unknown("the size or free space of its disk is unknown; give --disk CLUSTER=TOTAL:FREE")
         remaining = forecast.less(expiries) if expiries else forecast
         return DiskOutlook(
             disk=disk.name,

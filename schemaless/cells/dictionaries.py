@@ -336,6 +336,6 @@ def parse_dictionary_line(fields: dict[str, Any]) -> tuple[Dictionary, dict[str,
 
 
 def source_of(pool: NodePool, name: str, dictionary_id: int) -> dict[str, Any]:
-    """Read the description of a dictionary's training data; empty if the catalog does not have the dictionary."""
+    """Read the description of a dictionary's training data; return {} if the catalog lacks the dictionary."""
     rows = pool.run(lambda connection: connection.rows(sql.select_dictionary_source(name, dictionary_id)))
     return dict(json.loads(rows[0][0])) if rows else {}

@@ -329,7 +329,7 @@ class Available(Reader):
         read_from: ReadFrom,
         include_erased: bool = False,
     ) -> Iterator[StoredCell]:
-        """Iterate over versions; if some may be missing, at least one is stale, or ``StaleAbsence`` is raised."""
+        """Iterate over versions; if some may be missing, one is marked as stale, or ``StaleAbsence`` is raised."""
         options = (after, before, descending, limit, read_from, include_erased)
         versions = super().versions(row_key, column_name, *options)
         return self._check_complete(versions, row_key_bytes(row_key), column_name, limit)
@@ -355,7 +355,7 @@ class Available(Reader):
         lost = self._lost.get(shard)
         if lost is not None:
             absence = StaleAbsence(
-                f"the replica does not have {missing}. It may exist on the primary, which does not answer "
+                f"the replica does not have {missing}. The primary may, but it does not answer "
                 f"({lost.message}); try again later",
                 node=lost.node,
                 shard=shard,

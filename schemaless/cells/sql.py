@@ -300,7 +300,7 @@ def select_dictionaries(catalog: str, dictionary_id: int | None = None) -> bytes
 
 
 def select_highest_dictionary(catalog: str) -> bytes:
-    """Select the highest dictionary id, including those of removed dictionaries; 0 if there are none."""
+    """Select the highest id of all dictionaries, including removed ones; 0 if there are none."""
     return b"SELECT COALESCE(MAX(dictionary_id),0) FROM %b" % table(catalog, b"dictionary")
 
 

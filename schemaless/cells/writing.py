@@ -172,7 +172,8 @@ class Cells:
                     compare, duplicate = True, error
             assert duplicate is not None
             raise ServerRefused(
-                f"{duplicate.message} in {_MAX_INSERTS} attempts, although the table has no row with the cell's key. "
+                f"{duplicate.message} in each of {_MAX_INSERTS} attempts, although the table has no row "
+                f"with the cell's key. "
                 "Does the table have another unique key, or a trigger?",
                 node=connection.node,
                 shard=shard,
@@ -351,7 +352,7 @@ def _returned_ids(connection: Connection, sql: bytes, cells: Sequence[EncodedCel
         returned = [row[PLACE] for row in rows]
         if returned == [cell.place for cell in cells]:
             return None
-        return f"expected {len(cells)} cells beginning with {cells[0].place}, got {len(rows)}: {returned[:1]}"
+        return f"expected {len(cells)} rows from place {cells[0].place} on, got {len(rows)} from {returned[:1]} on"
 
     return [int(row[0]) for row in connection.returned(sql + RETURNING, check)]
 
@@ -385,7 +386,8 @@ def _statements(
     def refuse(cell: EncodedCell, sql_bytes: int) -> None:
         raise BodyTooLarge(
             f"cell {cell.key}: the body has {len(cell.body):,} bytes and its INSERT {sql_bytes:,} (some bytes are "
-            f"escaped), but the server accepts at most {connection.max_allowed_packet:,}. Raise its max_allowed_packet"
+            f"escaped), but the server accepts at most {connection.max_allowed_packet:,} bytes. Raise its "
+            f"max_allowed_packet"
         )
 
     return split_statements(cells, functools.partial(_insert_sql, database), connection.max_statement_bytes, refuse)

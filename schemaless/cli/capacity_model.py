@@ -149,7 +149,7 @@ _DAY = click.DateTime(["%Y-%m-%d"])
     metavar="DAYS",
     help="Age at which cells are deleted.  [default: never]",
 )
-@click.option("--start", type=_DAY, metavar="YYYY-MM-DD", help="First day.  [default: today, UTC]")
+@click.option("--start", type=_DAY, metavar="YYYY-MM-DD", help="First day of the calculation. [default: today, UTC]")
 @click.option(
     "--for-days",
     type=float,
@@ -180,7 +180,7 @@ def model_command(
     as_json: bool,
     **ranges: Any,
 ) -> None:
-    """Calculate how long disks last from figures that you supply.
+    """Calculate how long disks will last, from your own figures.
 
     \b
       days = hosts x disk x (1 - overhead)
@@ -376,7 +376,7 @@ def _sentence(variant: _Variant) -> str:
     least, most = (_days_text(end) if math.isfinite(end) else "never" for end in (days.low, days.high))
     dates = " to ".join("never" if day is None else str(day) for day in (full_on[0], full_on[2]))
     if math.isinf(days.mid):
-        return f"Never full; in the worst case, full in {least}, on {full_on[0]}."
+        return f"Never full at the middle values; in the worst case, full in {least}, on {full_on[0]}."
     return f"Full in {_days_text(days.mid)}, on {full_on[1]}; between {least} and {most}, {dates}."
 
 

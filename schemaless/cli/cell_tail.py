@@ -206,7 +206,7 @@ class _Offsets:
 
 
 def _read_offsets(path: Path, store: Datastore) -> dict[int, int]:
-    """Read the locations from an offsets file; empty if the file does not exist yet.
+    """Return the locations in an offsets file; an empty dict if the file does not exist yet.
 
     Raises:
         InvalidInput: the file is not an offsets file, or belongs to another datastore.

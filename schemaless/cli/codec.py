@@ -198,7 +198,7 @@ def train(
         f"they take without it"
     )
     if kept is None:
-        note("the dictionary saves too little and was not saved; keep compressing this column without one")
+        note("the dictionary gains too little, so it was not saved; keep compressing this column without one")
         return EXIT_FAILED
     out().print(f"saved as dictionary {kept.id}; next:")
     detail = "" if level is None else f" --level {level}"
@@ -230,7 +230,7 @@ _DEFAULT = "default"
 @codec_details[0]
 @codec_details[1]
 def set_(url: str, column_name: str, codec_name: str, level: int | None, dictionary_id: int | None) -> None:
-    """Set the codec in which new cells of a column are written.
+    """Set the codec with which new cells of a column are written.
 
     CODEC is a codec's name, or 'default' for the store's own, msgpack+zlib. Processes that write use the new codec
     within a minute, and the old one until then; every process reads cells in either. Existing cells stay as they are:
@@ -287,10 +287,11 @@ def remove(url: str, dictionary_id: int, execute: bool) -> int:
         with progress("looking for cells that need it", None, "cells") as listener:
             done = remove_dictionary(store, dictionary_id, listener=listener)
     if done.removed:
-        out().print(f"dictionary {dictionary_id} removed: none of {done.cells:,} cells needs it")
+        out().print(f"dictionary {dictionary_id} removed: none of the {done.cells:,} cells needs it")
         return 0
     out().print(
-        f"dictionary {dictionary_id} is retired; run the same command in {done.wait_s / 60:,.0f} minutes, when nothing "
+        f"dictionary {dictionary_id} is retired; run the same command again in {done.wait_s / 60:,.0f} "
+        f"minutes, when nothing "
         "can be writing with it any more"
     )
     return EXIT_FAILED

@@ -201,7 +201,7 @@ def _show(advice: ColumnAdvice, show_all: bool) -> None:
 
 
 def _best(advice: ColumnAdvice) -> list[Candidate]:
-    """Return the candidates shown without ``--all``: smallest, advised, default, knee and json+zlib."""
+    """Return the candidates shown without ``--all``: the smallest, advised, default, knee and json+zlib ones."""
     knee = None if advice.choice is None else advice.choice.knee.name
     wanted = [tried for tried in advice.candidates if tried in (advice.chosen, advice.default) or tried.name == knee]
     text = [tried for tried in advice.candidates if tried.codec.name == "json+zlib" and tried.codec.level == 6]

@@ -78,7 +78,11 @@ def show(ctx: click.Context, url: str | None, as_json: bool) -> None:
         return
     rows = [[entry.setting, "none" if entry.value is None else str(entry.value), entry.source] for entry in settings]
     print_table(None, ["setting", "value", "from"], rows, text_columns=3)
-    note(f"the file names {', '.join(names)}" if names else "no datastore has a name; see schemaless config add --help")
+    note(
+        f"the file names {', '.join(names)}"
+        if names
+        else "no datastores are configured; see 'schemaless config add --help'"
+    )
 
 
 def _file_source(file: Configuration) -> str:

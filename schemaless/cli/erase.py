@@ -50,7 +50,7 @@ _job = job_option("The job.  [default: the unfinished erasure]")
 
 @click.group(commands=[run])
 def erase() -> None:
-    """Erase documents, verify that they are gone, and erase them again after a restore.
+    """Erase documents, verify the erasure, and repeat it after a restore.
 
     An erased cell keeps its key, added_id and created_at; its body becomes a tombstone with the number of the erasure.
     Every erasure is recorded in the ledger before anything is changed, and the ledger holds no documents.
@@ -322,10 +322,10 @@ def replay(
         undone_json = [{**entry_json(each.entry), "cells_back": each.cells} for each in found]
         print_json({"added": added, "executed": execute, "undone": undone_json})
     else:
-        out().print(f"{added:,} erasures added to the ledger; {len(found):,} undone by a restore")
+        out().print(f"{added:,} erasures added to the ledger; {len(found):,} erasures had been undone by a restore")
         for each in found:
             what = "retention run" if isinstance(each, UndoneRun) else "erasure"
-            back = "were back and have been erased again" if execute else "are back"
+            back = "had come back and have been erased again" if execute else "have come back"
             out().print(f"{what} {each.entry.number}: {each.cells:,} cells {back}")
         unfinished = [entry.number for entry in entries if entry.kind == "range" and entry.executed_at is None]
         if unfinished:

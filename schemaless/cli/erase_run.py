@@ -107,7 +107,7 @@ def run(
     thresholds: Thresholds,
     as_json: bool,
 ) -> int:
-    """Erase a row, a column of it, a version, or the cells in a file.
+    """Erase a row, a column of it, a version, or what a file lists.
 
     The erasure is recorded in the ledger first. Then every body is replaced by a tombstone, including in tables that
     moves have left behind, and the command waits for replicas. Keys, added_id and created_at stay, and a key cannot be

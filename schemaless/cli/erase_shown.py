@@ -88,13 +88,14 @@ def show_status(status: ErasureStatus, *, as_json: bool) -> None:
     left = [each.shard for each in entry.shards if each.executed_at is None]
     if left:
         out().print(
-            f"not executed in shards {shards_text(left)}; 'schemaless erase run --execute --erasure {entry.number}' "
+            f"not executed yet in shards {shards_text(left)}; 'schemaless erase run --execute --erasure "
+            f"{entry.number}' "
             "continues it"
         )
     for name, at in status.acknowledged.items():
         out().print(f"{name}: acknowledged {at:%Y-%m-%d %H:%M:%S}", markup=False)
     for name, shards in status.waiting.items():
-        out().print(f"{name}: not acknowledged in shards {shards_text(list(shards))}", markup=False)
+        out().print(f"{name}: not acknowledged yet in shards {shards_text(list(shards))}", markup=False)
     for what, value in entry.notes.items():
         out().print(f"{what.replace('_', ' ')}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
 

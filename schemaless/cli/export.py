@@ -278,10 +278,10 @@ def remove(name: str, execute: bool, url: str) -> None:
     with open_store(url) as store:
         found = exports(store)
         if name not in found:
-            raise InvalidInput(f"{store.name!r} has no export {name}; it has: {', '.join(found) or 'none yet'}")
+            raise InvalidInput(f"{store.name!r} has no export {name}; existing names: {', '.join(found) or 'none'}")
         if execute:
             remove_export(store, name)
-    out().print(f"the progress of export {name} {'is' if execute else 'would be'} deleted", markup=False)
+    out().print(f"the progress of export {name} {'was' if execute else 'would be'} deleted", markup=False)
     if not execute:
         note_dry()
 
@@ -295,7 +295,10 @@ def _propose(proposals: list[Proposal], *, as_json: bool) -> None:
         return
     for each in proposals:
         out().print(f"--field '{each.column.declared}'", markup=False, soft_wrap=True)
-    note("the types of these fields hold every sampled value; pass the ones you need to 'schemaless export parquet'")
+    note(
+        "the types of these fields fit every sampled value; pass the fields that you need to 'schemaless export "
+        "parquet'"
+    )
 
 
 def _existing(uri: str) -> tuple[Target, Definition]:

@@ -169,13 +169,15 @@ def rebuild(name: str, execute: bool, url: str, as_json: bool) -> None:
         print_json({"name": name, "number": entry.number, "state": entry.state, "created": created})
     elif created:
         out().print(
-            f"index {name} created as number {entry.number}, beside the present one: {entry.state}", markup=False
+            f"index {name} created as number {entry.number}, beside the present one; state: {entry.state}", markup=False
         )
         _note_next(name)
     elif execute:
-        out().print(f"index {name} is already being rebuilt, as number {entry.number}: {entry.state}", markup=False)
+        out().print(
+            f"index {name} is already being rebuilt, as number {entry.number}; state: {entry.state}", markup=False
+        )
     else:
-        out().print(f"index {name}, number {entry.number}, would be built again", markup=False)
+        out().print(f"index {name} (number {entry.number}) would be rebuilt", markup=False)
     if not execute:
         note_dry()
 
@@ -194,8 +196,8 @@ def run(names: tuple[str, ...], workers: int, once: bool, url: str, as_json: boo
     while applications write; once every existing cell has been read, the index is ready and accepts queries. The
     command shows the progress, the rate and the remaining time.
 
-    You can kill it at any moment: the next run repeats the cells that each worker processed in its last 100 ms, at most
-    500, which does no harm. The account needs the role follow, with grants for the tables of these indexes.
+    You can kill it at any moment: the next run reprocesses the cells that each worker processed in its last 100 ms (at
+    most 500), which does no harm. The account needs the role follow, with grants for the tables of these indexes.
 
     \b
     Examples:

@@ -41,7 +41,7 @@ from schemaless.terminal.progress import ProgressLine, amount_text, duration, wa
 
 _LINE_S: Final = 5.0
 _MOST_LINE_S: Final = 300.0
-"""Longest interval between progress lines in seconds, reached after a run of 100 minutes."""
+"""Longest interval between progress lines, in seconds; reached once a run has lasted 100 minutes."""
 _SHARDS_SHOWN: Final = 16
 _COLUMNS: Final = {
     column: column for column in ("shard", "state", "pass", "through", "cells", "before", "after", "left", "runner")
@@ -136,7 +136,7 @@ def throttle_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def throttle_changes(command: Callable[..., Any], usual: Thresholds | None = None) -> Callable[..., Any]:
-    """Add the throttling options, passed as ``changes``: a dict of the options given, completed from ``usual``."""
+    """Add the throttling options, passed as ``changes``: a dict of the options given, with defaults from ``usual``."""
 
     @wraps(command)
     def with_changes(*arguments: Any, **options: Any) -> Any:

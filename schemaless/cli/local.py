@@ -172,7 +172,7 @@ def up(
     for server in running:
         for started in (server, *server.replicas):
             click.echo(shown(f"{started.name}  {started.flavour} {started.version}  {started.url}"))
-    note("next, create a datastore on them:")
+    note("next, create a datastore on these servers:")
     on_engine = " --engine rocksdb" if engine == "rocksdb" else ""
     _echo_command(
         f"schemaless create {_NAME} --shards 16{on_engine}",

@@ -36,10 +36,10 @@ _SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "cell": ("schemaless.cli.cell", "Write and read single cells, or follow the change feed."),
         "load": ("schemaless.cli.load", "Load documents from an NDJSON file."),
         "dump": ("schemaless.cli.dump", "Write cells as NDJSON."),
-        "export": ("schemaless.cli.export", "Write the history as Parquet files, for analytics."),
+        "export": ("schemaless.cli.export", "Write all versions of all cells as Parquet files, for analytics."),
         "index": ("schemaless.cli.index", "Find rows by the contents of their documents."),
         "trigger": ("schemaless.cli.trigger", "Call a function for each new cell."),
-        "erase": ("schemaless.cli.erase", "Erase documents, prove it, and repeat it after a restore."),
+        "erase": ("schemaless.cli.erase", "Erase documents, verify the erasure, and repeat it after a restore."),
         "retention": ("schemaless.cli.retention", "Erase old cells by policy, and place legal holds on rows."),
     },
     "Space": {

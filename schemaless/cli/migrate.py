@@ -51,8 +51,9 @@ def migrate() -> None:
 def status(url: str, job_id: int | None, show_all: bool, each_shard: bool, as_json: bool) -> None:
     """Show the progress of a migration.
 
-    The status includes the speed of the job, why it waits, if it does, and the estimated time to completion. That time
-    is a range, because shards differ in speed. The command works on any machine, whether or not the job is running.
+    The status includes the speed of the job, the reason if it is waiting, and the estimated time to completion. That
+    time is a range, because shards differ in speed. The command works on any machine, whether or not the job is
+    running.
 
     \b
     Examples:

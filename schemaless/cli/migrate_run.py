@@ -212,11 +212,11 @@ def _figures(tally: Tally) -> list[str]:
 
 def _show_exceptions(outcome: MigrateOutcome, total: Tally) -> None:
     for reason, cells in total.kept_as_text.most_common():
-        out().print(f"{cells:,} kept as compressed JSON text: {reason}")
+        out().print(f"{counted(cells, 'cell')} kept as compressed JSON text: {reason}")
     for reason, cells in total.left.most_common():
         out().print(f"{cells:,} left as they are: {reason}")
     if total.erased:
-        out().print(f"{total.erased:,} erased during the run")
+        out().print(f"{counted(total.erased, 'cell')} erased during the run")
     for failure in outcome.failures[:_FAILURES_SHOWN]:
         note(f"  shard {failure.shard}, cell {failure.key}: {failure.message}")
     if len(outcome.failures) > _FAILURES_SHOWN:

@@ -102,7 +102,7 @@ def show_missing(missing: list[Missing]) -> None:
 def show_left(left: Counter[str]) -> None:
     """Print the number of cells that the job left as they are, by reason."""
     for reason, cells in left.most_common():
-        out().print(f"{cells:,} left unchanged by the job: {reason}")
+        out().print(f"{counted(cells, 'cell')} left unchanged by the job: {reason}")
 
 
 def verify_json(report: VerifyReport, missing: list[Missing], faults: list[dict[str, Any]]) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def verify(
       counted separately.
     - Replicas: each replica in the topology holds the same bytes, keys and
       times. A replica that lags is given time to catch up.
-    - Archive: each original still has its cell, with the same key, added_id,
+    - Archive: the cell of each original exists, with the same key, added_id,
       created_at and document.
 
     Each fault is printed on one line that names the cell. Applications may read and write at the same time. When there

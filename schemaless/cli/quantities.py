@@ -84,7 +84,9 @@ def share_of(value: str) -> float:
     if math.isnan(share):
         raise click.BadParameter(f"{value!r} is not a share; write, for example, 40% or 0.4")
     if not 0 <= share < 1:
-        raise click.BadParameter(f"{value!r} is not a share from 0 to below 100 %; write, for example, 40% or 0.4")
+        raise click.BadParameter(
+            f"{value!r} is not a share of at least 0 % and below 100 %; write, for example, 40% or 0.4"
+        )
     return share
 
 

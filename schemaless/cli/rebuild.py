@@ -98,9 +98,9 @@ def rebuild(
     online, one shard at a time on each server, while applications read and write.
 
     A rebuild needs disk space for the new file beside the old one, cannot be throttled once it runs, and makes replicas
-    lag by as long as it takes. Therefore the command waits for replicas between shards, and skips shards that would
+    lag by up to its own duration. Therefore the command waits for replicas between shards, and skips shards that would
     take too long or do not fit on the disk. If it is killed, each table is either unchanged or completely rebuilt, and
-    running the same command again continues. The account needs the role admin.
+    running the same command again continues the work. The account needs the role admin.
 
     \b
     Examples:

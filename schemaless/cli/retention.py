@@ -156,7 +156,7 @@ def hold(row_keys: tuple[str, ...], url: str, held_by: str, reason: str) -> None
 @url_option
 @click.option("--by", "held_by", required=True, metavar="WHO", help="Who held the rows.")
 def release(row_keys: tuple[str, ...], url: str, held_by: str) -> None:
-    """End the legal holds of one party.
+    """End one party's legal holds on rows.
 
     \b
     Example:
@@ -174,7 +174,7 @@ def release(row_keys: tuple[str, ...], url: str, held_by: str) -> None:
 def plan(url: str, shards_text: str | None, as_json: bool) -> None:
     """Count the cells that a run would erase now.
 
-    The command reads the key of every cell, and the length of the bodies that expire. It changes nothing.
+    The command reads the key of every cell, and the lengths of the bodies that have expired. It changes nothing.
 
     \b
     Examples:

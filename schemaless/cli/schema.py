@@ -103,7 +103,7 @@ def upgrade(url: str, at_once: int, as_json: bool) -> int:
     Example:
       schemaless schema upgrade
 
-    Exit status: 0 if all databases have this version's revision, 1 if one failed.
+    Exit status: 0 if all databases have this version's revision, 1 if any failed.
     """
     with progress("upgrading", None, "databases") as listener:
         outcome = upgrade_schema(datastore_url(url)[0], at_once=at_once, listener=listener)
@@ -118,7 +118,7 @@ def upgrade(url: str, at_once: int, as_json: bool) -> int:
             note(f"failed: {names}: {message}")
     if outcome.failed:
         note(
-            f"{counted(len(outcome.failed), 'database')} failed, and all others are done; "
+            f"{counted(len(outcome.failed), 'database')} could not be upgraded, and all others are up to date; "
             "fix the errors and run the same command again to upgrade these"
         )
     return EXIT_FAILED if outcome.failed else 0
@@ -137,7 +137,7 @@ def names_by_message(messages: dict[str, str]) -> Iterator[tuple[str, str]]:
     for message, names in itertools.islice(by_message.items(), _MAX_MESSAGES):
         yield message, some_names(names)
     if len(by_message) > _MAX_MESSAGES:
-        yield "with other reasons; --json lists all", f"{len(by_message) - _MAX_MESSAGES:,} more"
+        yield "other messages; --json lists them all", f"{len(by_message) - _MAX_MESSAGES:,} more"
 
 
 def some_names(names: list[str]) -> str:

@@ -135,9 +135,10 @@ add_controls(
 def abort(url: str, job_id: int | None, uncompared: bool, as_json: bool) -> int:
     """Abort a move for good.
 
-    Shards that were not cut over stay where they are, and their copies are dropped. A shard that was cut over stays on
-    its new cluster, since it may have new cells there; another move can bring it back. It is still compared with its
-    old tables; if their server is gone for good, use --uncompared. If the command is killed, run it again to resume it.
+    Shards that have not been cut over stay where they are, and their copies are dropped. A shard that has been cut over
+    stays on its new cluster, since it may have new cells there; another move can bring it back. It is still compared
+    with its old tables; if their server is gone for good, use --uncompared. If the command is killed, run it again to
+    resume it.
 
     \b
     Example:
@@ -167,9 +168,9 @@ _NAMED = 5
 def verify(shards_text: str | None, url: str, as_json: bool) -> int:
     """Compare moved shards with their old tables, cell by cell. Read-only.
 
-    A move compares each shard before it ends. This command can repeat the comparison as long as 'shards drop-moved' has
-    not dropped the old tables. It compares ids, keys, times and bytes by digests that the two servers compute. A body
-    that was re-encoded after the move counts as equal if its document is equal; cells written after the move are
+    A move makes this comparison for each shard before it ends. This command repeats it, as long as 'shards drop-moved'
+    has not dropped the old tables. It compares ids, keys, times and bytes by digests that the two servers compute. A
+    body that was re-encoded after the move counts as equal if its document is equal; cells written after the move are
     ignored. The output shows the SHA-256 of all cells in the old tables.
 
     \b

@@ -56,7 +56,7 @@ def _which_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "balanced",
             is_flag=True,
             help="Choose shards and targets that even out the clusters, based on the figures of 'capacity report'; "
-            "replaces SHARDS and --to.",
+            "use it instead of SHARDS and --to.",
         ),
         click.option(
             "--unchecked-accounts",

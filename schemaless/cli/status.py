@@ -29,8 +29,7 @@ _READ_TIMEOUT_S: Final = 10.0
 @click.option(
     "--listen",
     metavar="HOST:PORT",
-    help="Serve a page that updates itself on this address, such as 127.0.0.1:9465, until Ctrl-C; port 0 picks a "
-    "free port.",
+    help="Serve a self-updating page on this address, such as 127.0.0.1:9465, until Ctrl-C; port 0 picks a free port.",
 )
 @click.option(
     "--remote",

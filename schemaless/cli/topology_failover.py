@@ -39,7 +39,7 @@ timeout_option: Final = click.option(
     type=FiniteRange(min=0, max=3600),
     default=nodes.ARRIVAL_TIMEOUT_S,
     metavar="SECONDS",
-    help="Timeout for a transaction from the primary to a replica.",
+    help="Timeout for a transaction to get from the primary to a replica.",
 )
 
 
@@ -47,7 +47,8 @@ def say_reconnect() -> None:
     """Say how soon connected programs follow a change."""
     latest_s = math.ceil(MAX_REFRESH_INTERVAL_S)
     note(
-        f"connected programs follow this change within {latest_s} s of use; those with version 0.1, when they reconnect"
+        f"connected programs follow this change within {latest_s} s while in use; those with version 0.1 "
+        f"follow it when they reconnect"
     )
 
 
@@ -280,7 +281,7 @@ def lost(old: str, stored: bool, settled: bool, output: Path | None, url: str) -
     if settled:
         with open_store(url) as store:
             clusters, remaining = settle_lost(store, old), unsettled(store)
-        note(f"settled for {', '.join(clusters)}" if clusters else "that server is not recorded as lost")
+        note(f"settled for {', '.join(clusters)}" if clusters else "no cluster records this server as a lost primary")
         if remaining:
             note(f"not settled yet: {', '.join(remaining)}")
         return

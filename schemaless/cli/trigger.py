@@ -157,7 +157,7 @@ def show_status(trigger: TriggerStatus, each_shard: bool) -> None:
     by = counted(len(trigger.workers) - separate, "worker")
     if separate:
         by += f", and {counted(separate, 'worker')} for quarantined shards"
-    out().print(f"[bold]{trigger.name}[/]: {trigger.setting.desired_state}, cells of {of}, by {by}")
+    out().print(f"[bold]{trigger.name}[/]: {trigger.setting.desired_state}; cells of {of}; {by}")
     if not trigger.workers and trigger.setting.desired_state != "paused":
         note("no worker is running it now; 'schemaless trigger run MODULE:NAME' starts one")
     polled = {server: how for server, how in trigger.finds_by.items() if how != HEARD}
@@ -302,7 +302,7 @@ def remove(name: str, execute: bool, url: str, as_json: bool) -> None:
         print_json({"name": name, "removed": execute, "parked": parked})
         return
     out().print(
-        f"{name} {'is' if execute else 'would be'} removed, with {parked:,} parked cells",
+        f"{name} {'was' if execute else 'would be'} removed, with {parked:,} parked cells",
         markup=False,
     )
     if not execute:
@@ -338,7 +338,7 @@ def reset(
     that lost cells. Parked cells after the location are no longer parked, since the trigger is called for them anyway.
     Workers continue from the new location almost at once.
 
-    With --since, the command searches the shards for the location and starts ten minutes earlier, since cells are not
+    With --since, the command searches each shard for the location of a time ten minutes earlier, since cells are not
     stored in the exact order of their times.
 
     \b

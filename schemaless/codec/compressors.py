@@ -94,7 +94,7 @@ class Compressor(ABC):
         """Return the id of the dictionary that compressed bytes name, or None.
 
         Raises:
-            CorruptBody: the bytes are not this compressor's (a subclass says why).
+            CorruptBody: the bytes are not in this compressor's format (a subclass says why).
         """
         return None
 
@@ -111,7 +111,8 @@ class Compressor(ABC):
         """
         if len(compressed) >= payload_bytes:
             raise NotCanonical(
-                f"compressed to {len(compressed)} bytes from {payload_bytes}; it would be stored uncompressed"
+                f"compressed to {len(compressed)} bytes from {payload_bytes}; a writer would store the "
+                f"payload uncompressed"
             )
 
 

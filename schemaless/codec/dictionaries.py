@@ -42,7 +42,7 @@ class Dictionary:
         """Load a dictionary from its bytes.
 
         Raises:
-            DictionaryDamaged: the bytes are not a zstd dictionary, or its id is outside the valid range.
+            DictionaryDamaged: the bytes are not a zstd dictionary, or its size or id is outside the valid range.
         """
         if content[:4] != _MAGIC or not _HEAD_BYTES < len(content) <= MAX_DICTIONARY_BYTES:
             raise DictionaryDamaged(

@@ -395,7 +395,7 @@ def _check_checksum(body: bytes) -> bytes:
     content = body[HEADER_BYTES:-CHECKSUM_BYTES]
     computed = zlib.crc32(content, _HEADER_CHECKSUMS[body[1]])
     if computed != stored:
-        raise ChecksumMismatch(f"CRC-32 of {len(body)} bytes is {computed:08x}, but the body says {stored:08x}")
+        raise ChecksumMismatch(f"CRC-32 of {len(body)} bytes is {computed:08x}, but the body records {stored:08x}")
     return content
 
 

@@ -26,7 +26,7 @@ class NotJSONText(Exception):
 
 
 class JSONText(Serializer):
-    """JSON text in UTF-8. Writes compact text, reads any."""
+    """JSON text in UTF-8. Writes compact text, and reads any valid text."""
 
     id = 0  # stored; never renumber
     name = "json"
@@ -84,7 +84,7 @@ class JSONText(Serializer):
     def parse_quick(self, text: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> JSONDocument:
         """Parse on the fast path, or return ``MISSED`` if only the stock ``json`` can decide.
 
-        A parsed text contains no NaN, infinity or number beyond a double; it may contain duplicate keys.
+        A parsed text contains no NaN, infinity or number beyond the range of a double; it may contain duplicate keys.
 
         Raises:
             TooManyValues: more than ``values`` values.

@@ -114,7 +114,7 @@ def unpack_reference(payload: Payload, depth: int = MAX_DEPTH, values: int = MAX
         if not is_own(refusal, "msgpack"):
             raise
         if "incomplete input" in str(refusal):
-            raise TruncatedBody("the MessagePack payload ends before its document") from None
+            raise TruncatedBody("the MessagePack payload ends before the document is complete") from None
         raise MalformedPayload(f"not MessagePack as this store writes it: {one_line(refusal)}") from None
     if len(payload.translate(None, _BYTES_THAT_DO_NOT_OPEN)) > depth and documents.depth_of(document) > depth:
         raise NestingTooDeep(f"more than {depth} levels of lists and objects")

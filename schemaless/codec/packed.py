@@ -71,7 +71,7 @@ from schemaless.codec.serializers import (
 from schemaless.codec.values import MAX_VALUES, text_exceeds
 
 _DOUBLE_COST: Final = 32
-"""Cost of a float as a double when the scale is chosen (as a decimal: the scale); a long float must not raise it."""
+"""Cost of a double when a scale is chosen; a decimal costs the scale. One long float must not raise the scale."""
 
 _KINDS: Final = {bool: FALSE, int: INT, float: DOUBLE, str: TEXT, list: ARRAY, dict: OBJECT, type(None): NULL}
 _TIME_OF_DAY: Final = re.compile(r"([0-9]{2}):([0-5][0-9]):([0-5][0-9])", re.ASCII)
@@ -90,7 +90,7 @@ _Spelled = tuple[bytes, int]
 class Packed(Serializer):
     """Columnar encoding of one document, by ``schemaless_packed`` if it is installed, else by the reference.
 
-    Both write the same bytes and reject the same input; the reference words the errors.
+    Both write the same bytes and reject the same input; all error messages come from the reference.
     """
 
     id = 2  # stored; never renumber

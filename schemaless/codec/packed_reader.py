@@ -233,7 +233,7 @@ class _Reader:
         if mask in BARE:
             return bytes((BITS.index(mask),)) * count
         if not 0 < mask < 2 * BITS[BIGINT] or (mask & BITS[TEXT] and mask & BITS[TYPED]):
-            raise MalformedPayload(f"{count} packed values have mask {mask}")
+            raise MalformedPayload(f"{count} packed values have the invalid mask {mask}")
         kinds = self._tokens.take(count)
         present = set(kinds)
         if max(present) > BIGINT or mask != sum({BITS[kind] for kind in present}):
@@ -287,7 +287,7 @@ class _Reader:
 
     def _typed(self, count: int) -> list[str]:
         if count < TYPED_MIN:
-            raise MalformedPayload(f"a packed node has only {count} typed strings")
+            raise MalformedPayload(f"a packed node has {count} typed strings, fewer than {TYPED_MIN}")
         typed = self._schema.byte()
         if typed in (UUID, HEX):
             digits = self._schema.byte() if typed == HEX else 32

@@ -142,7 +142,8 @@ def train(
     if len(payloads) < _FEWEST_CELLS or not parts["choose"] or not parts["judge"]:
         raise InvalidInput(
             f"{len(payloads)} cells of {len(rows['train'])} rows are too few to train on, with {len(rows['choose'])} "
-            f"rows to choose a size and {len(rows['judge'])} to evaluate it; use a dozen rows or, better, hundreds"
+            f"rows to choose a size and {len(rows['judge'])} to evaluate the dictionary; use a dozen rows "
+            f"or, better, hundreds"
         )
     tried: list[tuple[TriedSize, Codec]] = []
     for size in sizes:
@@ -153,7 +154,7 @@ def train(
         body_bytes = _bytes_of(try_codec(parts["choose"], with_it, dictionaries=dictionaries))
         tried.append((TriedSize(len(dictionary.content), body_bytes), with_it))
     if not tried:
-        raise InvalidInput(f"zstd finds nothing worth a dictionary in {len(payloads)} cells")
+        raise InvalidInput(f"zstd finds too little in common in {len(payloads)} cells to make a dictionary")
     best = min(size.body_bytes for size, _ in tried)
     _, chosen = next((size, with_it) for size, with_it in tried if size.body_bytes <= best * (1 + CLOSE))
     return Training(
@@ -171,7 +172,7 @@ def train(
 def _payloads(
     cells: Iterable[SampledBody], codec: Codec, dictionaries: Dictionaries
 ) -> Iterable[tuple[SampledBody, bytes]]:
-    """Yield cells with their uncompressed payloads; skip text, short payloads, and cells that cannot be re-encoded."""
+    """Yield cells with their payloads, uncompressed, except those kept as text, too short or not re-encodable."""
     plain = Codec(codec.serializer, NONE)
     size = 0
     for row_key, body in cells:

@@ -36,7 +36,7 @@ _MEASURED: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 
 
 
 def messagepack_exceeds(payload: bytes | bytearray, limit: int) -> bool:
-    """Return whether MessagePack announces more than ``limit`` values; malformed input is left to the decoder."""
+    """Return whether a payload declares more than ``limit`` values; malformed input is left to the decoder."""
     end = len(payload)
     if end <= limit:  # a value takes at least a byte
         return False

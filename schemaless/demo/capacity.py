@@ -1,4 +1,4 @@
-"""The demo's capacity report, on invented document times and disk sizes."""
+"""The demo's capacity report, based on invented document times and disk sizes."""
 
 from __future__ import annotations
 

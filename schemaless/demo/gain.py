@@ -60,7 +60,7 @@ def show_gain(outcome: MigrateOutcome, before: Size, after: Size, last: Size) ->
         f"MiB of each{line_break()}file free, which matters for files as small as these."
     )
     for reason, count in total.kept_as_text.most_common():
-        out().print(f"{count:,} bodies kept as JSON text, compressed: {reason}")
+        out().print(f"{count:,} bodies kept as compressed JSON text: {reason}")
     for reason, count in total.left.most_common():
         out().print(f"{count:,} bodies left unchanged: {reason}")
 
@@ -88,7 +88,7 @@ def show_days(outcome: MigrateOutcome) -> None:
         [
             ["bytes a day", f"{per_day[0]:.1f} GB", f"{per_day[1]:.1f} GB"],
             ["full after", days(total.bytes_before, 0), days(total.bytes_after, 0)],
-            ["full after, 40 % kept for the system", days(total.bytes_before, 0.4), days(total.bytes_after, 0.4)],
+            ["full after, with 40 % kept for the system", days(total.bytes_before, 0.4), days(total.bytes_after, 0.4)],
         ],
     )
 
@@ -111,5 +111,5 @@ def next_steps(url: str, folder: Path, logbooks: bool) -> list[str]:
 
 
 def command_at(folder: Path) -> str:
-    """Return the command's name or, if the folder is relative because ``make`` runs the demo, its path in the clone."""
+    """Return the command's name, or its path in ``.venv`` if the folder is relative because ``make`` runs the demo."""
     return "schemaless" if folder.is_absolute() else ".venv/bin/schemaless"

@@ -32,7 +32,7 @@ _flights: dict[CellKey, Counter[str]] = {}
 
 @trigger(column=COLUMN, start="beginning")
 def flights_by_airline(cell: Cell, call: Call) -> None:
-    """Count a logbook's flights by airline, stored under its key, so that a repeated call changes nothing."""
+    """Count a logbook's flights by airline, and store the counts by cell key, so that a repeated call is harmless."""
     _flights[cell.key] = Counter(leg["carrier"]["name"] for leg in cell.body["legs"])
 
 

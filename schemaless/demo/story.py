@@ -162,14 +162,14 @@ def _steps(
 
 
 def _capacity(store: Datastore, codec: str, file: Path) -> CapacityReport | None:
-    """Write the capacity report, print its answer and return the report; None if it cannot be made."""
+    """Write the capacity report, print when a disk will be full, and return it; None if it cannot be made."""
     try:
         report = capacity_report(store, codec, file)
     except SchemalessError as error:
         note(f"   no capacity report: {error}")
         return None
     now = answer(report.now)
-    out().print(f"   until a disk is full with JSON text: {now.days}. {now.detail}", markup=False)
+    out().print(f"   time until a disk is full, with JSON text: {now.days}. {now.detail}", markup=False)
     if report.after is not None:
         out().print(f"   with {report.codec}, rebuilt: {answer(report.after).days}", markup=False)
         if report.after.file_bytes is not None:

@@ -81,7 +81,7 @@ def erase_from_archives(
 
 
 def _with_tombstones(internals: Internals, file: ArchiveFile) -> Iterator[tuple[Sequence[ArchivedCell], int]]:
-    """Yield parts of the file's cells, with tombstones for erased originals, and the number of these in each part."""
+    """Yield the file's cells in parts, with tombstones for erased originals, and each part's number of replacements."""
     part: list[ArchivedCell] = []
     for cell in read_archive(file):
         part.append(cell)

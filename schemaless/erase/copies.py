@@ -72,7 +72,7 @@ def _with_tables(internals: Internals, shard: int, operation: Callable[[CopyTabl
 
 
 def erase_copies(internals: Internals, shard: int, erasure: int, ids: Sequence[int]) -> int | None:
-    """Erase cells in the tables of moves; return the number of bodies replaced, or None if there is no table."""
+    """Erase cells in the tables of moves; return the number of bodies replaced, or None if there are no such tables."""
     database = internals.shards.database(shard)
 
     def erase(table: CopyTable) -> int:
@@ -85,7 +85,7 @@ def erase_copies(internals: Internals, shard: int, erasure: int, ids: Sequence[i
 
 
 def live_copies(internals: Internals, shard: int, ids: Sequence[int]) -> dict[str, int]:
-    """Return the number of unerased bodies in each table of a move; tables without any are left out."""
+    """Return how many of these cells still have their body in each table of a move; tables without any are left out."""
     database = internals.shards.database(shard)
 
     def count(table: CopyTable) -> int:

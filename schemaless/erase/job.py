@@ -213,5 +213,5 @@ def run(store: Datastore, spec: EraseSpec, **how: Unpack[RunOptions]) -> Erasure
 
 
 def unfinished_job(job: Job, erasure: int) -> bool:
-    """Return True if an unfinished job is executing an erasure."""
+    """Return True if a job executes the given erasure and is unfinished."""
     return job.kind == "erase" and job.unfinished and EraseSpec.of(job).erasure == erasure

@@ -23,7 +23,7 @@ class PlannedTarget:
         cells: number of cells to erase.
         body_bytes: size of their bodies.
         erased: number of cells already erased.
-        columns: names of the columns that have cells of either kind.
+        columns: names of the columns of all these cells, including those already erased.
     """
 
     target: Target

@@ -63,12 +63,12 @@ def receipt(store: Datastore, number: int) -> dict[str, Any]:
         "exports": [asdict(export) for export in exports],
         "remains": [
             *(_of_server(internals, node, entry.executed_at) for node in nodes),
-            {"where": "backups", "what": "documents as of the backup", "until": "their owner expires them"},
+            {"where": "backups", "what": "documents as of the backup", "until": "their owner deletes them"},
             *({"where": name, "what": "has not acknowledged", "until": "it does"} for name in found.waiting),
             *(
                 {
                     "where": f"copies of {each.uri}",
-                    "what": "documents as of the copy",
+                    "what": "documents as they were when copied",
                     "until": "their owner replaces them",
                 }
                 for each in exports
@@ -83,7 +83,11 @@ def receipt(store: Datastore, number: int) -> dict[str, Any]:
                 if each.problem is not None
             ),
             *(
-                {"where": f"archive {folder}", "what": "originals, unless erased there", "until": "'erase archive'"}
+                {
+                    "where": f"archive {folder}",
+                    "what": "originals, unless erased there",
+                    "until": "'erase archive' erases them",
+                }
                 for folder in where.archives
             ),
             *(
@@ -91,7 +95,11 @@ def receipt(store: Datastore, number: int) -> dict[str, Any]:
                 for each in entry.notes.get("dictionaries", ())
             ),
             *(
-                {"where": f"former primary {server}", "what": "documents as of its loss", "until": "it is wiped"}
+                {
+                    "where": f"former primary {server}",
+                    "what": "documents as they were when it was lost",
+                    "until": "it is wiped",
+                }
                 for server in where.lost_primaries
             ),
         ],

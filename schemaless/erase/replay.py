@@ -151,7 +151,7 @@ def load_ledger(store: Datastore, lines: Iterable[bytes]) -> int:
     if taken:
         raise InvalidInput(
             f"{store.name!r} has different erasures under the numbers {', '.join(map(str, taken))}, recorded after its "
-            "catalog was restored; all others were added. Erase the keys in the lines with these numbers: "
+            "catalog was restored; all others were added. Erase the keys in the lines with these numbers again, with "
             "'schemaless erase run'"
         )
     return added

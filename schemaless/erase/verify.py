@@ -70,7 +70,7 @@ def verify(
         number: number of the erasure.
         archive_folders: folders of archives; those that migrations have recorded are searched too, if they are on this
             machine.
-        search: strings to search for, byte by byte, in dictionaries and in the files of servers on this machine.
+        search: strings whose exact bytes to look for in dictionaries and in the files of servers on this machine.
         listener: receives one event per shard.
 
     Raises:
@@ -93,7 +93,7 @@ def verify(
             found.faults += Counter({f"cells of shard {shard.shard} older than the erasure": live})
         listener(Advanced())
     for table in tables_of_moves(store, {shard.shard for shard in entry.shards}):
-        found.faults[f"table {table}, which a move drops before it ends"] += 1
+        found.faults[f"table {table}, which the unfinished move will drop before it ends"] += 1
     _verify_archives(store, archive_folders, found)
     _verify_dictionaries(internals, entry.notes.get("dictionaries", ()), search, found)
     _search_files(internals, search, found)
@@ -165,7 +165,7 @@ def _verify_dictionaries(
         if row.content is None:
             continue
         if row.id in suspects or any(text.encode() in row.content for text in search):
-            found.faults[f"dictionary {row.id} has values of an erased document"] += 1
+            found.faults[f"dictionary {row.id} contains values of an erased document"] += 1
 
 
 def _search_files(internals: Internals, search: Collection[str], found: Verification) -> None:

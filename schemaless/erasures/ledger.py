@@ -1,6 +1,6 @@
 """The ledger of erasures in the catalog: what was requested, by whom and why, and what was done.
 
-It contains keys, numbers and times, but neither documents nor digests of them. An erasure is in the ledger before
+It contains neither documents nor digests of them. An erasure is in the ledger before
 anything is erased, so that one that was interrupted, or undone by a restored backup, can be executed again.
 """
 
@@ -65,7 +65,7 @@ def target(row_key: RowKey, column_name: str | None = None, ref_key: int | None 
         InvalidInput: a version is given without a column.
     """
     if column_name is None and ref_key is not None:
-        raise InvalidInput("erasing a version needs its column; without a version, all versions are erased")
+        raise InvalidInput("to erase one version, also give its column; without a version, all versions are erased")
     return Target(
         row_key_bytes(row_key),
         ANY_COLUMN if column_name is None else check_column_name(column_name),
@@ -81,7 +81,8 @@ def check_reason(reason: str) -> str:
     """
     if not _REASON.fullmatch(reason):
         raise InvalidInput(
-            f"a reason is a code of 1 to 64 characters of [A-Za-z0-9_.:-], such as gdpr-art-17 or ticket-4711, got "
+            f"a reason must be a code of 1 to 64 characters of [A-Za-z0-9_.:-], such as gdpr-art-17 or "
+            f"ticket-4711, got "
             f"{reason!r}; it is kept forever, so it must not name a person"
         )
     return reason
@@ -120,7 +121,7 @@ class Erasure:
         executed_at: when it was executed in the last of its shards; None until then.
         acknowledged_at: when all followers were first seen to have handled it; None until then.
         verified_at: when a verification first found nothing left; None until then.
-        notes: dictionaries and other places that it affects.
+        notes: dictionaries that contain erased values, and replicas that have not applied it yet.
         shards: its result in each of its shards; empty unless the entry was read individually.
     """
 

@@ -57,7 +57,7 @@ def is_export(follower: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """When a file is written.
+    """When a file is written, and what happens on errors.
 
     Attributes:
         file_bytes: approximate maximum size of the bodies in a file, as JSON text.

@@ -1,4 +1,4 @@
-"""Parquet files of cells. The same cells, columns and version of pyarrow produce the same bytes."""
+"""Parquet files of cells. With the same version of pyarrow, the same cells and columns produce the same bytes."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def open_target(uri: str) -> Target:
 
 @contextmanager
 def _naming(uri: str, name: str) -> Iterator[None]:
-    """Turn an error of the file system into ``ExportFailed``; a missing file is passed on."""
+    """Turn file system errors other than FileNotFoundError into ``ExportFailed``."""
     try:
         yield
     except FileNotFoundError:

@@ -1,11 +1,11 @@
 """Adoption of a failover: clients write to the server that another tool has promoted.
 
-Nothing here promotes a server; the tool that does calls ``adopt`` afterwards. The steps, each safe to repeat: checks; a
-new epoch in the catalog, for which no server has a claim yet; a new block of added_ids in each shard; the claim on the
-new primary; its address in the catalog. From the new epoch on, a program that connects or reads the catalog does not
-write to the cluster until the claim exists; a program with open connections to a running old primary writes there until
-it reads the catalog. If ``adopt`` is killed between two steps, writes to the cluster may fail until it is run again.
-Each run takes a new epoch, so no epoch is used twice.
+Nothing here promotes a server; the tool that does calls ``adopt`` afterwards. The steps, each safe to repeat, are:
+checks; a new epoch in the catalog, for which no server has a claim yet; a new block of added_ids in each shard; the
+claim on the new primary; its address in the catalog. From the new epoch on, a program that connects or reads the
+catalog does not write to the cluster until the claim exists; a program with open connections to a running old primary
+writes there until it reads the catalog. If ``adopt`` is killed between two steps, writes to the cluster may fail until
+it is run again. Each run takes a new epoch, so no epoch is used twice.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ def _next_block(
 
 
 def _require_writable(pool: NodePool, cluster: Cluster) -> None:
-    """Raise unless a server is MySQL and accepts writes."""
+    """Raise unless a server runs MySQL and accepts writes."""
     if pool.run(lambda connection: connection.is_mariadb):
         raise TopologyError(
             f"{pool.node} is MariaDB, for which adoption is untested and not supported. Name the new "

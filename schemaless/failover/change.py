@@ -1,6 +1,6 @@
 """``Change``: topology, connection pools and checks shared by all changes to a datastore's servers.
 
-The catalog is on one of the clusters itself, so it moves with the primary of that cluster.
+The catalog itself is on one of the clusters, so it moves with the primary of that cluster.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class Change:
         for cluster in self.topology.clusters:
             for other in cluster.nodes:
                 if other.having("primary") == node.having("primary"):
-                    raise InvalidInput(f"{node} is already the {other.role} of {cluster.name}; nothing was written")
+                    raise InvalidInput(
+                        f"{node} is already in {cluster.name}, with the role {other.role}; nothing was written"
+                    )
 
     def verify(self, cluster: Cluster, node: Node) -> None:
         """Check the identity of all of a cluster's shards on one server, and its settings for the storage engine.
@@ -80,7 +82,9 @@ class Change:
         """Check that a server replicates from a primary; return the delay of a transaction, in seconds."""
         source, target = self.pool(primary), self.pool(replica)
         if is_same_server(source, target):
-            raise TopologyError(f"{replica} is the primary {primary} itself, by another address; nothing was written")
+            raise TopologyError(
+                f"{replica} is the primary {primary} itself, under another address; nothing was written"
+            )
         if is_read_only(source):
             raise TopologyError(
                 f"the primary {primary} of {cluster.name} is read-only, so no transaction can be committed there to "

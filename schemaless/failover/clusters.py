@@ -39,8 +39,8 @@ def add_cluster(
 ) -> NodeChange:
     """Add a cluster without shards to the catalog, after checking that its servers can hold shards.
 
-    The primary must accept writes, run the same database system (MySQL or MariaDB) as the others, not be one of the
-    datastore's servers already, and have no databases that the datastore would use. The call creates the cluster's
+    The primary must accept writes, run the same database system (MySQL or MariaDB) as the other clusters, not be one of
+    the datastore's servers already, and have no databases that the datastore would use. The call creates the cluster's
     heartbeat database there, with a copy of every dictionary. After an interruption, repeat the call to continue. A
     cluster that already exists is checked again, and the catalog is left unchanged.
 
@@ -84,12 +84,13 @@ def add_cluster(
 
 
 def _check_existing(change: Change, known: Cluster, replicas: Sequence[str], timeout_s: float) -> NodeChange:
-    """Check a cluster that the catalog already has."""
+    """Check a cluster that is already in the catalog."""
     requested = {change.node_of(replica).having("replica") for replica in replicas}
     if new := requested - {*known.replicas}:
         raise InvalidInput(
-            f"{known.primary} is already the primary of {known.name}, without the replica "
-            f"{', '.join(map(str, new))}; add it with 'schemaless topology add-replica --cluster {known.name}'. "
+            f"{known.primary} is already the primary of {known.name}, whose replicas do not include "
+            f"{', '.join(map(str, new))}; to add a replica, run 'schemaless topology add-replica --cluster "
+            f"{known.name}'. "
             "Nothing was written"
         )
     _create_database(change.pool(known.primary), change.topology.name)
@@ -134,7 +135,8 @@ def _check_primary(change: Change, home: NodePool, pool: NodePool, cluster: str)
         for other in known.nodes:
             if _is_same(change, pool, other):
                 raise TopologyError(
-                    f"{node} is already the {other.role} of {known.name}, by another address; nothing was written"
+                    f"{node} is already in {known.name} under another address, with the role {other.role}; "
+                    f"nothing was written"
                 )
     name = change.topology.name
     # The heartbeat database may come from an interrupted call.
@@ -145,7 +147,8 @@ def _check_primary(change: Change, home: NodePool, pool: NodePool, cluster: str)
         )
     if heartbeat_database(name) in databases_like(pool, name) and (content := _foreign(home, pool, name, cluster)):
         raise TopologyError(
-            f"{node} has a database {heartbeat_database(name)} of another datastore, with {content}; drop it there if "
+            f"{node} has a database {heartbeat_database(name)} of another datastore, with {content}; drop "
+            f"the database if "
             "it is not needed. Nothing was written"
         )
 

@@ -69,7 +69,7 @@ class GroupView:
         if self.state != "ONLINE":
             return f"it is {self.state} in its group"
         if 2 * self.present <= len(self.members):
-            return f"it sees {self.present} of the {len(self.members)} members of its group, which is no majority"
+            return f"it sees {self.present} of the {len(self.members)} members of its group, which is not a majority"
         return None
 
     @property
@@ -129,9 +129,9 @@ def has_majority(pool: NodePool, servers: int) -> bool:
 
     Args:
         pool: pool of the server.
-        servers: number of servers that the catalog has for the cluster. A group with no majority of them was cut down
-            by an operator (``group_replication_force_members``), and may lack transactions that the others
-            acknowledged.
+        servers: number of servers that the catalog has for the cluster. A group that does not contain a majority of
+            them was cut down by an operator (``group_replication_force_members``), and may lack transactions that the
+            others acknowledged.
     """
     try:
         view = group_view(pool)

@@ -1,7 +1,7 @@
 """Adds and removes replicas, and changes a cluster's primary in the catalog.
 
-Every change is checked on the servers before it is written, and refused if the check fails. The catalog is on one of
-the clusters itself, so it moves with the primary of that cluster.
+Every change is checked on the servers before it is written, and refused if the check fails. The catalog itself is on
+one of the clusters, so it moves with the primary of that cluster.
 """
 
 from __future__ import annotations
@@ -165,7 +165,9 @@ def set_primary(
         home = change.home(moves=now, to=node, old=old)
         if keep_old and old != "read-only":
             reason = f"the same server as {node}" if old == "the same server" else old
-            raise TopologyError(f"{now.primary} cannot stay as a replica, because it is {reason}; nothing was written")
+            raise TopologyError(
+                f"{now.primary} cannot be kept as a replica, because it is {reason}; nothing was written"
+            )
         replicas = [other for other in now.replicas if other != node.having("replica")]
         arrived_s: dict[Node, float] = {}
         dropped: list[Node] = []

@@ -55,7 +55,8 @@ class NodeState:
             return self.error
         if self.last_claim > self.epoch:
             return (
-                f"it knows of claim {self.last_claim}, but this catalog requires {self.epoch}: this is the catalog of "
+                f"it has recorded claim {self.last_claim}, but this catalog requires {self.epoch}: this is "
+                f"the catalog of "
                 "an old primary, or an adoption was interrupted; use the URL of the new primary (--url), or run "
                 "'schemaless topology adopt' again"
             )
@@ -73,7 +74,7 @@ class NodeState:
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings about settings with which a failover or crash could lose cells, and tables in another engine."""
+        """Warnings about settings that could lose cells in a failover or crash, and about tables in another engine."""
         replication = [] if self.semi_sync is None else self.semi_sync.warnings
         return [*replication, *(f"{self.node}: {problem}" for problem in (*self.unsafe, *self.elsewhere))]
 

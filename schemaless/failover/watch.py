@@ -121,7 +121,7 @@ class Watch:
         return new
 
     def _new(self, cluster: str | None, findings: list[_Found]) -> list[Finding]:
-        """Return the findings that the last check did not have."""
+        """Return the findings that the last check did not report."""
         previous = self._previous.get(cluster, set())
         self._previous[cluster] = {(kind, message) for kind, message, _ in findings}
         # "agrees" right after "adopted" is not a new finding.
@@ -300,7 +300,7 @@ class _Undecided(Exception):
     Attributes:
         kind: see ``Finding``.
         witness: a trusted member, if any.
-        in_group: whether any server is in a group.
+        in_group: whether any server is known to be in a group.
     """
 
     def __init__(self, kind: FindingKind, message: str, witness: Node | None = None, *, in_group: bool = True) -> None:
@@ -324,6 +324,7 @@ def _text(problem: SchemalessError) -> str:
 def _stranger(member: Member, cluster: Cluster) -> str:
     command = "adopt" if member.role == "PRIMARY" else "add-replica"
     return (
-        f"{member}, a {member.role} of the group, is not one of the catalog's servers that answered; add it with "
+        f"{member}, which has the role {member.role} in its group, is not one of the catalog's servers that "
+        f"answered; add it with "
         f"'schemaless topology {command} --cluster {cluster.name} URL'"
     )

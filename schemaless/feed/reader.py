@@ -5,9 +5,10 @@ that are committed late with a lower id. This reader only returns cells up to an
 lower id can appear any more.
 
 - Ids without a gap between them are settled, because cells are never deleted.
-- Otherwise, read the highest visible id, top, then list the transactions that are writing (``settlement``). A
-  transaction takes its lock before its id, so every transaction that may still commit an id up to top is in that list.
-  Once all of them have ended, every id up to top is settled, and the cells up to top are read again.
+- Otherwise, the reader takes the highest visible id (top), then lists the transactions that are writing
+  (``settlement``). A transaction takes its lock before its id, so every transaction that may still commit an id up to
+  top is in that list. Once all of them have ended, every id up to top is settled, and the cells up to top are read
+  again.
 
 Settled ids describe one primary (``settled_ids``), so a page uses one routing from its first statement to its last. If
 the shard moves in between, the page is read again on the new server, without the old server's settled ids.
@@ -91,9 +92,9 @@ class Changes:
     def tails(self, tails: Sequence[Tail], column_name: str | None) -> dict[int, RowPage]:
         """Read pages of many shards from their primaries, with one statement per server.
 
-        Only simple cases are handled: the shard was read from that server before, no id is missing that may still
-        appear, and no body is too long for a statement about many shards. Other shards are absent from the result;
-        ``page`` reads them.
+        Only simple cases are handled: the shard has already been verified on its primary, no id is missing that may
+        still appear, and no body is too long for a statement about many shards. Other shards are absent from the
+        result; ``page`` reads them.
 
         Args:
             tails: the requests, at most one per shard.
@@ -256,7 +257,7 @@ class Changes:
         return RowPage(rows, rows[-1][0]) if more else RowPage(rows, last, held)
 
     def _end_of_ids(self, spot: Spot, after: int, up_to: int | None, limit: int) -> tuple[int, bool] | None:
-        """Return the last of the next ids, and whether there is no gap before it; None if there is no cell."""
+        """Return the last id of the next block of cells, and whether no id before it is missing; None without cells."""
         sql = select_block_end(self.shards.database(spot.shard), after, max(limit, _SCANNED_IDS), up_to)
         last, count = self._rows(spot, sql)[0]
         return None if last is None else (int(last), int(last) - after == int(count))

@@ -71,7 +71,7 @@ class SettledIds:
         return self._replica_marks.get((spot.place, spot.node), 0)
 
     def settle(self, spot: Spot, wanted: int) -> tuple[int, str | None]:
-        """Return the id up to which the spot's server shows every settled cell, and what the rest waits for."""
+        """Return the id up to which the spot's server shows every settled cell; if it is below ``wanted``, also why."""
         if spot.node == spot.primary:
             return self._settle_on_primary(spot, wanted)
         mark = self.mark(spot)
@@ -99,7 +99,7 @@ class SettledIds:
             return state.settled, None
         if state.waiting:
             threads = ", ".join(str(lock.thread) for lock in sorted(state.waiting[0][1]))
-            return state.settled, f"open transactions on {spot.primary}, performance_schema threads {threads}"
+            return state.settled, f"open transactions on {spot.primary} (threads in performance_schema: {threads})"
         return state.settled, f"an open transaction on {spot.primary}"
 
     def _observe(self, spot: Spot, state: _State) -> _State:

@@ -53,7 +53,7 @@ def observe(connection: Connection, database: str) -> Observation:
     """Read a shard's highest added_id, then list the write locks on its ``cell`` table.
 
     Raises:
-        CannotObserve: the server does not show its metadata locks, or the account may not see them.
+        CannotObserve: the server does not show its metadata locks, or does not let the account see them.
         FeedRefused: the server is read-only, or other servers assign added_ids as well.
     """
     top = top_id(connection, database)
@@ -61,7 +61,7 @@ def observe(connection: Connection, database: str) -> Observation:
         rows = connection.rows(select_write_locks(database))
     except AccessDenied as refusal:
         raise CannotObserve(
-            f"the account may not read metadata locks; {_grant(connection)}",
+            f"the account may not read metadata locks; run {_grant(connection)}",
             node=connection.node,
             shard=connection.shard,
             code=refusal.code,
@@ -111,7 +111,7 @@ def wait_for_writers(connection: Connection, database: str) -> int | None:
         The highest added_id; None if a transaction stayed open for longer.
 
     Raises:
-        FeedRefused: the account may not lock the table.
+        FeedRefused: the account is not allowed to lock the table.
     """
     with connection.whole():
         connection.execute(set_session({"lock_wait_timeout": 1}))

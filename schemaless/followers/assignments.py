@@ -9,7 +9,7 @@ from schemaless.followers.membership import HEALTHY, QUARANTINE, Member, Pair, R
 
 
 class Assigned(NamedTuple):
-    """Pairs that are assigned to a worker if they are healthy, and those assigned to it if they are quarantined."""
+    """A worker's pairs of follower and shard: those that it serves if healthy, those that it serves if quarantined."""
 
     healthy: frozenset[Pair]
     quarantined: frozenset[Pair]

@@ -57,11 +57,11 @@ class BlackBox:
 
     @property
     def claimed(self) -> bool:
-        """Whether the worker has claimed a shard."""
+        """Whether the worker may have claimed a shard."""
         return bool(self._counts[_CLAIMED])
 
     def claim(self) -> None:
-        """Record that the worker claims a shard."""
+        """Record that the worker is about to claim a shard."""
         self._counts[_CLAIMED] = 1
 
     def found(self, healthy: int, quarantined: int) -> None:

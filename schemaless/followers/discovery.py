@@ -58,7 +58,7 @@ class Discovery:
 
     Attributes:
         notifier: reports new cells from the binary logs; None if the worker only polls.
-        slot: background slot that reads rows.
+        slot: reads rows in the background.
 
     Args:
         leases: the worker's leases.
@@ -92,7 +92,7 @@ class Discovery:
         self.slot.close()
 
     def doubt(self) -> None:
-        """Suspend all leases until their rows are read."""
+        """Suspend all leases until their rows have been read again."""
         self.slot.discard()
         self._ownership.doubt()
 
@@ -104,7 +104,7 @@ class Discovery:
             self._apply(read)
 
     def poll_if_due(self, view: View) -> None:
-        """Poll if the schedule says so, the rows have to be read first, or there is no notifier."""
+        """Poll if the schedule says so, the rows have to be read before anything else, or there is no notifier."""
         if self.notifier is None or not self._ownership.reconciled or time.monotonic() >= self._schedule.poll_at_s:
             self.poll(view)
 

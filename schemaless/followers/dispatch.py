@@ -23,7 +23,7 @@ from schemaless.followers.states import QUARANTINED, RUNNING, STOPPED
 
 
 class Dispatcher:
-    """Gives the new cells of a worker's shards to their handlers.
+    """Passes the new cells of a worker's shards to the handlers of its followers.
 
     Args:
         role: which shards the worker serves.

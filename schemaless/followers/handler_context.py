@@ -1,4 +1,4 @@
-"""What a handler calls while it handles cells: permission to continue, tracking of calls, progress."""
+"""Methods that a handler calls while it handles cells, to check whether to go on, track calls and record progress."""
 
 from __future__ import annotations
 

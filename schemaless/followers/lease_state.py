@@ -40,7 +40,7 @@ class LeaseState:
         attempts: number of attempts at the first cell after ``location``.
         careful: number of cells still to be handled one at a time, because a previous owner died while it handled them.
         state: running, quarantined, or stopped.
-        death: message of the last attempt if its worker died.
+        death: message about the death of the worker that made the last attempt; None if it did not die.
         claimed_at_s: when the worker claimed the shard, on the monotonic clock.
         parked: number of parked cells.
         replays: number of parked cells to try again.
@@ -100,14 +100,14 @@ class LeaseState:
 
     @property
     def has_erasures(self) -> bool:
-        """True if there are erased cells to learn about now."""
+        """True if events of erased cells are to be handled now."""
         return self.erased_event < self.last_event and self.erasures_at_s <= time.monotonic()
 
     def retry_erasures(self, reason: str) -> None:
         """Back off after a failure to handle erased cells, without delaying new cells."""
         self.erasure_failures += 1
         wait_s = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** min(self.erasure_failures - 1, 20))
-        _log.warning("%s has not handled the erased cells of shard %d: %s", *self.pair, reason)
+        _log.warning("%s could not handle the erased cells of shard %d yet, and will try again: %s", *self.pair, reason)
         self.erasures_at_s = time.monotonic() + wait_s
 
     @property

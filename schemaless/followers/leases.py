@@ -1,8 +1,8 @@
 """The leases that a worker holds on shards: claiming them, losing them, releasing them.
 
 A worker may not know whether a row names it as the owner: the reply to a claim may have been lost, or a move may have
-raised the epoch and kept the name. Such pairs are in doubt until a read of the row settles them; other workers leave a
-live worker's rows alone.
+raised the epoch and kept the name. Until it has read the row again, the pair of follower and shard is in doubt. Other
+workers leave a live worker's rows alone.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ class Membership:
         followers: names of the followers that it serves.
         timing: intervals and timeouts.
         report: called at each renewal; returns the status to publish as JSON, including "busy_with" and "role".
-        changed: called after a renewal that was hurried or found a change in the members.
+        changed: called after a renewal that ``hurry`` requested or that found a change in the members.
 
     Attributes:
         generation: increases after each lapse of the membership, during which others may have claimed the worker's

@@ -33,7 +33,7 @@ class Ownership:
         assignments: the shards assigned to it.
         checkpoints: records locations before leases are released.
         schedule: brings the next read of the rows forward.
-        box: tells the supervisor how many shards are healthy and quarantined.
+        box: tells the supervisor how many shards are healthy and how many are quarantined.
         probation_s: time after which a claimed quarantined shard that has no cells left counts as healthy again, in
             seconds.
     """
@@ -72,7 +72,7 @@ class Ownership:
 
     @property
     def needs_rows(self) -> bool:
-        """True if the worker is concerned with quarantined shards, which only their rows reveal."""
+        """True if quarantined shards concern this worker: only the follower rows show which shards are quarantined."""
         return bool(self._quarantined) or self._role == QUARANTINE
 
     def is_outdated(self, view: View) -> bool:
@@ -82,7 +82,7 @@ class Ownership:
         return changed or self._reconciled != (view.members, view.desired_states)
 
     def doubt(self) -> None:
-        """Suspend all leases until their rows are read: another worker may have claimed them."""
+        """Suspend all leases until their rows have been read again: another worker may have claimed them."""
         self._reconciled = None
         self._leases.unverified |= self._leases.held.keys()
 
@@ -114,7 +114,7 @@ class Ownership:
         self._reconciled = view.members, view.desired_states
 
     def _settle_doubts(self, pairs: frozenset[Pair], looked: Looked) -> None:
-        """Release rows that name this worker although it does not hold them: other workers would never claim them."""
+        """Release rows that name this worker although it has no lease there: other workers would never claim them."""
         leases = self._leases
         for pair in leases.doubtful - leases.held.keys():
             row = looked.rows.get(pair)
@@ -166,7 +166,7 @@ class Ownership:
                     _log.warning("%s: cannot quarantine shard %d: %s", *pair, error)
 
     def end_quarantines(self) -> None:
-        """Release shards that count as healthy again: a page of cells or an idle period has killed no worker."""
+        """Release shards that count as healthy again: no worker has died during a page of cells or an idle period."""
         held = self._leases.held
         for lease in [each for each in held.values() if each.state == QUARANTINED and not each.replays]:
             proven = lease.careful == 0

@@ -14,7 +14,7 @@ from schemaless.wire.sql.parts import Value
 
 
 class Move(NamedTuple):
-    """A location to write, if the row still has the epoch."""
+    """A location to write to a follower's row, provided that the row still has this epoch."""
 
     pair: Pair
     epoch: int

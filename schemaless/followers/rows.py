@@ -101,7 +101,7 @@ class FollowerRows:
         self._answered: set[str] = set()
 
     def back(self) -> Callable[[str], bool] | None:
-        """Return a predicate, true for servers that have answered since the last call or are no longer primaries.
+        """Return a function that tells whether a server has answered since the last ``back`` or is no longer a primary.
 
         Return None if no server has answered since then.
         """

@@ -67,8 +67,8 @@ class Settings:
         settings = self.all()
         if name not in settings:
             kind, _, own = name.partition(":")
-            others = ", ".join(key.partition(":")[2] for key in settings if key.startswith(f"{kind}:")) or "none yet"
-            raise InvalidInput(f"{self._catalog!r} has no {kind} {own}; it has: {others}")
+            others = ", ".join(key.partition(":")[2] for key in settings if key.startswith(f"{kind}:")) or "none"
+            raise InvalidInput(f"{self._catalog!r} has no {kind} {own}; existing names: {others}")
         return settings[name]
 
     def create(self, name: str, spec: Mapping[str, Any], start_of: Callable[[int], int]) -> bool:
@@ -107,7 +107,7 @@ class Settings:
         setting = self.get(name)
         if setting.desired_state == NEW:
             raise InvalidInput(
-                f"creating {name.replace(':', ' ', 1)} was interrupted; repeat the command that creates it"
+                f"the creation of {name.replace(':', ' ', 1)} was interrupted; repeat the command that creates it"
             )
         assert state in (RUNNING, PAUSED)
         self._execute(sql.update_setting(self._catalog, name, state, json.dumps(setting.spec)))

@@ -97,8 +97,8 @@ def delete_dead_workers(catalog: str, for_s: float) -> bytes:
 def insert_follower(database: str, name: str, location: int) -> bytes:
     """Insert a follower's row, unless it exists.
 
-    Its first epoch is the number of microseconds since 2000, which is above every epoch of a deleted row of that name.
-    Cells that were erased before the insertion do not concern it.
+    Its first epoch is the number of microseconds since the beginning of 2000, which is above every epoch of a deleted
+    row of that name. Cells that were erased before the insertion do not concern it.
     """
     erased = b"(SELECT COALESCE(MAX(e.event_id),0) FROM %b AS e)" % table(database, b"erased_cell")
     row = (name, location, b"TIMESTAMPDIFF(MICROSECOND, '2000-01-01', %b)" % NOW, erased)
@@ -145,8 +145,8 @@ def select_every_location(database: str, ahead_s: float) -> bytes:
         ahead_s: maximum difference between the servers' clocks, in seconds.
 
     Returns:
-        A statement whose rows are name, location, the shard's highest added_id, and whether the epoch is above every
-        epoch that could have been reached by now.
+        A statement whose rows are name, location, the shard's highest added_id, and whether the epoch is higher than
+        any that could have been assigned by now.
     """
     return (
         b"SELECT name, location, (SELECT MAX(added_id) FROM %b), epoch>TIMESTAMPDIFF(MICROSECOND, '2000-01-01', %b) "

@@ -21,7 +21,7 @@ class ShardStatus:
 
     Attributes:
         row: the follower's row; None if there is none or it cannot be read.
-        behind_s: age of the first cell that is not handled yet, in seconds; 0 if there is none.
+        behind_s: age of the first cell that has not been handled yet, in seconds; 0 if there is none.
         fault: why the row or the age is unknown.
     """
 

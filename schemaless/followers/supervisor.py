@@ -1,6 +1,6 @@
 """The supervisor of ``trigger run`` and ``index run``: it starts worker processes and replaces those that die.
 
-A user function may leak, hang or crash in its worker's process. The supervisor's own process never calls one.
+A user function may leak memory, hang or crash in its worker's process. The supervisor's own process never calls one.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _MAX_PAUSE_S: Final = 30.0
 """Maximum backoff after the death of a worker, in seconds; the backoff doubles with each death."""
 
 _REMOVED: Final = 79
-"""Exit status of a worker whose follower was removed, if it ends between calls."""
+"""Exit status of a worker that ends between calls because its followers were removed."""
 
 _LIVED_S: Final = 60.0
 """Lifetime of a worker after which its backoff is reset, in seconds."""
 
 _KILLED_PAUSE_S: Final = 0.2
 _MAX_KILLED_PAUSE_S: Final = 5.0
-"""Maximum pause before a worker killed by a shard is replaced, in seconds; the pause grows with each death in a row."""
+"""Maximum pause before a worker killed by a shard is replaced, in seconds; it grows with each successive death."""
 
 _FIRST_SHARD_PAUSE_S: Final = 0.1
 """Backoff of a shard after its first kill, in seconds; it doubles with each further kill at the same place."""
@@ -133,9 +133,10 @@ class _Seat:
     def back_off(self, lived_s: float, *, blamed: bool) -> float:
         """Schedule the start of the next process; return the time until then, in seconds.
 
-        The backoff of a shard that killed a worker is kept in its row, and each shard kills at most one worker for
-        healthy shards. After such a death the seat pauses only briefly, just enough to keep a function that crashes on
-        every cell from using up the machine's processors. Any other death doubles the pause of this seat.
+        The backoff of a shard that killed a worker is kept in its row, and a shard can kill only one worker for healthy
+        shards, because it is then quarantined. After such a death the seat pauses only briefly, just enough to keep a
+        function that crashes on every cell from using up the machine's processors. Any other death doubles the pause of
+        this seat.
         """
         if lived_s > _LIVED_S:
             self.pause_s, self.kills = 0.0, 0
@@ -303,7 +304,8 @@ class Supervisor:
             blamed = rows.quarantine(pair, row.epoch, f"{DIED} ({how})", pause_s)
             if blamed and not row.quarantined:
                 _log.warning(
-                    "%s: shard %d is quarantined, since it killed worker %s; a separate worker handles its cells "
+                    "%s: shard %d is quarantined, because worker %s died while handling it; a separate "
+                    "worker handles its cells "
                     "one at a time",
                     *pair,
                     child.name,
@@ -338,7 +340,9 @@ class Supervisor:
         finally:
             for child in children:
                 if child.process.is_alive():
-                    _log.warning("worker %s is still in a call after %.0f s, and is killed", child.name, _STOP_S)
+                    _log.warning(
+                        "worker %s is still in a call after %.0f s, so it is being killed", child.name, _STOP_S
+                    )
                     child.process.kill()
                     child.process.join()
                     self._remove(child)

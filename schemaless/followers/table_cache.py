@@ -16,7 +16,7 @@ _TABLES: Final = 3
 def small_table_caches(shards: Shards) -> dict[str, str]:
     """Return advice for each primary whose table cache is too small for its shards, by server.
 
-    Servers that cannot be reached are absent: the status of their shards says so.
+    Servers that cannot be reached are left out; the status of their shards reports them.
     """
     advice = {}
     counts = Counter(shards.node_of(shard) for shard in range(shards.topology.shard_count))
@@ -32,8 +32,9 @@ def small_table_caches(shards: Shards) -> dict[str, str]:
         kept = int(tables) if mariadb else int(tables) // int(instances)
         if min(kept, int(definitions)) < needed:
             advice[str(node)] = (
-                f"it keeps {kept:,} tables open per connection, {int(definitions):,} table definitions; followers in "
-                f"its {count:,} shards read {needed:,} tables, and fall behind. Set table_open_cache"
+                f"it keeps at most {kept:,} tables open per connection and {int(definitions):,} table "
+                f"definitions cached; followers in "
+                f"its {count:,} shards read {needed:,} tables, so they fall behind. Set table_open_cache"
                 f"{'' if mariadb else ' (divided by table_open_cache_instances)'} and "
                 f"table_definition_cache to {needed:,} or more"
             )

@@ -137,7 +137,11 @@ class Worker:
                 while not self._stop.is_set():
                     view = self.membership.view
                     if view is not None and not any(name in view.desired_states for name in self._handlers):
-                        _log.warning("%s ends: %s no longer exists", self.name, ", ".join(self._handlers))
+                        _log.warning(
+                            "worker %s ends, because nothing is left for it to do; removed: %s",
+                            self.name,
+                            ", ".join(self._handlers),
+                        )
                         self.leases.held.clear()
                         return
                     self.turn()

@@ -63,7 +63,7 @@ class IndexStatus:
 
     @property
     def stands(self) -> bool:
-        """True if the index needs action: a shard has no follower row, cannot be read, or waits."""
+        """True if the index needs action: a shard has no follower row or cannot be read, or a worker reports a wait."""
         follower = self.entry.follower
         waits = (name for worker in self.workers for name, *_ in worker.reported.get("waits", []))
         faults = any(status.fault is not None for status in self.shards)
@@ -89,7 +89,7 @@ class Backfill:
 
     @property
     def ids(self) -> int:
-        """Number of added_ids processed, out of the sum of all targets."""
+        """Number of added_ids processed towards the targets, summed over the shards."""
         return sum(min(self.reached.get(pair, 0), target) for pair, target in self.targets.items())
 
 
@@ -271,8 +271,9 @@ class Indexes:
         for entry in named:
             if entry.state != READY:
                 raise InvalidInput(
-                    f"index {definition.name} is already {entry.state} with another definition. Wait until it is "
-                    f"ready, or remove it: 'schemaless index drop {definition.name} --number {entry.number} --execute'"
+                    f"index {definition.name} exists with another definition, and is {entry.state}. Wait until it is "
+                    f"ready or gone, or remove it: 'schemaless index drop {definition.name} --number "
+                    f"{entry.number} --execute'"
                 )
         return None
 
@@ -403,7 +404,7 @@ class Watch:
         indexes: the datastore's indexes.
         names: names of the indexes that the workers maintain; empty for all.
         listener: receives the number of added_ids processed, out of those to process before the indexes are ready.
-        once: end as soon as everything that is there now has been processed.
+        once: whether to end as soon as all cells present at the start have been processed.
     """
 
     def __init__(self, indexes: Indexes, names: Sequence[str], listener: Listener, *, once: bool) -> None:

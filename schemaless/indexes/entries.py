@@ -1,4 +1,4 @@
-"""The entries of an index: reads the rows that they are built from, and writes what a page of the feed changes.
+"""Reads the rows that an index's entries are built from, and writes the changes that a page of the feed requires.
 
 Every write is guarded by refs, so it can be repeated, arrive late or run in several workers at once.
 """
@@ -48,8 +48,8 @@ class Entries:
     Args:
         shards: the datastore's shards.
         reader: reads cells by their keys.
-        registry: remembers which of the index's tables were checked.
-        entry: the index.
+        registry: remembers which of the index's tables have been checked.
+        entry: the index's entry in the catalog.
     """
 
     def __init__(self, shards: Shards, reader: Reader, registry: Registry, entry: IndexEntry) -> None:
@@ -252,7 +252,7 @@ class Entries:
         return places
 
     def delete_exactly(self, shard: int, rows: Sequence[tuple[bytes, tuple[int, ...]]]) -> None:
-        """Delete entries of a shard whose refs are exactly these; later entries of the same rows stay."""
+        """Delete the entries of these rows whose refs equal the given ones; newer entries of the same rows are kept."""
         if rows:
             statement = sql.delete_entries(self._shards.database(shard), self._layout, rows, exactly=True)
             self._shards.execute(shard, statement)

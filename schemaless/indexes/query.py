@@ -1,7 +1,7 @@
 """``Index``: queries for rows by the contents of their documents.
 
-An entry says where a matching row may be; only the row says whether it matches. Entries lag behind the rows, so a query
-reads the row of every entry it finds from the row's primary and tests it again.
+An entry shows where a matching row may be; only the row shows whether it matches. Entries lag behind the rows, so for
+every entry that it finds, a query reads the row from its primary and tests it again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class IndexRow:
     """A row found by a query.
 
     Attributes:
-        row_key: the row.
+        row_key: the row's key.
         entry: the values of the index's fields when the row was read, by field name.
         cells: the latest cell of each requested column that the row has, by column name.
         damaged: the error for each requested column whose latest cell cannot be decoded, by column name. Such a cell is
@@ -187,7 +187,7 @@ class Index:
         Raises:
             InvalidInput: the shard field is missing, or an argument is invalid; nothing was sent.
             UnknownIndex: the index was dropped.
-            IndexNotReady: the index is being dropped, or another index has its name and is still being built.
+            IndexNotReady: the index is being dropped, or a new index of the same name is still being built.
             ServerError: a server failed or refused a statement.
         """
         check_shard_field(self._entry.definition, equals)

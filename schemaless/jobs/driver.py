@@ -118,7 +118,7 @@ class Driver:
             raise
 
     def _poll(self) -> None:
-        """Read the job's state; release what dead runners held. Later changes by others are noticed at the claim."""
+        """Read the job's state, and release the shards of dead runners. A claim detects later changes by others."""
         job_id = self._job.job_id
         self._job = self._job_store.job(job_id)
         waiting = [state for state in self._job_store.shards(job_id, counters=False) if state.state == "waiting"]
@@ -189,7 +189,7 @@ class Driver:
         self._job_store.leases.release_dead(self._job.job_id, self._name)
         if self._deaths > self._most_deaths:
             raise WorkersDied(
-                f"workers died {self._deaths} times without completing a shard, most recently with shards "
+                f"workers died {self._deaths} times without completing a shard, most recently while working on shards "
                 f"{sorted(self._calls.values())} ({error}); check whether workers ran out of memory, then run the same "
                 "command again, perhaps with fewer workers"
             ) from error

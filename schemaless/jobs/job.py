@@ -171,7 +171,7 @@ class ShardState:
         counters: detailed counters, defined by the kind of job.
         busy_s: time that runners have spent on the shard, in seconds. Waits for servers and for the rate limit are
             included, since the remaining work will incur them, too; pauses and the time between passes are not.
-        data_bytes: InnoDB's estimate of the table's size when the job was created, used as a weight.
+        data_bytes: estimated size of the shard's ``cell`` table when the job was created, in bytes; used as a weight.
         runner: the runner that holds the shard, or held it last.
         epoch: number of times the shard was claimed.
         lease_left_s: seconds left of the lease by the server's clock; negative if it has expired, None without a lease.

@@ -178,7 +178,7 @@ class JobStore:
         return thresholds
 
     def complete(self, job_id: int) -> bool:
-        """Mark an unfinished job as done if no shard is waiting; return whether this changed its state."""
+        """Mark a job as done if it is unfinished and no shard has the state "waiting"; return whether it was marked."""
         changed = self.catalog.execute(sql.complete(self._name, job_id))
         if changed:
             self.record_event(job_id, "done")
@@ -252,7 +252,7 @@ class JobStore:
     # Budget and failures
 
     def spend(self, job_id: int, amount: int, per_s: float) -> float:
-        """Reserve bytes of the rate that a job's runners share; return the seconds to wait before using them."""
+        """Reserve ``amount`` bytes of a job's shared rate limit; return the seconds to wait before using them."""
         cost_us = int(amount / per_s * 1e6)
 
         def operation(connection: Connection) -> float:

@@ -22,7 +22,7 @@ LEASE_S: Final = 30
 """Duration of a lease on a shard, in seconds."""
 
 RENEWED_WITHIN_S: Final = 5
-"""Age at which a lease is renewed, in seconds; about ``LEASE_S`` minus this remains while the catalog answers."""
+"""Age at which a lease is renewed, in seconds; about ``LEASE_S`` minus this is left while the catalog answers."""
 
 INTERRUPTED: Final = "interrupted"
 """Message of a shard whose last runner died without releasing it."""
@@ -140,7 +140,7 @@ class Leases:
 def _lost(job_id: int, state: ShardState) -> LeaseLost:
     return LeaseLost(
         f"another runner took over shard {state.shard} of job {job_id}, because this one did not renew its lease "
-        f"for {LEASE_S} s; nothing is lost, the other runner continues"
+        f"for {LEASE_S} s; nothing is lost, because the other runner continues"
     )
 
 

@@ -219,7 +219,7 @@ class ShardRun:
         self.job_store.leases.release(self.job.job_id, self.state, after="done")
 
     def fail(self, failure: Failure) -> None:
-        """Add a cell that was left unchanged; it is stored with the next checkpoint."""
+        """Record that a cell was left unchanged; the record is stored with the next checkpoint."""
         if self._failures_noted + len(self._failures) < FAILURES_KEPT:
             self._failures.append(failure)
 

@@ -38,7 +38,7 @@ class JobStatus:
         bytes_through: the part of ``bytes_total`` that is done.
         runners: number of shards that runners are working on.
         mb_per_s: table bytes processed by these runners, in megabytes per second; None if not known yet.
-        eta: estimated time to completion; None if not known yet, or without a runner.
+        eta: estimated time to completion; None if it is not known yet, or if there is no runner.
     """
 
     job: Job

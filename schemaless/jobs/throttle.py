@@ -290,7 +290,7 @@ class ClusterWatch:
             if self.thresholds.max_history_length is not None:
                 self._notes.append(
                     f"{connection.node} does not show its history length to this account, so max_history_length is not "
-                    "checked; "
+                    "checked; run "
                     f"{own_grant(connection, 'PROCESS')}"
                 )
             return server_activity(connection, history=False)
@@ -402,7 +402,7 @@ class _Endpoint:
         self._timed_out: ServerError | None = None
 
     def ask(self, operation: Callable[[Connection], T]) -> T:
-        """Run an operation, and retry it once after a dead connection or a deadlock.
+        """Run an operation, and retry it once after a lost connection or a deadlock.
 
         A server that timed out may still be executing the statement, which occupies one of its connections. It is
         therefore not contacted for a time that doubles with each timeout.

@@ -84,7 +84,7 @@ class Binary:
         return engine == "innodb" or (self.plugins / rocksdb.PLUGIN).is_file()
 
     def path_arguments(self) -> list[str]:
-        """Return the options that locate the files of an unpacked program; empty for an installed one."""
+        """Return the options that locate the files of an unpacked program; an empty list for an installed one."""
         if self.root is None:
             return []
         base = self.program.parent.parent
@@ -203,7 +203,9 @@ def inspect(command: tuple[str, ...]) -> Binary:
     match = re.search(r"Ver (\d+\.\d+\.\d+)", result.stdout)
     if result.returncode != 0 or match is None:
         said = (result.stderr or result.stdout).strip().splitlines()
-        raise LocalServerError(f"{command[-1]} --version prints no version: {said[-1] if said else result.returncode}")
+        raise LocalServerError(
+            f"{command[-1]} --version prints no version: {said[-1] if said else f'exit status {result.returncode}'}"
+        )
     flavour = "mariadb" if "mariadb" in result.stdout.lower() else "mysql"
     status = Path(command[-1]).stat()
     name = f"{flavour}-{match[1]}-system-{status.st_size:x}{status.st_mtime_ns:x}"
@@ -226,7 +228,7 @@ def cache_lock(folder: Path, report: Say | None = None) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if report is not None:
-                report(f"another process is filling {folder}; waiting for it")
+                report(f"another process is adding files to {folder}; waiting for it to finish")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -321,8 +323,8 @@ def _fill(folder: Path, flavour: str, engine: str, say: Say, progress: Progress 
     for met in problems:
         if isinstance(met, ArchiveUnreachable):
             raise met
-    reasons = "; ".join(dict.fromkeys(map(str, problems))) or "no suite has one"
-    raise LocalServerError(f"no {flavour} server to unpack: {reasons}; {_INSTALL_HINT}")
+    reasons = "; ".join(dict.fromkeys(map(str, problems))) or "no suite of the package archive has one"
+    raise LocalServerError(f"cannot unpack a {flavour} server: {reasons}; {_INSTALL_HINT}")
 
 
 class _Unfit(LocalServerError):
@@ -449,7 +451,7 @@ def _unpack(folder: Path, part: Path, apt: Apt, flavour: str, package: str, engi
 
 
 def _unpacked_command(root: Path) -> tuple[str, ...] | None:
-    """Return the command for the server below ``root``, with its own loader and libraries; None if incomplete."""
+    """Return the command for the server below ``root``, with its own loader and libraries; None if one is missing."""
     programs = [root / "usr/sbin" / name for name in ("mysqld", "mariadbd")]
     program = next((path for path in programs if path.is_file() and not path.is_symlink()), None)
     folders = [*sorted(root.glob("usr/lib*")), *sorted(root.glob("lib*"))]

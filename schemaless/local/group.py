@@ -1,4 +1,4 @@
-"""Group Replication between three private servers, which elect their primary."""
+"""Group Replication among three private servers, which elect their primary."""
 
 from __future__ import annotations
 

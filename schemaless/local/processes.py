@@ -47,12 +47,11 @@ def runtime_folder() -> Path:
         status = folder.lstat()
     except OSError as problem:
         raise LocalServerError(
-            f"cannot create the folder for sockets {folder} ({problem.strerror}); set XDG_RUNTIME_DIR to a folder of "
-            "yours"
+            f"cannot create the socket folder {folder} ({problem.strerror}); set XDG_RUNTIME_DIR to a folder of yours"
         ) from problem
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise LocalServerError(
-            f"the folder for sockets {folder} belongs to another user or is accessible to others; remove it, or set "
+            f"the socket folder {folder} belongs to another user or is accessible to others; remove it, or set "
             "XDG_RUNTIME_DIR to a folder of yours"
         )
     return folder
@@ -93,7 +92,7 @@ def processes_on(data_folder: Path, *, hint: int | None = None) -> list[int]:
 
 
 def lock_holder(path: Path) -> int | None:
-    """Return the id of the process that holds a POSIX lock on ``path``; None without a lock, 0 if it is not visible.
+    """Return the id of the process with a POSIX lock on ``path``; None if none has one, 0 if it is not visible.
 
     InnoDB locks ``ibdata1`` while it runs, so this also finds servers with another command line.
     """

@@ -157,7 +157,7 @@ def require_whole_binary_log(primary: LocalServer) -> None:
     """Check that a new replica can fetch every transaction since the first.
 
     Raises:
-        LocalServerError: the primary's first binary logs were purged, which happens after a day.
+        LocalServerError: the primary's first binary logs were purged, by default after a day.
     """
     with session(primary) as opened:
         first = str(opened.run(servers.SHOW_BINARY_LOGS) or "")

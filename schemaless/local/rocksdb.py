@@ -24,8 +24,8 @@ CF_OPTIONS: Final = (
 )
 """Column family options: blocks of 16 KB, and zstd with a dictionary of 16 KB per file.
 
-The upper levels need zstd too: the rows of append-only tables do not overlap, so compaction moves their files down
-without compressing them again, and they would otherwise stay compressed with the default, LZ4.
+The upper levels need zstd too: the key ranges of an append-only table's files do not overlap, so compaction moves their
+files down without compressing them again, and they would otherwise stay compressed with the default, LZ4.
 """
 
 ARGUMENTS: Final = (

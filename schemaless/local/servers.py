@@ -124,7 +124,9 @@ def _check_wanted(servers: int, flavour: str, engine: str, replicas: int, *, sem
     if group:
         group_replication.require_able(flavour)
     if semi_sync and not replicas:
-        raise LocalServerError("semi-synchronous replication needs replicas: set their number too")
+        raise LocalServerError(
+            "semi-synchronous replication needs replicas: also set replicas (--replicas) to 1 or more"
+        )
     if not 0 <= replicas <= MAX_REPLICAS:
         raise LocalServerError(f"replicas must be 0 to {MAX_REPLICAS}, got {replicas}")
 
@@ -255,7 +257,8 @@ def down(
     Args:
         folder: as given to ``up``.
         delete: also delete the folder with all data.
-        timeout_s: a server that takes longer is killed; it recovers at its next start.
+        timeout_s: time to wait, in seconds; a server that is still running then is killed, and recovers at its next
+            start.
         report: callback for lines of progress.
 
     Returns:

@@ -102,7 +102,7 @@ def begin(description: Description, manner: Manner, *, listens: bool = False) ->
         say(f"{description.name} is running, but {why}: restarting it")
         stop(pid, data)
     if description.pid_file.exists():
-        say(f"{description.name} had crashed: starting it on its own data")
+        say(f"{description.name} had crashed: restarting it with its existing data")
     binary = description.binary()
     if not binary.program.is_file():
         say(f"{binary.program} no longer exists: looking for another {binary.flavour}")
@@ -110,7 +110,8 @@ def begin(description: Description, manner: Manner, *, listens: bool = False) ->
         binary = next(iter(candidates(binary.flavour, engine, report=say, progress=manner.progress)))
         if binary.flavour != description.flavour:
             raise LocalServerError(
-                f"{description.folder} contains {description.flavour} data, but only {binary.name} is available"
+                f"{description.folder} contains {description.flavour} data, but only {binary.name} is "
+                f"available; install {description.flavour}, or choose another --folder"
             )
     elif binary.root is None:
         binary = inspect(binary.command)  # the system may have upgraded it
@@ -162,7 +163,7 @@ def _finish(started: Started, say: Callable[[str], None]) -> LocalServer:
             )
         if now - said > 5:
             said = now
-            say(f"{description.name} is not ready after {now - began:.0f} s (after a crash it recovers first)")
+            say(f"{description.name} is not ready yet after {now - began:.0f} s (after a crash, it recovers first)")
         time.sleep(_POLL_S)
     return description.server(pid)
 
@@ -230,7 +231,7 @@ def _require_unused(data: Path) -> None:
 
 
 def stop(pid: int, data: Path) -> None:
-    """Shut down the server on ``data``, and kill it after ``STOP_TIMEOUT_S``."""
+    """Shut down the server on ``data``, and kill it if it has not ended after ``STOP_TIMEOUT_S``."""
     send(pid, data, signal.SIGTERM)
     if not wait_gone(pid, data, STOP_TIMEOUT_S):
         end(pid, data)
@@ -244,7 +245,7 @@ def end(pid: int, data: Path) -> None:
     """
     send(pid, data, signal.SIGKILL)
     if not wait_gone(pid, data, STOP_TIMEOUT_S):
-        raise LocalServerError(f"process {pid} on {data} does not end after SIGKILL; it may be waiting for its disk")
+        raise LocalServerError(f"process {pid} on {data} has not ended after SIGKILL; it may be waiting for its disk")
 
 
 def clean_up(path: Path) -> None:

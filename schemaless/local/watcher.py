@@ -1,4 +1,4 @@
-"""Process that stops tied servers when the process that started them ends; ``Watcher`` runs it as a script.
+"""Process that stops the servers tied to a process when that process ends; ``Watcher`` runs it as a script.
 
 It imports nothing from this package, so that it starts fast and does not depend on the caller's environment.
 

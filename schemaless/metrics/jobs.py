@@ -31,12 +31,10 @@ ETA: Final = Metric(
     "Estimated seconds until the job is done, with the bounds of the 95 % interval.",
     (*_JOB, "bound"),
 )
-WAITS: Final = Metric(
-    "job_waits", "1 if the job is paused or waits because of the cluster, else 0.", (*_JOB, "cluster")
-)
+WAITS: Final = Metric("job_waits", "1 if the job is paused, or is waiting for the cluster, else 0.", (*_JOB, "cluster"))
 WAITED: Final = Metric(
     "job_waited_seconds",
-    "Seconds that the job has waited, by kind of reason.",
+    "Seconds that the job has waited, by reason.",
     (*_JOB, "cluster", "reason"),
     "counter",
 )

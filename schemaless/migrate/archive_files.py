@@ -83,8 +83,8 @@ def archive_files(
 ) -> list[ArchiveFile]:
     """Find the archive files in a folder and its subfolders, and read their headers.
 
-    Files with other names are ignored. A file that ends within its header is left out: its writer died before anything
-    reached the disk, or the file is an incomplete copy.
+    Files not named like archive files are ignored. A file that ends within its header is left out: its writer died
+    before anything reached the disk, or the file is an incomplete copy.
 
     Args:
         folder: a folder of the archive, or one that its files were copied to.

@@ -47,7 +47,7 @@ _WRITE_SHARE: Final = Interval(0.40, 0.57, 0.75)
 
 @dataclass(frozen=True, slots=True)
 class CodecFound:
-    """Cells of a column that are stored in a codec."""
+    """Cells of a column that are encoded with one codec."""
 
     column_name: str
     codec: str

@@ -102,7 +102,7 @@ class RebuildPlan:
         replicas: number of the cluster's replicas.
         size: current file size.
         prediction: predicted file size.
-        seconds: predicted duration, and lag of the replicas.
+        seconds: predicted duration in seconds, by which the replicas will also lag.
         needed_bytes: free disk space needed during the rebuild.
         free_bytes: free disk space; None if unknown.
         refusal: why the shard would be skipped, or None.
@@ -183,7 +183,7 @@ def _plan_shard(
     elif cluster.replicas and cluster.engine == INNODB.name and seconds.high > spec.max_rebuild_lag_s:
         refusal = (
             f"its rebuild may take {seconds.high:,.0f} s and make the replicas of {cluster.name} lag for as "
-            f"long, over the "
+            f"long, which exceeds the "
             f"limit of {spec.max_rebuild_lag_s:g} s; raise the limit with --max-rebuild-lag"
         )
     return RebuildPlan(shard, cluster.name, len(cluster.replicas), size, prediction, seconds, needed, free, refusal)
@@ -436,7 +436,7 @@ class _ShardWork:
             if attempt < self._spec.attempts:
                 self._run.pause(min(_LONGEST_PAUSE_S, 2.0 ** min(attempt, 8) / 2))
         self._skip(
-            f"{self._spec.attempts} of {self._spec.attempts} attempts failed, the last with: {last.message}; "
+            f"no attempt succeeded (attempts: {self._spec.attempts}); the last error: {last.message}; "
             "look for a long transaction in performance_schema.metadata_locks. The table is unchanged"
         )
         return None

@@ -25,7 +25,7 @@ from schemaless.survey.sampling import Bounds
 from schemaless.survey.table_sizes import known_table_sizes
 
 _PREDICTED: Final = Bounds(windows=64, window_rows=32, sample_bytes=8 << 20, whole_rows=2_000)
-"""Size of the sample of one cluster."""
+"""Bounds of the sample of each cluster from which the effect is predicted."""
 
 
 # Records in the job

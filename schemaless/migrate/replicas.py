@@ -56,7 +56,7 @@ def differing(
         lag_timeout_s: time for the replica to catch up, in seconds.
 
     Returns:
-        For each cell that still differs: added_id, the primary's digest, the replica's digest; None for a missing cell.
+        For each cell that still differs: added_id, the primary's digest, the replica's digest (None if missing there).
 
     Raises:
         ReplicaLags: the replica did not catch up in time.

@@ -1,8 +1,8 @@
 """Restores: jobs that put archived originals back, byte for byte, and so undo a migration.
 
-``restore_shard`` does the work on a shard. The job holds the progress and the counters; the stored bytes show which
-cells are restored, so another restore skips them. Originals that a migration recorded but that are missing from the
-files are reported.
+``restore_shard`` does the work on a shard. The job records the progress and the counters; the stored bytes show which
+cells have been restored, so another restore skips them. Originals that a migration recorded but that are missing from
+the files are reported.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class RestoreOutcome:
         total: counters of all shards.
         failures: cells left unchanged, at most 1,000.
         jobs: migrations that the originals belong to.
-        torn: size of the incomplete last frame in bytes, by file; a runner died, or the file is an incomplete copy.
+        torn: size of the incomplete last frame in bytes, by file; such a frame is left by a runner that died, or by an
+            incomplete copy of the file.
         missing: originals that these jobs recorded and that are missing from the files.
         unknown_jobs: jobs for which the catalog does not record the number of originals.
         interruptions: number of runners of these jobs that died. Originals that such a runner archived after its last

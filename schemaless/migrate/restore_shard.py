@@ -223,7 +223,7 @@ class _ShardRestore:
                 self._leave(
                     change.cell,
                     "Changed",
-                    "its stored body is neither the one that the migration wrote nor the same document",
+                    "its stored body is neither the one that the migration wrote nor an encoding of the same document",
                 )
         for change in unread.values():
             self._leave(change.cell, "Erased", "it was erased")

@@ -60,7 +60,7 @@ from schemaless.wire.node import Node
 
 LAG_TIMEOUT_S: Final = 30.0
 ERASED: Final = "Erased"
-"""Kind of fault for an archived cell that is no longer in the store."""
+"""Kind of fault for an archived cell that was erased or is no longer in the store."""
 
 FAULTS_REPORTED: Final = 1_000
 """Maximum number of faults of each kind passed to the listener; all are counted."""
@@ -459,7 +459,9 @@ class _ShardVerification:
                 if is_erased(body):
                     self._archived_fault(ERASED, cell, "it was erased, but the archive still has its original")
                 elif not same_meaning(self._store, cell.body, body):
-                    self._archived_fault("ArchivedChanged", cell, "its stored body does not hold the original document")
+                    self._archived_fault(
+                        "ArchivedChanged", cell, "its stored body does not contain the original document"
+                    )
 
     def _archived_fault(self, kind: str, cell: ArchivedCell, message: str) -> None:
         self._fault(kind, cell.key, cell.added_id, message)

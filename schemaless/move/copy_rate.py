@@ -66,7 +66,7 @@ class CopyRate:
         return self._worked_s >= WINDOW_S
 
     def step_cells(self, rows: Sequence[CellRow], *, busy: bool) -> int:
-        """Return the number of cells for the next step; steps are small while applications are active.
+        """Return the number of cells for the next step: few while applications are active and pauses are not shortened.
 
         Args:
             rows: the rows of the last step.
@@ -78,7 +78,7 @@ class CopyRate:
         return max(1, min(MAX_PAGE_CELLS, _STEP_BYTES // mean_bytes))
 
     def adjust(self, settled: int, top: int, copied: int, *, pauses: bool = True) -> None:
-        """Adjust ``share`` to the numbers of cells that have arrived and of cells copied since the last call.
+        """Adjust ``share`` to the numbers of cells that have arrived and been copied since the last call.
 
         Args:
             settled: the id up to which everything is copied.

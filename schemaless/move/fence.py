@@ -244,8 +244,8 @@ class Fence:
 
         Raises:
             MoveRefused: there are tables that a single move cannot have left.
-            ServerTimeout: something such as a backup blocks a server. If that is the target, and the cutover is not
-                complete, the source's tables have been given their plain names back.
+            ServerTimeout: something such as a backup blocks a server. If the blocked server is the target and the
+                cutover is not complete, the source's tables have been given their plain names back.
         """
         source, target = self.sides()
         for side, node in zip((source, target), self._nodes, strict=True):
@@ -254,7 +254,7 @@ class Fence:
                 if several or (kind == "moved" and side is target and by_table):
                     names = ", ".join(next(iter(several or by_table.values())))
                     raise MoveRefused(
-                        f"{self.database} on {node} has {names}, which do not belong to this move; check "
+                        f"{self.database} on {node} has {names}, which a single move cannot have left; check "
                         "'schemaless shards status --all', and drop the tables that are not needed"
                     )
         renamed: list[tuple[str, str]] = []

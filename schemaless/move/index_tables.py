@@ -2,10 +2,10 @@
 
 A shard's index entries are derived from rows in any shard and written by followers of those shards, so nothing records
 which entries changed during the copy. Before the first entry is copied, the locations of the indexes' followers in all
-shards are saved in a table on the target. After the move, the followers of each shard that was written to since then
-are rewound to their saved locations under a higher epoch, so that a page in flight at that moment is not recorded as
-processed, and everything written since is processed again. Entry writes are conditional on the versions that an entry
-is derived from, so repeating them is safe.
+shards are saved in a table on the target. After the move, the followers of each shard that has been written to since
+the locations were saved are rewound to their saved locations under a higher epoch, so that a page in flight at that
+moment is not recorded as processed, and everything written since is processed again. Entry writes are conditional on
+the versions that an entry is derived from, so repeating them is safe.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class IndexMover:
                 connection.execute(sql.drop_table(database, moving.moved(table, token)))
 
     def _locations(self, names: Sequence[str]) -> list[tuple[str, int, int, int]]:
-        """Return name, shard, location and erased_event of each follower in each shard; both 0 if it has no row."""
+        """Return name, shard, location and erased_event per follower and shard; the last two are 0 without a row."""
         locations = dict.fromkeys(((name, shard) for name in names for shard in self._all), (0, 0))
         for shard, name, location, event in self._ask_all(lambda some: sql.select_locations(some, names)):
             locations[str(name), int(shard)] = int(location), int(event)

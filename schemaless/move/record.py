@@ -26,15 +26,15 @@ class MoveRecord:
         job_id: the move job.
         shard: number of the shard.
         source: the cluster that had the shard.
-        target: the cluster that it moves to.
+        target: the cluster that the shard moves to.
         phase: progress of the move.
-        token: token in the names of its tables; None before the first runner.
+        token: token in the names of its tables; None until a runner has started.
         settled_id: the target has all cells up to this id.
         verified_id: cells up to this id were verified after the move.
         fence_id: highest added_id of the leftovers; None before the flip.
         fence_rows: number of cells in the leftovers; None before verification.
         target_server: fingerprints of the two servers used by the copy, separated by a space; None before the copy.
-        pause_s: duration of the last cut, during which reads and writes waited, in seconds.
+        pause_s: duration of the cutover, during which reads and writes waited, in seconds.
     """
 
     job_id: int

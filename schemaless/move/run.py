@@ -190,7 +190,7 @@ def _busy(store: Datastore) -> dict[int, int]:
 
 
 def _speed(store: Datastore) -> Interval:
-    """Return the copy rate of recent moves, in body bytes per second, or the assumed rate if there are none."""
+    """Return the copy rate of recent moves in body bytes per second, or else the assumed rate in table bytes."""
     job_store = JobStore(store)
     states = [state for job in job_store.jobs("move")[-_JOBS_MEASURED:] for state in job_store.shards(job.job_id)]
     size, took_s = sum(state.bytes_before for state in states), sum(state.busy_s for state in states)
@@ -221,7 +221,7 @@ def run(store: Datastore, spec: MoveSpec, shards: Iterable[int], **how: Unpack[R
 
 
 def abort(store: Datastore, move: Job, *, uncompared: bool = False, **how: Unpack[RunOptions]) -> list[MoveRecord]:
-    """Abort a move: shards that were not cut over stay on their source, and their copies are dropped.
+    """Abort a move: shards that have not been cut over stay on their source, and their copies are dropped.
 
     A shard past its commit point stays on the target. After an interruption, repeating the call continues the work.
 
@@ -257,7 +257,7 @@ def abort(store: Datastore, move: Job, *, uncompared: bool = False, **how: Unpac
         for record in records.all(job_id):
             if record.phase == "moved":
                 _skip_verification(store, record)
-    job_store.change_state(job_id, ("paused",), "running", f"to be aborted, by {who()}")
+    job_store.change_state(job_id, ("paused",), "running", f"resumed to abort the move, by {who()}")
     how["job"] = job_store.job(job_id)
     MOVE.run(store, spec, **how)
     outcomes = records.all(job_id)

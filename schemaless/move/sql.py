@@ -34,7 +34,7 @@ CARRIED: Final[dict[str, tuple[str, ...]]] = {
     ),
     "parked": (*("name", "added_id", "row_key", "column_name", "ref_key", "attempts", "error", "parked_at", "replay"),),
 }
-"""Tables that a move copies row by row under the fence, with their columns."""
+"""Tables, with their columns, that a move copies row by row while clients are locked out of the shard."""
 
 ERASURES: Final = (*("event_id", "added_id", "erasure", "body_bytes", "entry_shards", "erased_at"),)
 """Columns of the log of erased cells, which a move copies event by event."""
@@ -302,7 +302,7 @@ def update_move(
     token: str | None,
     phases: Sequence[str],
 ) -> bytes:
-    """Update a move record if this runner still holds the shard, and the record has its token and one of the phases.
+    """Update a move record if the runner still holds the shard and the record has the token and one of the phases.
 
     Args:
         catalog: name of the catalog's database.

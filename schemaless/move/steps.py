@@ -68,7 +68,7 @@ _MAX_LAG_S: Final = 1.0
 _FINGERPRINT_DIGITS: Final = 32
 
 _LONG_WAIT_S: Final = 1.0
-"""Longest wait after which the new cells are copied in one go, in seconds; after a longer one, in regular steps."""
+"""Longest wait, in seconds, after which new cells are copied in one go; after a longer wait, copy in regular steps."""
 
 
 def work(store: Datastore, run: ShardRun, backoff: float = _BACKOFF) -> None:

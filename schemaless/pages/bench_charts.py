@@ -175,7 +175,7 @@ def _times(shown: Sequence[Combination], result: Result) -> Callable[[Figure, bo
 
 
 def _limit(values: Sequence[float]) -> float:
-    """Return the length at which bars are cut: most are near 1 and would be squeezed by a few outliers."""
+    """Return the length at which bars are cut, so that a few outliers do not squeeze the others."""
     return min(max(values), _BARS_END_AT)
 
 
@@ -243,7 +243,7 @@ def _scatter(shown: Sequence[Combination]) -> Callable[[Figure, bool], None]:
 
 
 def _name(axes: Any, front: Sequence[Combination], narrow: bool) -> None:
-    """Label points with labels that do not overlap; one that does not fit anywhere is omitted."""
+    """Label points without overlaps; a label that does not fit anywhere is omitted."""
     size = 9 if narrow else 10.5
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     width, height = axes.figure.get_size_inches() * 72 * 0.9

@@ -59,7 +59,8 @@ def bench_html(result: Result) -> str:
 LEADS: Final = {
     "front": "Down and to the left is better. The red line is the Pareto front: no lossless combination is both "
     "smaller and faster than one of these.",
-    "size": "Total bytes, as a multiple of JSON + zlib. Names in red are on the Pareto front; bars marked > are cut.",
+    "size": "Total bytes, as a multiple of JSON + zlib. Names in red are on the Pareto front; bars marked > are cut "
+    "off.",
     "time": "CPU time to encode, compress, decompress and decode, as a multiple of JSON + zlib.",
 }
 MARKS: Final = (
@@ -126,8 +127,8 @@ def row_of(combination: Combination) -> list[str]:
 def matrices(results: Sequence[Result]) -> list[tuple[str, list[str], list[list[str]]]]:
     """Return (title, header, rows) of tables that compare several corpora, one column each.
 
-    Without compression: bytes, encoding and decoding relative to JSON. With compression: bytes and CPU time relative to
-    JSON + zlib.
+    Without compression: bytes, encoding time and decoding time relative to JSON. With compression: bytes and CPU time
+    relative to JSON + zlib.
     """
     by_corpus = [{combination.name: combination for combination in result.combinations} for result in results]
     header = [result.corpus.name for result in results]

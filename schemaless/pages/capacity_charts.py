@@ -168,7 +168,7 @@ def _fill(report: CapacityReport) -> Chart | None:
 
 
 def _until(report: CapacityReport, disk: str, horizon: int) -> int:
-    """Return the number of days to draw: until both lines have clearly crossed the top, but at most the horizon."""
+    """Return the number of days to draw: until both lines are clearly above the disk size, but at most the horizon."""
     ends = []
     for scenario in (report.now, report.after):
         outlook = next((of_disk for of_disk in scenario.disks if of_disk.disk == disk), None) if scenario else None
@@ -383,7 +383,8 @@ def _skew(report: CapacityReport) -> Chart | None:
     ratio = f"; the largest shard is {skew.shard_ratio:.2f} times the average" if skew.shard_ratio is not None else ""
     description = (
         f"{len(sizes) or skew.shard_count:,} shards in {len(skew.clusters)} clusters; the fullest cluster has "
-        f"{skew.cluster_ratio:.2f} times its fair share{ratio}; {len(skew.moves)} moves would balance the clusters."
+        f"{skew.cluster_ratio:.2f} times its fair share{ratio}; moves that would balance the clusters: "
+        f"{len(skew.moves)}."
     )
     if many:
         title = f"Distribution of {len(sizes):,} shards by size"

@@ -153,7 +153,7 @@ def fullest_table(report: CapacityReport) -> Table:
     measure = "file" if by_files else "allocated"
     note = f"There are {report.skew.shard_count:,} shards, with {bytes_text(average)} each on average."
     if by_files:
-        note += " File lengths as reported by the servers, because this many shards are not sampled one by one."
+        note += " File lengths as reported by the servers, because there are too many shards to sample one by one."
     return Table(FULLEST, ["shard", "cluster", measure, "times the average"], rows, 2, note)
 
 

@@ -67,14 +67,14 @@ def _constant_text(outlook: DiskOutlook) -> str:
 
 
 def at_rate_text(days: Interval | None) -> str:
-    """Return the whole days until full at a constant rate, with their interval."""
+    """Return the days until a disk is full at a constant rate, rounded down, with their interval."""
     if days is None:
         return ""
     return estimate_text(days, lambda value: "never" if math.isinf(value) else f"{math.floor(value):,}")
 
 
 def days_text(outlook: DiskOutlook) -> str:
-    """Return the days until a disk is full in a word or two."""
+    """Return the days until a disk is full, in a few words."""
     if outlook.days is None:
         return "unknown"
     return until_text(outlook.days.mid, outlook.horizon_days or 0)
@@ -155,7 +155,7 @@ def whole(days: float) -> str:
 
 
 def until_text(days: float, horizon: int) -> str:
-    """Format the days until full in a word or two; infinity means more than ``horizon``."""
+    """Format the days until a disk is full in a few words; infinity means more than ``horizon``."""
     if math.isinf(days):
         return f"over {horizon:,} days"
     if days == 0:

@@ -49,8 +49,8 @@ SERIES: Final = tuple(_LIGHT[str(number)] for number in range(1, 9))
 """Series colours in order: blue, green, orange, violet, red, olive, pink and grey; distinguishable with most forms of
 colour blindness.
 
-All have a contrast of at least 3:1 against paper and cards. Blue and green, used for before and after, also differ in
-luminance.
+All have a contrast of at least 3:1 against the backgrounds of pages and cards. Blue and green, used for before and
+after, also differ in luminance.
 """
 
 NARROW_BELOW_PX: Final = 640
@@ -138,7 +138,7 @@ class Chart:
     narrow_px: tuple[int, int] | None = (380, 480)
 
     def png(self, *, scale: float = 2) -> bytes:
-        """Return a PNG file of the wide form on light paper, with ``scale`` dots per CSS pixel.
+        """Return a PNG file of the wide form on a light background, with ``scale`` dots per CSS pixel.
 
         Raises:
             SchemalessError: Matplotlib is missing.

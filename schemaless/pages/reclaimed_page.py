@@ -1,4 +1,4 @@
-"""Render the report of a migration as one HTML page, with the frame of ``frame.py``."""
+"""Render the report of a migration as one HTML page, in the page frame of ``frame.py``."""
 
 from __future__ import annotations
 

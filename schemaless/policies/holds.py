@@ -80,7 +80,7 @@ class Holds:
         if not 1 <= len(held_by) <= 255 or not held_by.isprintable():
             raise InvalidInput(f"held_by must name who holds the rows, in 1 to 255 characters, got {held_by!r}")
         if not _REASON.fullmatch(reason):
-            raise InvalidInput(f"a reason is a code of 1 to 64 characters of [A-Za-z0-9_.:-], got {reason!r}")
+            raise InvalidInput(f"a reason must be a code of 1 to 64 characters of [A-Za-z0-9_.:-], got {reason!r}")
 
         def operation(connection: Connection) -> None:
             with self.lock(connection), connection.transaction():

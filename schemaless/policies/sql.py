@@ -44,7 +44,7 @@ def select_holds(catalog: str, row_keys: Iterable[bytes] | None = None, *, relea
 
 
 def insert_holds(catalog: str, row_keys: Iterable[bytes], held_by: str, reason: str) -> bytes:
-    """Hold rows."""
+    """Place legal holds on rows."""
     rows = [(blob_hex(row_key), held_by, reason) for row_key in row_keys]
     return insert(table(catalog, b"legal_hold"), "row_key, held_by, reason", rows)
 
@@ -58,7 +58,7 @@ def insert_past_hold(
     held_at: datetime,
     released_at: datetime | None,
 ) -> bytes:
-    """Insert a hold with its times."""
+    """Insert a hold that was placed earlier, with its original times."""
     row: list[Term] = [blob_hex(row_key), held_by, reason, released_by, moment(held_at)]
     row.append(None if released_at is None else moment(released_at))
     return insert(table(catalog, b"legal_hold"), "row_key, held_by, reason, released_by, held_at, released_at", [row])

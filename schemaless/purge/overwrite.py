@@ -247,7 +247,7 @@ def _purge_undo(connection: Connection) -> None:
         _until(
             connection,
             lambda: int(connection.rows(sql.SELECT_HISTORY)[0][0]) == 0,
-            "purging undo logs, which an open transaction prevents,",
+            "purging undo logs, which an open transaction can prevent,",
         )
 
 

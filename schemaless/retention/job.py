@@ -139,7 +139,7 @@ def run(store: Datastore, erasure: int, *, thresholds: Thresholds | None = None,
     Args:
         store: the datastore; its account needs the role ``erase``.
         erasure: result of ``begin``.
-        thresholds: thresholds of a new job.
+        thresholds: throttling thresholds, if a new job is started.
         how: see ``RunOptions``.
 
     Raises:

@@ -88,7 +88,7 @@ def plan(
 ) -> RetentionPlan:
     """Count the cells that a retention run would erase now.
 
-    It reads every key of the shards' ``cell`` tables, and the lengths of the bodies that expire.
+    It reads every key of the shards' ``cell`` tables, and the lengths of the bodies that have expired.
 
     Args:
         store: the datastore.

@@ -1,8 +1,8 @@
 """Repeats retention runs after restoring a backup.
 
 A restored shard contains expired documents again. Its log of erased cells was restored from the same backup, so a run
-was undone if the catalog counts more cells of it than the log has. Rules name fixed times; a repeated run applies them
-as of the original run.
+was undone if the catalog records more erased cells for it than the log lists. Rules name fixed times; a repeated run
+applies them as of the original run.
 """
 
 from __future__ import annotations

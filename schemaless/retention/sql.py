@@ -1,4 +1,4 @@
-"""SQL statements that find expired cells of a shard. None reads a body of a cell that is kept."""
+"""SQL statements that find expired cells of a shard. None of them reads the body of a cell that is kept."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def select_expired(database: str, after: int, up_to: int, rules: Iterable[bytes]
         database: the shard's database.
         after: added_id before the range.
         up_to: last added_id of the range.
-        rules: conditions (``expires``), at least one.
+        rules: conditions returned by ``expires``, at least one.
     """
     return b"SELECT added_id, row_key, column_name FROM %b WHERE %b AND (%b) ORDER BY added_id" % (
         by_id(database),
@@ -75,7 +75,7 @@ def expires(
 
 
 def select_sizes(database: str, ids: Iterable[int]) -> bytes:
-    """Select the number and body bytes of these cells by column_name, excluding erased ones."""
+    """Select, by column_name, how many of these cells are not erased and the total length of their bodies."""
     return (
         b"SELECT column_name, COUNT(*), COALESCE(SUM(LENGTH(body)),0) FROM %b WHERE added_id IN (%b) AND %b "
         b"GROUP BY column_name" % (by_id(database), numbers(ids), LIVE)

@@ -37,7 +37,7 @@ from schemaless.wire.connection import Connection
 from schemaless.wire.pool import NodePool
 
 _ENGINE_TABLES: Final = frozenset({"cell"})
-"""Tables of a shard that, like index tables, are in the cluster's storage engine; the others are small and always
+"""Tables of a shard that, like index tables, use the cluster's storage engine; the others are small and always use
 InnoDB."""
 
 

@@ -109,7 +109,7 @@ def _problem(connection: Connection) -> str | None:
             f"these lines to the section [mariadb] of the server's configuration, and restart the server: {_lines()}"
         )
     if faults := _faults(connection):
-        return f"{'; '.join(faults)}. Set them in the server's configuration, section [mariadb], and restart the server"
+        return f"{'; '.join(faults)}. Change them in section [mariadb] of the server's configuration, and restart it"
     return None
 
 
@@ -130,7 +130,7 @@ def _faults(connection: Connection) -> list[str]:
     ]
     if int(found.get(_LOCK_WAIT, 0)) < _LEAST_LOCK_WAIT_S:
         faults.append(
-            f"{_LOCK_WAIT} is {found.get(_LOCK_WAIT)} (a write that waits for another one to the same row "
+            f"{_LOCK_WAIT} is {found.get(_LOCK_WAIT)} (a write that waits for another write to the same row "
             f"would fail), set "
             f"{_LOCK_WAIT}=50"
         )

@@ -177,7 +177,7 @@ def _compare(pool: NodePool, database: str, branch: Branch, already: list[str]) 
     relevant = [difference for difference in differences if difference[0] != "remove_table"]
     if relevant:
         raise SchemaMismatch(
-            f"a revision of {database!r} on {pool.node} found its work already done ({already[0]}), but the tables do "
+            f"the changes of a revision already exist in {database!r} on {pool.node} ({already[0]}), but the tables do "
             f"not match revision {head(branch)!r}: {_describe(relevant[0])}. Correct them by hand, then run "
             "'schemaless schema upgrade' again"
         )

@@ -52,7 +52,7 @@ def findings_of(
 
 
 def _merged(findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield one finding for all objects with the same text and command."""
+    """Merge findings with the same severity, text and command into one that names their objects."""
     by_text: dict[tuple[Severity, str, str], list[str]] = {}
     for finding in findings:
         by_text.setdefault((finding.severity, finding.text, finding.command), []).append(finding.where)
@@ -157,7 +157,7 @@ def _capacity(capacity: CapacityView | None, now: datetime) -> Iterator[Finding]
         yield Finding("notice", "capacity", f"was last measured {age} ago", "schemaless capacity measure")
     for disk in capacity.disks:
         if disk.days_low is not None and disk.days_low < _DAYS_NOTICE:
-            text = f"the disk will be full in {disk.days_text}"
+            text = f"time until the disk is full: {disk.days_text}"
             soon = disk.days_low < _DAYS_FAULT
             yield Finding("fault" if soon else "notice", disk.name, text, "schemaless capacity report")
     for warning in capacity.warnings:

@@ -33,7 +33,7 @@ from schemaless.triggers.declaration import is_trigger, trigger_name
 _AGES: Final = 16
 """Maximum number of shards of a follower whose oldest unhandled cell is read."""
 _SUSPECTS: Final = 64
-"""Maximum number of shards of a follower that are read at a time between readings of all shards."""
+"""Maximum number of a follower's shards that are read at once between two readings of all shards."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ class FollowerView:
 
     Attributes:
         kind: "trigger", "index" or "export".
-        state: running, paused or new for a trigger or an export, backfilling or ready for an index.
+        state: "running", "paused" or "new" for a trigger or an export; "backfilling" or "ready" for an index.
         ids_behind: added_ids between the locations and the ends of all shards.
         behind_s: age, in seconds, of the oldest cell not yet handled; only the shards furthest behind are queried.
         parked: cells that the trigger has parked.

@@ -246,7 +246,10 @@ def _advise(
     chosen = next((candidate for candidate in candidates if candidate.name == wanted), None)
     count = len(compared.of_column(column_name))
     if default is None:
-        notes.append(f"only {count} of its cells were sampled; an estimate needs at least {MIN_CELLS}, well spread.")
+        notes.append(
+            f"only {count} of its cells were sampled; an estimate needs at least {MIN_CELLS}, from several "
+            f"parts of the tables."
+        )
     else:
         notes += _notes(compared, candidates, default, trainings)
     if chosen is not None and chosen.codec.serializer is PACKED:
@@ -276,7 +279,7 @@ def _is_tried(serializer: type[Serializer]) -> bool:
 
 
 def _held_out(cells: CellSample) -> CellSample:
-    """Return the cells of the fifth of the rows that dictionary training does not use, not even to choose a size.
+    """Return the cells of the fifth of the rows not used for training dictionaries, not even for choosing their size.
 
     This is a sample even if all cells were read, so its figures have intervals.
     """

@@ -19,7 +19,7 @@ from schemaless.numbers import Interval
 BLOCK_BYTES: Final = 16_384
 DICTIONARY_BYTES: Final = 16_384
 LEVEL: Final = 3
-"""Settings from ``docs/storage-engines.md``: block size, size of a file's dictionary, and zstd level."""
+"""Zstd level. Like the two sizes above, it is a setting from ``docs/storage-engines.md``."""
 
 MODEL_ERROR: Final = 0.04
 """Standard error of the prediction in addition to that of the sample, as measured by benchmarks/engines.py."""

@@ -42,7 +42,7 @@ class LsmSize:
 
     Attributes:
         rows: the primary key, which holds the bodies.
-        keys: the index cell_key. It never changes, so it has one entry for each cell.
+        keys: the index cell_key. Its entries never change, so it has exactly one for each cell.
     """
 
     rows: IndexSize = IndexSize()

@@ -10,8 +10,8 @@ InnoDB's rules for ROW_FORMAT=DYNAMIC and pages of 16 KiB:
 - The file grows by single pages, then by one extent at a time, and beyond 32 extents by four at a time.
 
 Source: storage/innobase of both servers (``page0size``, ``btr0load``/``btr0bulk``, ``lob0lob``/``btr0cur``,
-``fsp0fsp``); the number of additional pages of a new table, ``spare_pages``, is measured. benchmarks/page_model.py
-compares the model with the results of ``ALTER TABLE ... FORCE``.
+``fsp0fsp``); ``spare_pages``, the number of pages outside of indexes, was determined by measurement.
+benchmarks/page_model.py compares the model with the results of ``ALTER TABLE ... FORCE``.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def new_pages(column_name: str, before_bytes: int, after_bytes: int, layout: Lay
 
 
 def placed(column_name: str, body_bytes: int, layout: Layout) -> tuple[int, int]:
-    """Return the size of a row's record in bytes, and the number of its overflow pages; on MyRocks, compressed."""
+    """Return the size of a row's record in bytes (compressed, on MyRocks), and the number of its overflow pages."""
     if layout.row_share is not None:
         return round(layout.row_share * lsm_row_bytes(column_name, body_bytes)), 0
     record = _RECORD_BYTES + len(column_name) + (2 if body_bytes > 127 else 1) + body_bytes

@@ -1,10 +1,10 @@
 """Stratified random samples of a datastore's cells, and estimates of totals with intervals.
 
-The added_ids of all shards, laid end to end, are divided into tiles of equal width, and the tiles are grouped into
-strata of about equal size; one random tile of each stratum is read. All tiles have the same probability of being read,
-so totals are unbiased however large the gaps between ids are, even if sizes correlate with gaps. Reading the next rows
-after a random id would be biased towards rows after large gaps. A random tile is used instead of every k-th one,
-because stored data may be periodic.
+The added_ids of all shards, laid end to end, are divided into tiles of almost equal width, and the tiles are grouped
+into strata of about equal size; one random tile of each stratum, its window, is read. All tiles have the same
+probability of being read, so totals are unbiased however large the gaps between ids are, even if sizes correlate with
+gaps. Reading the next rows after a random id would be biased towards rows after large gaps. A random tile is used
+instead of every k-th one, because stored data may be periodic.
 
 The number of windows and the amount of data read do not depend on the size of the datastore. Large holes in the
 added_ids are found by probing and excluded first; of a tile with far more rows than expected, only a random part is

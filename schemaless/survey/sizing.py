@@ -147,8 +147,8 @@ def expected_file_bytes(content: Content, layout: Layout, error: float) -> tuple
     """Return the mean and standard deviation of a file's size, in bytes, if its content is known only approximately.
 
     A file grows in steps, which are large for small files: on MySQL, a table of 31 pages has a file of about 36 pages,
-    and a table of 33 pages has one of 448. The size is therefore averaged over the error, and near a step it lies
-    between the two values. All predictions of rebuilt files use this function.
+    and a table of 33 pages has one of 448. The mean is therefore taken over the likely contents; near a step, it lies
+    between the sizes before and after the step. All predictions of rebuilt files use this function.
 
     Args:
         content: most likely content.

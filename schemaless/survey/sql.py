@@ -42,7 +42,7 @@ def select_table_lengths(databases: Iterable[str]) -> bytes:
 
 
 def select_page_lengths(databases: Iterable[str]) -> bytes:
-    """Select the bytes of the pages that each shard's ``cell`` table uses, from InnoDB's statistics."""
+    """Select the size of the pages that each shard's ``cell`` table uses, in bytes, from InnoDB's statistics."""
     return _of_tables(b"DATA_LENGTH+INDEX_LENGTH", databases)
 
 

@@ -108,7 +108,7 @@ def tables_elsewhere(pool: NodePool, databases: Sequence[str], engine: str) -> l
         engine: storage engine that the catalog records.
 
     Returns:
-        The name, engine and number of shards of each such table. Always empty on MySQL, which is not queried.
+        The name, engine and number of shards of each such table; an empty list on MySQL, which is not queried.
     """
 
     def ask(connection: Connection, databases: Sequence[str]) -> list[tuple[str, str, int]]:
@@ -261,7 +261,7 @@ class DiskSpace:
 
 
 def disk_space_of(pool: NodePool, database: str) -> DiskSpace | None:
-    """Return the disk space of a server's database, or None if this process cannot read it.
+    """Return the size and free space of the disk that a server's database is on, or None if they cannot be read.
 
     Requires a server on this machine, connected through its socket, with a readable data folder. The folder's path
     alone does not prove that the server is on this machine, because any machine may have this path.

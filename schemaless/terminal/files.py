@@ -124,7 +124,7 @@ def write_csv(path: str | None, text: Callable[[], str]) -> bool:
         True if the CSV was written to standard output, where nothing else may be printed then.
 
     Raises:
-        InvalidInput, OSError: as ``write_whole``.
+        InvalidInput, OSError: as for ``write_whole``.
     """
     if path == "-":
         click.echo(text(), nl=False)

@@ -121,7 +121,7 @@ class Progress:
         description: start of the line.
         total: number of units, or None until a ``Total`` event.
         unit: plural noun; "bytes" are scaled.
-        say: called with a line every five seconds; None if a terminal draws this object.
+        say: called with a line every five seconds; None if this object is drawn on a terminal.
     """
 
     def __init__(self, description: str, total: int | None, unit: str, say: Callable[[str], None] | None) -> None:

@@ -86,7 +86,7 @@ def _atoms(text: str) -> list[str]:
 
 
 def _set_row(row: Sequence[str], widths: Sequence[int], text_columns: int, *, bottom: bool) -> Iterator[str]:
-    """Yield the lines of a row; with ``bottom``, values of fewer lines end on the last line."""
+    """Yield the lines of a row; with ``bottom``, values with fewer lines are aligned to the last line."""
     values = [wrapped(value, width) for value, width in zip(row, widths, strict=True)]
     height = max(map(len, values))
     for number in range(height):

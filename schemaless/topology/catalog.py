@@ -285,7 +285,7 @@ def write_new_cluster(pool: NodePool, before: Topology, cluster: Cluster) -> Non
 def write_shard_location(
     pool: NodePool, before: Topology, shard: int, target: str, with_it: Callable[[Connection], None]
 ) -> None:
-    """Assign a shard to another cluster in one transaction, unless it or the primaries involved have changed.
+    """Assign a shard to another cluster in one transaction, unless its location or a primary involved has changed.
 
     If the catalog already names the target cluster, only ``with_it`` is called.
 

@@ -1,7 +1,7 @@
 """The configuration file, which gives names to datastore URLs.
 
 It is TOML written by hand, so every error gives the file, line and key. Passwords are better kept elsewhere; if a URL
-in it contains one, the file must be readable by its owner only.
+in the file contains one, the file must be readable by its owner only.
 """
 
 from __future__ import annotations
@@ -144,7 +144,9 @@ def _bad_toml(path: Path, problem: str) -> InvalidInput:
     at = re.search(r"\(at line (\d+), column (\d+)\)", problem)
     where = f", line {at[1]}, column {at[2]}" if at else ", at its end"
     # tomllib's message may quote a key, but never a value.
-    return InvalidInput(f'configuration {path}{where}: {problem.partition(" (at")[0]}; it is TOML: name = "value"')
+    return InvalidInput(
+        f'configuration {path}{where}: {problem.partition(" (at")[0]}; the file must be TOML: name = "value"'
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +226,7 @@ def _parts(dotted: str) -> tuple[str, ...]:
 
 
 def configured(given: Secret) -> Configured | None:
-    """Look up a name in the configuration; None if the text is a URL.
+    """Return the datastore that a text names in the configuration; None if the text is a URL.
 
     Raises:
         InvalidInput: the configuration has no such name, or cannot be used.

@@ -18,7 +18,7 @@ def record_lost_primary(pool: NodePool, datastore: str, cluster: str, server: No
 
 
 def lost_primaries(pool: NodePool, datastore: str) -> list[tuple[str, str]]:
-    """Return the cluster and address of each recorded former primary that has not been settled."""
+    """Return the cluster and address of each former primary whose loss has not been settled."""
     sql = select_lost_primaries(heartbeat_database(datastore))
     try:
         return [(str(cluster), str(server)) for cluster, server in pool.run(lambda connection: connection.rows(sql))]

@@ -18,7 +18,7 @@ def last_move(pool: NodePool, datastore: str) -> int:
 
 
 def refuse_beside_moves(pool: NodePool, datastore: str) -> None:
-    """Refuse to change index tables while shards are being moved: the old tables could be changed, not the new ones.
+    """Refuse to change index tables while shards are being moved: a change would not reach the new tables.
 
     Raises:
         JobConflict: a move has not finished.

@@ -137,7 +137,10 @@ class Router:
             entry = self._catalog.changed_since(before, thorough=thorough)
             if entry is not None:
                 if (entry.topology.name, entry.topology.shard_count) != (self._name, before.topology.shard_count):
-                    raise TopologyError(f"the catalog now describes a datastore of {entry.topology.shard_count} shards")
+                    raise TopologyError(
+                        f"the catalog now describes another datastore: {entry.topology.name!r} with "
+                        f"{entry.topology.shard_count} shards"
+                    )
                 after = Routing(entry.topology, entry.token, self.judge, self.confirm, before)
                 # Claims first: no call may use the new routing before its claims are required.
                 self._require_claims(after)
@@ -149,7 +152,7 @@ class Router:
                     level = logging.WARNING if others else logging.INFO
                     log.log(level, "the topology of %r has changed: %d shards are on another server", self._name, moved)
                 elif others:
-                    log.warning("the topology of %r has changed: different nodes in %s", self._name, ", ".join(others))
+                    log.warning("the topology of %r has changed: other servers in %s", self._name, ", ".join(others))
             self._unreadable = False
         except SchemalessError as error:
             # Warn once: the catalog is read after every error that a move or failover could explain.

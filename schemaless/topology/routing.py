@@ -26,7 +26,7 @@ from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.pools import Pools
 
 _CATALOG_POOL: Final = PoolOptions(1.0, 2.0, 2.0, 2)
-"""Short timeouts, because a call is waiting: it has just failed, or it found a routing refresh due."""
+"""Short timeouts, because a call waits for the catalog after an error, or because a routing refresh was due."""
 
 
 class Routing:

@@ -223,7 +223,10 @@ class Shards:
                 changes += moved.missing is None
                 if moved.missing is not None and moved.node != str(self.routing.clusters[shard].primary):
                     log.warning(
-                        "%s does not have shard %d yet, reading its primary: %s", moved.node, shard, moved.missing
+                        "%s does not have shard %d yet; reading from its primary instead: %s",
+                        moved.node,
+                        shard,
+                        moved.missing,
                     )
                     read_from = "primary"
                 elif moved.missing is not None:

@@ -98,7 +98,7 @@ class Triggers:
         follower = follower_name(name)
         setting = self._settings.get(follower)
         missing = (
-            "it has no progress row here; 'schemaless trigger reset' cannot make one, only 'remove' and then 'run' can"
+            "it has no progress row here; to create one, run 'schemaless trigger remove', then 'run' ('reset' cannot)"
         )
         shards = tuple(shard_statuses(self._access, follower, missing))
         workers = tuple(workers_of(self._access, follower))
@@ -160,7 +160,7 @@ class Triggers:
         self._settings.get(follower)
         for shard, location in locations.items():
             if not 0 <= location < 1 << 64:
-                raise InvalidInput(f"a location is 0 or an added_id, got {location}")
+                raise InvalidInput(f"a location must be 0 or an added_id, got {location}")
             database = self._shards.database(check_shard(shard, self._store.shard_count))
 
             def operation(connection: Connection, database: str = database, location: int = location) -> None:

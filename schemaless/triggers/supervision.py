@@ -29,7 +29,7 @@ def prepare(store: Datastore, trigger: Trigger) -> bool:
     before = settings.all().get(name)
     if before is not None and before.spec["column"] != trigger.column:
         raise InvalidInput(
-            f"trigger {trigger.name} follows column {before.spec['column']}, and the code says {trigger.column}: give "
+            f"trigger {trigger.name} follows column {before.spec['column']}, but the code names {trigger.column}: give "
             f"it another name, or run 'schemaless trigger remove {trigger.name} --execute', which deletes its progress"
         )
 

@@ -60,7 +60,7 @@ class Decoder:
         self._checksum_bytes = 0
 
     def read(self, event: bytes) -> Inserts | Ended | Unreadable | None:
-        """Decode an event; None if it is not relevant.
+        """Decode an event; return None if it is not relevant.
 
         Args:
             event: the whole event, with its header.

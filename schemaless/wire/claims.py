@@ -51,7 +51,7 @@ class Claim:
         found = "no claim" if held is None else f"claim {held}"
         required = "names another server now" if self.epoch == NEVER else f"requires claim {self.epoch}"
         refused = PrimaryNotClaimed(
-            f"the server has {found} on {self.cluster}, and the catalog {required}, so nothing was sent. "
+            f"the server has {found} on {self.cluster}, but the catalog {required}, so nothing was sent. "
             "The server was replaced, or promoted by another tool. 'schemaless topology show' names the current "
             "primary; 'schemaless topology adopt' makes clients use a promoted server",
             node=node,

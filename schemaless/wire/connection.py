@@ -92,7 +92,7 @@ class Connection:
         return lambda: self.rows(sql, check, sent=sent)
 
     def rows(self, sql: bytes, check: Check | None = None, *, sent: bool = False) -> Rows:
-        """Send a query, unless ``sent``, and return its rows.
+        """Send a query, unless it was ``sent`` before, and return its rows.
 
         Raises:
             WrongReply: ``check`` rejects the rows, or a query got a reply without a result set.
@@ -125,7 +125,7 @@ class Connection:
         reply = self.ask(sql)
         if reply.rows is not None and not sql.startswith(_HAVE_ROWS):
             raise ConnectionLost(
-                f"a statement without a result set got rows ({bytes(sql[:20])!r}). {_MIXED_UP}",
+                f"a statement that returns no rows got rows in reply ({bytes(sql[:20])!r}). {_MIXED_UP}",
                 node=self.node,
                 shard=self.shard,
             )
@@ -153,7 +153,7 @@ class Connection:
         return self._ensured
 
     def ensure(self, settings: bytes) -> None:
-        """Run a SET SESSION once per connection; it stays in effect for later users of the connection."""
+        """Run a SET SESSION statement once per connection; it stays in effect for later users of the connection."""
         if settings not in self._ensured:
             self.execute(settings)
             self._ensured |= {settings}

@@ -14,7 +14,7 @@ from schemaless.errors import AccessDenied, ServerError, ServerRefused, ServerTi
 
 
 class ConnectionLost(ServerUnavailable):
-    """The connection was lost after something may have been sent.
+    """The connection was lost when part of a statement may already have been sent.
 
     Attributes:
         retry_until_s: end of the retry window, on this server or another one, by ``time.monotonic``.

@@ -23,7 +23,7 @@ class Query(NamedTuple):
         check: validates the rows, if given.
         shard: a shard that the query reads; named in errors.
         route: checks, after the server has failed, whether that shard is still on it.
-        size: the amount of work relative to the other queries; smaller replies are read first.
+        size: the amount of work relative to the other queries; replies to smaller queries are read first.
     """
 
     pool: NodePool

@@ -55,7 +55,7 @@ class PoolOptions:
         read_timeout_s: timeout for a reply.
         write_timeout_s: timeout for sending a statement.
         pool_size: maximum number of connections in use.
-        pool_timeout_s: timeout for a free connection.
+        pool_timeout_s: timeout for waiting until a connection is free.
         max_packet_bytes: statement size limit, in addition to the server's ``max_allowed_packet``.
     """
 
@@ -307,7 +307,7 @@ class NodePool:
                 raise refused
 
     def _after_alarm(self, route: Route | None, shard: int | None, lost: ServerError | None) -> None:
-        """After an alarm, check that the server answers and still holds the shard.
+        """If a lost connection has raised an alarm, check that the server answers and still has the shard.
 
         Raises:
             ServerUnavailable: the server does not answer; sets ``retry_after_s``.
@@ -327,7 +327,7 @@ class NodePool:
         """Check out a connection for a ``with`` block; discard it if the block fails in the driver or is interrupted.
 
         Raises:
-            ServerUnavailable, ServerTimeout, AccessDenied: no connection is available, on entering the block.
+            ServerUnavailable, ServerTimeout, AccessDenied: no connection is available when the block is entered.
         """
         return _CheckedOut(self, shard)
 

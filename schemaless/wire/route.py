@@ -19,11 +19,11 @@ class Route(Protocol):
             error: the error of the server or of the connection to it.
             node: the server's address.
             shard: the shard's number.
-            lost: the lost connection that leaves the outcome of a write open, if any.
+            lost: the error of the lost connection that leaves the outcome of a write open, if any.
         """
 
     def confirm(self, node: Node, shard: int) -> None:
-        """Check that the catalog was read successfully after the last alarm, if the shard's cluster uses claims.
+        """Check that the last attempt to read the catalog succeeded, if the shard's cluster uses claims.
 
         Raises:
             ServerUnavailable: the catalog cannot be read.
@@ -51,7 +51,7 @@ def outcome_unknown(lost: ServerError, retry_failure: str, last: ServerError) ->
         last: the last error; its node, shard and code are reported.
     """
     unknown = OutcomeUnknown(
-        f"the reply to a write was lost ({lost.message}), and a retry could not tell whether it took effect "
+        f"the reply to a write was lost ({lost.message}), and it is unknown whether the write took effect "
         f"({retry_failure}); make the same call again to settle it",
         node=last.node,
         shard=last.shard,

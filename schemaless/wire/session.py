@@ -71,7 +71,7 @@ SETTINGS: Final[dict[str, str | int]] = {
 MARIADB_SETTINGS: Final[dict[str, str | int]] = {"optimizer_switch": "index_condition_pushdown=off"}
 """Further session variables to set on MariaDB; the value read back is a list that contains the setting among others.
 
-With pushed index conditions, MyRocks evaluates a VARCHAR of the key wrongly: a query for several keys misses rows.
+With pushed index conditions, MyRocks compares VARCHAR key columns wrongly: a query for several keys misses rows.
 """
 
 READ_BACK: Final[dict[str, str | int]] = {

@@ -20,7 +20,7 @@ def _makefile(wire: Any, mode: str) -> Any:
 
 
 class Wire(socket.socket):
-    """Socket that is closed when collected, without a warning and without a Python frame."""
+    """Socket that is closed when it is garbage-collected, without a warning and without running Python code."""
 
     __del__: Any = vars(socket.SocketType)["close"]
     makefile = _makefile  # type: ignore[assignment]

@@ -36,7 +36,7 @@ class URLText(NamedTuple):
 
 
 def read_url(text: str) -> URLText | None:
-    """Parse a URL; None if it is not one."""
+    """Parse a URL; return None if the text is not a URL."""
     parts = _FORM.match(text)
     if parts is None:
         return None

@@ -145,9 +145,7 @@ def _parsed(text: str, several: bool) -> ServerURL:
         raise InvalidInput(f"the URL's charset must be utf8mb4, got {charset!r}; leave it out")
     socket, *sockets = query.pop("unix_socket", "").split(",")
     if (more or sockets) and not several:
-        raise InvalidInput(
-            "the URL names several servers; that is only possible in the URL of a datastore, for its catalog"
-        )
+        raise InvalidInput("the URL names several servers; only the URL of a datastore may do so, to find its catalog")
     if "" in sockets or not all(server.host for server in (url, *more_urls) if more):
         raise InvalidInput("the URL names several servers separated by commas, and one of them is empty")
     url_tls = {name: value for name, value in (query | secrets).items() if name.startswith("ssl")}

@@ -307,7 +307,7 @@ def test_load_bad_line_is_named_and_the_lines_before_it_are_loaded(store, rows_f
         return rows(document, line, number)._replace(ref_key=document.get("ref_key", 1))
 
     reader = loading.document_reader(key_of, DEFAULT)
-    with pytest.raises(InvalidInput, match=f"a.ndjson, line 5: .*{complaint}.*The lines before it are loaded"):
+    with pytest.raises(InvalidInput, match=f"a.ndjson, line 5: .*{complaint}.*The lines before it have been loaded"):
         loading.load(store, lines, reader, source="a.ndjson")
 
     report = loading.load(store, lines, reader, source="a.ndjson", keep_going=True)

@@ -190,7 +190,7 @@ def test_a_compressor_that_loses_bytes_is_not_measured_and_named(monkeypatch):
     monkeypatch.setattr(rounds, "compressors", lambda: iter([*contenders.compressors(), bad]))
 
     result = run({"a": 1}, only_serializers=["cbor"], only_compressors=["bad"])
-    assert result.failed == dict.fromkeys(("json bad", "cbor bad"), "document 1: inflates to something else")
+    assert result.failed == dict.fromkeys(("json bad", "cbor bad"), "document 1: does not decompress to the original")
     assert "cbor bad" not in named(result)
 
 
@@ -373,5 +373,5 @@ def test_a_bad_line_is_named(tmp_path):
     with pytest.raises(InvalidInput, match=r"trips.ndjson, line 2: "):
         from_file(path)
     path.write_text("\n", encoding="utf-8")
-    with pytest.raises(InvalidInput, match="holds no documents"):
+    with pytest.raises(InvalidInput, match="contains no documents"):
         from_file(path)

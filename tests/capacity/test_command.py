@@ -102,7 +102,7 @@ def test_sizes_are_parsed_in_common_spellings(capsys, text, size_bytes):
         (["--disk", "9e400GB"], "'9e400GB' is too large to calculate with"),
         (["--disk", "0"], "disk_bytes_per_host must be 1 byte or more, got 0"),
         (["--documents-per-day", "1MB"], "'1MB' is not a number of 0 or more"),
-        (["--overhead", "40"], "'40' is not a share from 0 to below 100 %; write, for example, 40% or 0.4"),
+        (["--overhead", "40"], "'40' is not a share of at least 0 % and below 100 %; write, for example, 40%"),
         (["--overhead", "most"], "'most' is not a share"),
         (["--overhead", "nan"], "'nan' is not a share"),
         (["--copies", "0"], "copies must be an integer of at least 1, got 0"),
@@ -201,7 +201,10 @@ def test_codecs_are_compared_with_now(capsys):
     [
         (["--retention", "30"], "Never full: deleting documents after 30 days frees enough space for new ones."),
         (["--growth", "-99.99%"], "Never full: growth is negative, and all future documents fit on the disks."),
-        (["--growth", "-99.99%..-99.98%..0%"], "Never full; in the worst case, full in 51 days, on 2016-04-21."),
+        (
+            ["--growth", "-99.99%..-99.98%..0%"],
+            "Never full at the middle values; in the worst case, full in 51 days, on 2016-04-21.",
+        ),
         (
             ["--growth", "-99.99%..0%"],
             "Full in 53 days, on 2016-04-23; between 51 days and never, 2016-04-21 to never.",

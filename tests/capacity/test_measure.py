@@ -289,7 +289,10 @@ def test_more_shards_than_parts_are_measured_by_cluster(written, history):
 
 def test_a_disk_for_an_unknown_cluster_is_refused(fresh_store):
     """The error names the known clusters."""
-    with pytest.raises(InvalidInput, match="no cluster 'nowhere' for --disk; the clusters are cluster-1, cluster-2"):
+    with pytest.raises(
+        InvalidInput,
+        match="--disk names the cluster 'nowhere', which does not exist; the clusters are cluster-1, cluster-2",
+    ):
         measure(fresh_store, disks={"nowhere": GivenDisk(1)})
 
 

@@ -202,7 +202,7 @@ def test_every_read_is_right_marked_or_refused(primary, lagging, outage, eventua
         assert {name: outcome(lagging, call) for name, (call, _, _) in CALLS.items()} == {
             name: away for name, (_, _, away) in CALLS.items()
         }
-        with pytest.raises(StaleAbsence, match="It may exist on the primary") as raised:
+        with pytest.raises(StaleAbsence, match="The primary may, but it does not answer") as raised:
             lagging.get_cells_latest(MANY, read_from="available")
         again = pickle.loads(pickle.dumps(raised.value))
         assert [(type(cell), cell.body) for cell in again.found.values()] == [(StaleCell, 2)]

@@ -250,5 +250,7 @@ def test_scan_shard_pages_in_added_id_order(fresh_store, new_row):
 def test_datastore_is_neither_copied_nor_pickled(store):
     """Its connections belong to this process; the error says what to do instead."""
     for call in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(TypeError, match=r"holds connections of this process; call connect\(\)"):
+        with pytest.raises(
+            TypeError, match=r"its connections belong to this process; open another one with connect\(\)"
+        ):
             call(store)

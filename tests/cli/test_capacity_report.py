@@ -233,4 +233,4 @@ def test_report_refuses_an_unknown_codec_or_cluster(invoke, fresh_url):
 
     assert (codec.code, cluster.code) == (2, 2) or (codec.code, cluster.code) == (1, 1)
     assert "'gzip'" in codec.err
-    assert "no cluster 'cluster-9' for --disk" in cluster.err
+    assert "--disk names the cluster 'cluster-9'" in cluster.err

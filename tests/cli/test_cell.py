@@ -173,7 +173,7 @@ def test_conflict_is_exit_1_with_the_advice(invoke, store, datastore_url, row):
         (("put", "uuid5:x", "BASE", 2**63, "{}"), "ref_key must be an int"),
         (("put", "uuid5:x", "BASE", -12, "{}"), "No argument may be a negative number"),
         (("put", "uuid5:x", "BASE", 1, "{fare: 1}"), "BODY: not JSON text"),
-        (("put", "uuid5:x", "BASE", 1, ""), "BODY: .*it is empty"),
+        (("put", "uuid5:x", "BASE", 1, ""), "BODY: .*an empty body"),
         (("put", "uuid5:x", "BASE", 1, "\udcff"), "BODY: .*not UTF-8"),
         (("put", "uuid5:x", "BASE", 1, "{}", "--as", "pickle"), "'pickle' is not one of"),
         (("get", "uuid5:x", "a b"), "column_name must be 1 to 64"),

@@ -137,7 +137,10 @@ def test_schema_status_and_upgrade(invoke, fresh_store, by_hand, admin_url):
     assert failed.out == "upgraded 1 database; 3 already had this version's revision\n"
     assert f"failed: {database}: " in failed.err
     assert "modify_type cell.body. Correct them by hand" in failed.err
-    assert "1 database failed, and all others are done; fix the errors and run the same command again" in failed.err
+    assert (
+        "1 database could not be upgraded, and all others are up to date; fix the errors and run the same "
+        "command again" in failed.err
+    )
     assert list(failed_json.json["failed"]) == [database]
 
 
@@ -192,8 +195,10 @@ def test_schema_says_for_many_shards_once_what_is_the_same(invoke, monkeypatch):
     assert upgraded.out == "upgraded 2,018 databases; 1 already had this version's revision\n"
     *lines, more, last = upgraded.err.splitlines()
     assert lines == [f"failed: {name}: {name} is odd" for name in names[:20]]
-    assert more == "failed: 11 more: with other reasons; --json lists all"
-    assert last.startswith("2,078 databases failed, and all others are done; fix the errors and run the same command")
+    assert more == "failed: 11 more: other messages; --json lists them all"
+    assert last.startswith(
+        "2,078 databases could not be upgraded, and all others are up to date; fix the errors and run the same command"
+    )
 
 
 def test_schema_upgrade_says_what_it_did(invoke, fresh_store, by_hand, admin_url):

@@ -220,7 +220,7 @@ def test_cells_erased_during_a_migration_are_reported_and_no_fault(
 
     assert len(erased) == 1
     assert ran.code == 0
-    assert "\n1 erased during the run\n" in ran.out
+    assert "\n1 cell erased during the run\n" in ran.out
     assert (data["total"]["erased"], data["total"]["left"]) == (1, {})
 
 

@@ -65,7 +65,7 @@ def test_a_measurement_that_cannot_be_saved_is_still_shown(invoke, fresh_url):
         ("4TB", "is not of the form CLUSTER=TOTAL"),
         ("cluster-1=4T", "can be read two ways"),
         ("cluster-1=1TB:2TB", "the free space is larger than the disk"),
-        ("nowhere=1TB", "no cluster 'nowhere' for --disk"),
+        ("nowhere=1TB", "--disk names the cluster 'nowhere'"),
     ],
 )
 def test_measure_refuses_an_invalid_disk(invoke, datastore_url, disk, complaint):

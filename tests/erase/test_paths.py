@@ -118,7 +118,7 @@ def test_dictionary_that_holds_a_value_is_reported(root, row, admin_url):
 
     assert internals_of(root).erasures.ledger.entry(number).notes == {"dictionaries": [kept.id]}
     found = verify(root, number)
-    assert dict(found.faults) == {f"dictionary {kept.id} has values of an erased document": 1}
+    assert dict(found.faults) == {f"dictionary {kept.id} contains values of an erased document": 1}
     assert found.status.entry.verified_at is None
 
 
@@ -315,7 +315,7 @@ def test_a_receipt_says_what_remains_and_is_signed(root, row, tmp_path):
     issued = receipt(root, number)
     assert (issued["gone"]["cells"], issued["state"]) == (1, "acknowledged")
     assert any("binary log" in each["until"] for each in issued["remains"])
-    assert {"where": "backups", "what": "documents as of the backup", "until": "their owner expires them"} in issued[
+    assert {"where": "backups", "what": "documents as of the backup", "until": "their owner deletes them"} in issued[
         "remains"
     ]
     assert MARKER not in json.dumps(issued)

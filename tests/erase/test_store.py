@@ -90,7 +90,7 @@ def test_one_version_is_erased_only_if_it_is_named(fresh_store, erase_store, wri
 
     assert fresh_store.get_cell_latest(subject, "BASE") is None
     assert [cell.ref_key for cell in fresh_store.get_versions(subject, "BASE")] == [2]
-    with pytest.raises(InvalidInput, match="needs its column"):
+    with pytest.raises(InvalidInput, match="also give its column"):
         erase_store.erase(subject, None, 3, reason=REASON)
     with pytest.raises(InvalidInput, match="must not name a person"):
         erase_store.erase(subject, reason="Mrs. Smith asked for it")

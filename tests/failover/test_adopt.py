@@ -149,7 +149,7 @@ def test_server_without_the_claim_is_not_used(client, adopt, first, rows):
     claims = f"{client.name}_heartbeat.primary_claim"
     sql(first, f"UPDATE {claims} SET server = UUID()")
     lose_connections(first)
-    with pytest.raises(PrimaryNotClaimed, match="no claim on cluster-1, and the catalog requires claim 1") as refused:
+    with pytest.raises(PrimaryNotClaimed, match="no claim on cluster-1, but the catalog requires claim 1") as refused:
         client.get_cell(rows(), "BASE", 1)
     sql(first, f"DROP TABLE {claims}")
     with pytest.raises(PrimaryNotClaimed):
@@ -378,7 +378,7 @@ def test_show_warns_of_asynchronous_replication_and_reports_an_old_primary(
     ]
     assert (claimed.fault, claimed.claim) == (None, 1)
     assert "the primary has no claim, but the catalog requires claim 1" in str(unclaimed.fault)
-    assert any("knows of claim 2, but this catalog requires 1" in str(fault) for fault in old)
+    assert any("has recorded claim 2, but this catalog requires 1" in str(fault) for fault in old)
 
 
 CHANGES = (b"UPDATE", b"INSERT", b"DELETE", b"CREATE", b"ROLLBACK", b"COMMIT")

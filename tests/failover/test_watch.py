@@ -131,6 +131,6 @@ def test_an_elected_primary_is_adopted_and_a_minority_is_not(group):
     assert f"{group[0].name} is not in its group: its state in the group is OFFLINE" in outside.stderr
     assert sql(chosen, "SELECT @@super_read_only") == ((0,),)
     assert [finding.kind for finding in alone] == ["undecided"]
-    assert f"{chosen.socket}: it sees 1 of the 3 members of its group, which is no majority" in alone[0].message
+    assert f"{chosen.socket}: it sees 1 of the 3 members of its group, which is not a majority" in alone[0].message
     for watch in watches:
         watch.close()

@@ -166,7 +166,10 @@ DAMAGE = [
     ),
     (
         *("ParkedCellMissing", "parked", PARKED + "('trigger:keep', 7, REPEAT('x', 16), 'BASE', 1, 8, 'no fare')"),
-        *("DELETE FROM DB.parked", "Remove it with 'schemaless trigger skip keep --shards 2 --added-id 7 --execute'"),
+        *(
+            "DELETE FROM DB.parked",
+            "Discard the parked cell with 'schemaless trigger skip keep --shards 2 --added-id 7 --execute'",
+        ),
     ),
     (
         *("FollowerUnknown", "parked", PARKED + "('trigger:gone', 7, REPEAT('x', 16), 'BASE', 1, 8, 'no fare')"),
@@ -178,7 +181,7 @@ DAMAGE = [
     ),
     (
         *("SchemaMismatch", "index_1", "ALTER TABLE DB.index_1 DROP KEY query"),
-        *("ALTER TABLE DB.index_1 ADD KEY query (client, at, city, s)", "its key query has the columns none, not"),
+        *("ALTER TABLE DB.index_1 ADD KEY query (client, at, city, s)", "its key query should have the columns"),
     ),
     (
         *("SchemaMismatch", "index_1", "ALTER TABLE DB.index_1 MODIFY city INT NULL"),

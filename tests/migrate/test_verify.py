@@ -222,14 +222,14 @@ def test_verify_finds_what_differs_on_a_replica(replica_url, on_replica):
             (fault.kind, fault.added_id, re.sub(r"on replica [^,]+", "on the replica", fault.message))
             for fault in faults
         } == {
-            ("ReplicaDiffers", ids[0], "it has another body on the replica"),
+            ("ReplicaDiffers", ids[0], "it has a different body on the replica"),
             ("ReplicaDiffers", ids[1], "it is missing on the replica"),
             (
                 "ReplicaDiffers",
                 ids[2] + 100_000,
                 "it exists on the replica, but the primary has no cell with such a high added_id",
             ),
-            ("ReplicaDiffers", ids[3], "it has another key or created_at on the replica"),
+            ("ReplicaDiffers", ids[3], "it has a different key or created_at on the replica"),
         }
         assert report.faults == {"ReplicaDiffers": 4}
         assert verify(store).faults == {}

@@ -256,7 +256,9 @@ def test_an_erasure_is_verified_once_a_move_has_dropped_what_followers_made(
     assert {name.partition("_moved_")[0] for name in left} == {indexed.entry.layout.table, "follower", "parked"}
     (entries,) = (name for name in left if "index" in name)
     assert query(node, f"SELECT 1 FROM `{database}`.{entries} WHERE row_key=x'{row.hex}'")
-    assert {f"table {database}.{name} on {node}, which a move drops before it ends" for name in left} <= faults.keys()
+    assert {
+        f"table {database}.{name} on {node}, which the unfinished move will drop before it ends" for name in left
+    } <= faults.keys()
     bench.end(job, movers, abort=False)
     assert {name for name in indexed.tables(home) if "_moved_" in name and "cell" not in name} == set()
     indexed.handle_erasures()

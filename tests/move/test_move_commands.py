@@ -108,7 +108,7 @@ def test_the_operator_chooses_between_two_cell_tables(bench, movers, client, mon
     bench.put()
     said = call("shards", "move", "--job", job.job_id, "--execute", url=url)
     given_up = call("shards", "abort", "--job", job.job_id, url=url)
-    found = re.search(r"to (cell_moved_\w+) on the first, or to (cell_incoming_\w+) on the second", said.err)
+    found = re.search(r"to (cell_moved_\w+) on the source, to (cell_incoming_\w+) on the target", said.err)
     assert found is not None, said.err
     name, node = (found[1], source) if matters == "target" else (found[2], target)
     query(node, f"RENAME TABLE `{database}`.cell TO `{database}`.{name}")

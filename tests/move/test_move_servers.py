@@ -61,7 +61,7 @@ def test_a_key_that_the_target_has_under_another_id_ends_the_move(bench, movers,
     movers.move(client, job, outcomes=outcomes)
 
     assert isinstance(outcomes[0].error, MoveRefused)
-    assert "under another added_id" in str(outcomes[0].error)
+    assert "under a different added_id" in str(outcomes[0].error)
     assert "Abort the move" in str(outcomes[0].error)
     bench.end(job, movers, abort=True)
     assert bench.check(job) == "aborted"

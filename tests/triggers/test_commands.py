@@ -83,7 +83,7 @@ def test_run_once_calls_each_cell_and_says_where_it_is(start, tmp_path, fresh_st
     status = call("status", "keep", "--json")
     assert (status.code, status.json["parked"], status.json["shards"][0]["state"]) == (1, 1, "stopped")
     shown = call("status")
-    assert "keep: running, cells of column BASE, by 0 workers" in shown.out
+    assert "keep: running; cells of column BASE; 0 workers" in shown.out
     assert "shard 1 stopped: ValueError: no such fare" in shown.err
     assert "no worker is running it" in shown.err
     parked = call("parked", "keep")

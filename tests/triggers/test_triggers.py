@@ -148,11 +148,11 @@ def test_an_unknown_trigger_lists_the_existing_ones(follow_store, triggers):
     """And not the follower of an index, by its number."""
     settings = Settings(internals_of(follow_store).follower_access)
     settings.create("index:1", {"index": "trips"}, lambda shard: 0)
-    with pytest.raises(InvalidInput, match=r"has no trigger nosuch; it has: none yet$"):
+    with pytest.raises(InvalidInput, match=r"has no trigger nosuch; existing names: none$"):
         triggers.status("nosuch")
     for name in ("bill", "keep"):
         settings.create(f"trigger:{name}", {"column": None}, lambda shard: 0)
-    with pytest.raises(InvalidInput, match=r"has no trigger nosuch; it has: bill, keep$"):
+    with pytest.raises(InvalidInput, match=r"has no trigger nosuch; existing names: bill, keep$"):
         triggers.pause("nosuch")
 
 
@@ -525,7 +525,7 @@ def test_a_call_over_its_timeout_ends_the_process(put, works, monkeypatch, event
 def test_a_trigger_keeps_its_column(works, follow_store):
     """Where it is means something for one column only."""
     works(schemaless.trigger(column="BASE", name="same")(lambda cell, call: None))
-    with pytest.raises(InvalidInput, match="same follows column BASE, and the code says OTHER"):
+    with pytest.raises(InvalidInput, match="same follows column BASE, but the code names OTHER"):
         prepare(follow_store, schemaless.trigger(column="OTHER", name="same")(lambda cell, call: None))
     assert internals_of(follow_store).topology.shard_count == 4
 

@@ -107,5 +107,5 @@ def grant(privileges: str, scope: str, account: object) -> str:
 
 
 def select_claim(database: str, cluster: str) -> bytes:
-    """Select the epoch of the latest claim on a cluster that this server knows, whichever server holds it."""
+    """Select the epoch of the latest claim on a cluster that this server has recorded, whichever server holds it."""
     return b"SELECT epoch FROM %b WHERE cluster=%b" % (table(database, b"primary_claim"), text(cluster))
