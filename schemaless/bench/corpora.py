@@ -4,7 +4,7 @@ Synthetic documents are seeded and identical on every machine and Python version
 
 - ``small``, ``medium``: tables of addresses, 1.4 and 16 KB, to measure the overhead of compression over encoding.
 - ``large``, ``huge``: lists of products, 230 KB and 3 MB, to measure inflating and decoding separately.
-- ``extremes``: documents of a single kind, such as only integers or only doubles, rather than a realistic mix.
+- ``extremes``: documents whose values are of one kind, such as only integers, rather than a realistic mix.
 """
 
 from __future__ import annotations

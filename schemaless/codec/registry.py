@@ -110,7 +110,7 @@ class Codec:
             InvalidInput: the compressor takes none.
         """
         if not self.compressor.takes_dictionary:
-            raise InvalidInput(f"codec {self.name} takes no dictionary; only codecs with zstd do")
+            raise InvalidInput(f"codec {self.name} does not take a dictionary; only codecs with zstd do")
 
     @property
     def own_dictionaries(self) -> Dictionaries:

@@ -308,9 +308,9 @@ def check_query(
     descending = order_by is not None and order_by.startswith("-")
     if order_by is not None and (not free or order_by.removeprefix("-") != free[0]):
         raise InvalidInput(
-            f"this query of index {definition.name} can order rows by {free[0] if free else 'row_key only'}, not by "
-            f"{order_by!r}. To order by that field, compare the fields before it by '=', or declare an "
-            "index with its fields in another order"
+            f"this query of index {definition.name} can order rows only by {free[0] if free else 'row_key'}, not by "
+            f"{order_by!r}. To order by that, give each field before it a condition with '=', or declare an index "
+            "with its fields in another order"
         )
     for name in columns or ():
         check_column_name(name)

@@ -224,5 +224,5 @@ class JobKind(Generic[S]):
             pool.begin_shutdown()
             self.after(store, ended)
         if ended.state == "aborted":
-            raise JobConflict(f"job {job.job_id} was aborted: {ended.message}; its completed work is kept", job.job_id)
+            raise JobConflict(f"job {job.job_id} was aborted ({ended.message}); its completed work is kept", job.job_id)
         return ended

@@ -172,7 +172,7 @@ def carry_over(source: Connection, target: Connection, database: str, token: str
     """Replace the target's followers and parked cells with the source's; each follower's epoch is raised by one.
 
     Args:
-        source: a session that can read them now.
+        source: a session that can read the source's tables, even while they are locked.
         target: the session that writes.
         database: the shard's database.
         token: token in the names of the move's tables.

@@ -158,8 +158,9 @@ def _kill(connection: Connection, thread: int, shard: int) -> None:
         connection.execute(sql.kill(thread))
     except AccessDenied as error:
         raise AccessDenied(
-            f"connection {thread} holds this shard's lock under another account, and this account cannot end it "
-            f"({error.message}); end it there with KILL, then run the same command again",
+            f"connection {thread} holds this shard's lock under another account, and this account may not "
+            f"kill it ({error.message}); run KILL {thread} as that account or an administrator, then run the same "
+            "command again",
             node=error.node,
             shard=shard,
             code=error.code,

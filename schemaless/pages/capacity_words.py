@@ -145,7 +145,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def share_text(share: float) -> str:
-    """Format a growth share as a percentage, capped at +10,000 %."""
+    """Format relative growth as a signed percentage, capped at +10,000 %."""
     return f"{share:+.0%}" if share < 100 else "over +10,000%"
 
 

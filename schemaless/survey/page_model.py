@@ -140,7 +140,7 @@ class Packer:
         self._key_bytes += entry_bytes(column_name)
 
     def content(self) -> Content:
-        """Return the content of the added rows; on MyRocks, pages are 16 KiB of compressed blocks."""
+        """Return the pages that the added rows fill; on MyRocks, each 16 KiB of compressed blocks count as a page."""
         if self._layout.row_share is not None:
             return Content(self._rows, self._block_bytes / PAGE_BYTES, 0, self._key_bytes / PAGE_BYTES)
         last = min(1.0, self._page_bytes / self._filled_bytes)

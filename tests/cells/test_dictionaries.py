@@ -345,7 +345,7 @@ def test_invalid_settings_are_refused(admin: Datastore) -> None:
     dictionary = kept(admin)
     for setting, complaint in (
         (ColumnSetting(COLUMN, "msgpack+zstd", None, 40_000), "no dictionary 40000"),
-        (ColumnSetting(COLUMN, "msgpack+zlib", None, dictionary.id), "takes no dictionary"),
+        (ColumnSetting(COLUMN, "msgpack+zlib", None, dictionary.id), "does not take a dictionary"),
         (ColumnSetting(COLUMN, "msgpack+zstd", 23), "levels 1 to 22"),
         (ColumnSetting(COLUMN, "legacy"), "no checksum"),
     ):

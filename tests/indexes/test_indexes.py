@@ -248,7 +248,7 @@ def test_pages_go_on_behind_the_last_entry_and_only_with_the_same_query(kept, fr
         ({"where": [("city", "~", 1)]}, "one of = != < <= > >="),
         ({"where": [("city", "<", None)]}, "a condition is a field"),
         ({"city": "three"}, "field city is of type int, but 'three' does not fit that type"),
-        ({"order_by": "city"}, "can order rows by at, not by 'city'"),
+        ({"order_by": "city"}, "can order rows only by at, not by 'city'"),
         ({"limit": 0}, "limit must be an int from 1 to 1,000"),
         ({"columns": ["no such"]}, "column_name"),
     ],

@@ -192,7 +192,7 @@ def test_aborted_job_ends_and_another_does_the_rest(fresh_store, legacy, migrate
         migrate.run(migrate_store, job=job_store.job(1))
     report = migrate.run(migrate_store)
 
-    assert "was aborted: by a test" in str(errors[0])
+    assert "was aborted (by a test)" in str(errors[0])
     assert report.job_id == 2
     assert bodies(fresh_store) == legacy
 

@@ -94,7 +94,7 @@ def test_migration_with_a_dictionary_that_cannot_be_had_changes_nothing(
     before = bodies(migrate_store)
     with pytest.raises(UnknownDictionary, match="40000"):
         migrate.run(migrate_store, MigrateSpec("msgpack+zstd", dictionary=40_000))
-    with pytest.raises(InvalidInput, match="takes no dictionary"):
+    with pytest.raises(InvalidInput, match="does not take a dictionary"):
         MigrateSpec("msgpack+zlib", dictionary=40_000)
     dictionary = kept(admin)
     remove(admin, dictionary.id)

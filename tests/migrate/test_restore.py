@@ -432,7 +432,7 @@ def test_aborted_restore_ends_and_another_does_the_rest(fresh_store, before, mig
     run.join(60)
     report = restore(migrate_store, [tmp_path])
 
-    assert "was aborted: by a test" in str(outcomes[0])
+    assert "was aborted (by a test)" in str(outcomes[0])
     assert report.job_id == job.job_id + 1
     assert everything(fresh_store) == before
 
