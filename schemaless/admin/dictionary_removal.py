@@ -36,7 +36,7 @@ _BLOCK_ROWS: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """Result of a step.
+    """Result of one call of ``remove``.
 
     Attributes:
         removed: whether the dictionary was removed; if not, it was only retired.

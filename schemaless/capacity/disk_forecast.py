@@ -57,8 +57,8 @@ def disk_usage(
     """Reconstruct how a disk filled up; the result has no entries if the disk's size or free space is unknown.
 
     The usage at the start of the forecast is known, so each day's growth is subtracted from it, latest day first. The
-    measured file lengths are returned as well. The two differ if files contain free space or were rebuilt. Usage by
-    others is assumed to be constant, as its history is unknown.
+    usage according to the measured file lengths is returned as well. It differs from the reconstructed usage if files
+    contain free space or were rebuilt. Usage by others is assumed to be constant, as its history is unknown.
 
     Args:
         disk: The current state of the disk.

@@ -94,10 +94,10 @@ class BackTest:
         fitted_days: Number of days that the forecast was made from.
         held_days: Number of held-out days that it was compared with.
         daily_error_share: Sum of the absolute daily errors divided by the total growth of the held-out days.
-        total_error_share: Relative error of the sum; positive if the forecast was too high.
+        total_error_share: Relative error of that total; positive if the forecast was too high.
         inside_80_share: Share of held-out days inside their 80 % band; ideally 0.8.
         inside_95_share: Likewise for 95 %.
-        total_inside_80: True if the sum was inside its 80 % band.
+        total_inside_80: True if that total was inside its 80 % band.
         total_inside_95: Likewise for 95 %.
     """
 

@@ -160,7 +160,7 @@ class Planning:
 
     Attributes:
         options: The inputs.
-        now: The level of each disk at each threshold and when full; the disk that fills up first comes first.
+        now: When each disk reaches each threshold, and when it is full; the disk that fills up first comes first.
         after: The same after re-encoding, with the disks in the same order; empty without a codec to re-encode to.
         costs: Costs of the growth without and with re-encoding; empty if no price is known or there is no forecast.
         verdict: None if ``fail_below_days`` was not given.

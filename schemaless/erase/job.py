@@ -1,8 +1,8 @@
 """The job that executes an erasure: shard by shard, throttled, and safe to kill at any time.
 
-In each shard it erases the cells on the primary, then their copies in tables of moves, and waits for the replicas. Then
-it records the shard in the ledger. Each step is safe to repeat, so an interrupted shard starts over, and so does one
-whose primary has changed: the new primary may lack erasures that the old one had committed.
+In each shard it erases the cells on the primary, then their copies in tables that moves have left, and waits for the
+replicas. Then it records the shard in the ledger. Each step is safe to repeat, so an interrupted shard starts over, and
+so does one whose primary has changed: the new primary may lack erasures that the old one had committed.
 """
 
 from __future__ import annotations

@@ -255,7 +255,7 @@ def update_times(catalog: str, erasure: int, intended_at: datetime, executed_at:
 def update_shard(
     catalog: str, erasure: int, shard: int, cells: int, body_bytes: int, executed_at: datetime | None
 ) -> bytes:
-    """Set an erasure's results in a shard, for one first recorded in another catalog."""
+    """Set the results, in a shard, of an erasure that was first recorded in another catalog."""
     changes: dict[str, Term] = {"cells": cells, "body_bytes": body_bytes}
     if executed_at is not None:
         changes["executed_at"] = moment(executed_at)

@@ -193,9 +193,10 @@ def _combined(found: Definition, wanted: Definition, uri: str) -> Definition:
         )
     columns = wanted.columns if wanted.columns is not None else found.columns
     if columns != found.columns:
-        exported = "all columns" if found.columns is None else ", ".join(found.columns)
+        exported = "all columns" if found.columns is None else "columns " + ", ".join(found.columns)
         raise InvalidInput(
-            f"{uri} has an export of {exported}, which cannot be changed; choose another target and --name"
+            f"{uri} has an export of {exported}, and the columns of an export cannot be changed; choose "
+            "another target and --name"
         )
     have = {column.name: column for column in typed_columns(found.fields, found.columns)}
     for column in typed_columns(wanted.fields, columns):

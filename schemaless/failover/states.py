@@ -74,7 +74,7 @@ class NodeState:
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings about settings that could lose cells in a failover or crash, and about tables in another engine."""
+        """Warnings about settings that could lose cells in a failover or crash, and tables in an unexpected engine."""
         replication = [] if self.semi_sync is None else self.semi_sync.warnings
         return [*replication, *(f"{self.node}: {problem}" for problem in (*self.unsafe, *self.elsewhere))]
 

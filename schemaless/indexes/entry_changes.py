@@ -2,7 +2,7 @@
 
 Every read of a row is one snapshot and cells are never deleted, so the refs read from a row at different times are
 totally ordered: of any two, one is at least as late in every source column. Each write is therefore guarded by refs
-alone: an entry is only replaced or deleted on behalf of a reader that saw the row in the same state as the entry's
+alone: an entry is only replaced or deleted by a worker that read the row in the same state as the entry's
 writer did, or in a later one.
 """
 

@@ -1,7 +1,7 @@
 """Statements for secondary indexes: their table in each shard, their entries, and the catalog's list of indexes.
 
 An entry stores its refs: the versions of the source columns that it was built from. Every write compares them: an entry
-is neither replaced nor deleted on behalf of a reader that saw an older state of the row. So an index may have several
+is neither replaced nor deleted by a worker that read an older state of the row. So an index may have several
 writers at once.
 """
 

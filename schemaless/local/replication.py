@@ -171,7 +171,7 @@ def require_whole_binary_log(primary: LocalServer) -> None:
 
 
 def follow(primary: LocalServer, replica: LocalServer) -> None:
-    """Configure a replica's primary if necessary, and start its replication.
+    """Point a replica at its primary if necessary, and start the replica's replication.
 
     The replication account gets a random password that only the two servers know.
     """

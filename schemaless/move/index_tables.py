@@ -233,4 +233,6 @@ class IndexMover:
 
 
 def _entry_too_long(row: object, size: int) -> None:
-    raise AssertionError(f"the statement for one index entry has {size:,} bytes, although its fields fit into a key")
+    raise AssertionError(
+        f"the statement for one index entry is too long, with {size:,} bytes, although an entry is short"
+    )

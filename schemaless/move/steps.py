@@ -159,7 +159,7 @@ class _ShardMove:
         """Compare cells from the beginning if a server has been replaced since the last run.
 
         If the source was replaced, the copy is dropped: it may contain cells that the new server lacks, or has under
-        other keys.
+        other added_ids.
 
         Returns:
             The tables on the source and the target afterwards.

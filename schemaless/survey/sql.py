@@ -10,7 +10,7 @@ from schemaless.wire.sql.sessions import set_session
 
 
 def select_probe(database: str, low: int, after: int, up_to: int, rows: int) -> bytes:
-    """Select the added_ids around an id: the last one up to it and the next one after it, or NULL.
+    """Select the added_ids around ``after``: the last one up to ``after`` and the next one above, or NULL.
 
     Also selects the last added_id of the next ``rows`` rows, their number, and the size of their bodies in bytes.
     """
