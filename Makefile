@@ -79,7 +79,9 @@ ifneq ($(SCRIPT),)
 	$(PY) benchmarks/$(SCRIPT).py $(ARGS)
 else
 	@for script in benchmarks/[!_]*.py; do \
-	    printf '%-18s %s\n' "$$(basename "$$script" .py)" "$$(sed -n '1s/^r*"*//p' "$$script")"; \
+	    [ -f "$$script" ] || continue; \
+	    name=$${script##*/}; \
+	    printf '%-18s  %s\n' "$${name%.py}" "$$(sed -n '1s/^r*"*//p' "$$script")"; \
 	done
 	@echo; echo 'make bench SCRIPT=store ARGS=--help shows the options of one of them.'
 endif

@@ -132,9 +132,8 @@ class RowHeld(SchemalessError):
 
     def __init__(self, row_key: uuid.UUID, held_by: str, reason: str, held_at: datetime) -> None:
         super().__init__(
-            f"row {row_key} has been held by {held_by} since {held_at:%Y-%m-%d} ({reason}) and cannot be "
-            f"erased; nothing was "
-            "erased. 'schemaless retention release' ends a hold"
+            f"row {row_key} has been held by {held_by} since {held_at:%Y-%m-%d} ({reason}) and cannot be erased; "
+            "nothing was erased. 'schemaless retention release' ends a hold"
         )
         self.row_key = row_key
         self.held_by = held_by

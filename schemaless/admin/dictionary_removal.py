@@ -136,9 +136,8 @@ def _refuse_lost(dictionary_replicas: DictionaryReplicas, dictionary_id: int) ->
         for cluster, server in lost_primaries(replica.pool, replica.datastore):
             raise DictionaryInUse(
                 f"dictionary {dictionary_id}: {server}, a former primary of {cluster}, may have cells that a failover "
-                "lost and that may need it; list these cells with 'schemaless topology lost --from URL', "
-                "load them, and then "
-                "run that command with --settled"
+                "lost and that may need it; list these cells with 'schemaless topology lost --from URL', load them, "
+                "and then run that command with --settled"
             )
 
 

@@ -122,9 +122,8 @@ class LineDamaged(CorruptBody):
 
     def __str__(self) -> str:
         return (
-            f"{self.where}: stored {super().__str__()}; so the line cannot be compared with it. 'schemaless "
-            f"check' lists "
-            "all such cells; skip such lines with --keep-going"
+            f"{self.where}: stored {super().__str__()}; so the line cannot be compared with it. 'schemaless check' "
+            "lists all such cells; skip such lines with --keep-going"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -199,9 +198,8 @@ def load(
             if isinstance(error, CorruptBody) and error.key is not None:
                 raise LineDamaged(error, f"{source}, line {number}") from error
             raise InvalidInput(
-                f"{source}, line {number}: {error}. The lines before it have been loaded; correct the line "
-                f"and run the same "
-                "command again, or skip such lines with --keep-going"
+                f"{source}, line {number}: {error}. The lines before it have been loaded; correct the line and run the "
+                "same command again, or skip such lines with --keep-going"
             ) from error
         damaged = isinstance(error, CorruptBody) and error.key is not None
         message = f"stored {error}" if damaged else str(error)

@@ -243,9 +243,8 @@ def _notes(measured: Sequence[_ClusterResult]) -> list[str]:
             notes.append(f"{name}: some sampled bodies cannot be decoded; run 'schemaless check'")
         undecoded = sorted({name for part in cluster.samples for name in part.undecoded})
         notes += [
-            f"{name}: no sampled body of {column} in {codec} could be decoded, so the JSON text of each is "
-            f"assumed to be as "
-            "long as its stored body"
+            f"{name}: no sampled body of {column} in {codec} could be decoded, so the JSON text of each is assumed to "
+            "be as long as its stored body"
             for column, codec in undecoded
         ]
     if not all(cluster.space.file_bytes_measured for cluster in measured if cluster.space.problem is None):

@@ -60,7 +60,7 @@ def unit_of(
         lengths: Lengths of the sampled bodies in the codec.
         layout: Page layout of the server.
         share: Sum of ``lengths`` relative to the sum of the present lengths, with its 95 % interval.
-        before: Lengths of the same bodies now. If they are known, only the ratio is uncertain.
+        before: Present lengths of the same bodies. If given, only the ratio of ``lengths`` to them counts as uncertain.
     """
     if not lengths:
         return None

@@ -131,9 +131,8 @@ def _column_notes(report: CapacityReport) -> list[str]:
     fewer = len(report.series) - len(report.columns)
     if fewer > 0:
         notes.append(
-            f"{fewer} columns (counted per cluster) with little growth have no forecast of their own; they "
-            f"are part of the "
-            "forecast of their disk"
+            f"{fewer} columns (counted per cluster) with little growth have no forecast of their own; they are part of "
+            "the forecast of their disk"
         )
     return notes
 
@@ -235,12 +234,10 @@ _BACK_TEST: Final = (
     "quarter."
 )
 _RATE: Final = (
-    "Assumes that every day is like the average of the last four whole weeks, or of the whole weeks since "
-    "the last step, with a 95 % "
-    "interval from the differences between weeks. It assumes no trend and uses no model. A step is an abrupt change "
-    "of the level by at least 20 % and at least six standard errors, found by least squares over the four "
-    "weeks before and "
-    "after a day, with a slope and weekdays."
+    "Assumes that every day is like the average of the last four whole weeks, or of the whole weeks since the last "
+    "step, with a 95 % interval from the differences between weeks. It assumes no trend and uses no model. A step is "
+    "an abrupt change of the level by at least 20 % and at least six standard errors, found by least squares over the "
+    "four weeks before and after a day, with a slope and weekdays."
 )
 _DAYS: Final = (
     "Counted from the start of the day after the last whole day, until the growth of this datastore's tables has used "

@@ -402,9 +402,8 @@ def scenarios(
         missing = change.retention.keys() - set(measurement.column_names)
         if missing:
             raise InvalidInput(
-                f"scenario {change.name!r}: retention names the column {min(missing)!r}, which has no "
-                f"cells; the columns are "
-                f"{', '.join(measurement.column_names)}"
+                f"scenario {change.name!r}: retention names the column {min(missing)!r}, which has no cells; the "
+                f"columns are {', '.join(measurement.column_names)}"
             )
     evaluator = _Evaluator(measurement, disks, series, trials, files, weights, retention, engines)
     results = [evaluator.scenario(change) for change in built_in]

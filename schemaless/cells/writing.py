@@ -172,9 +172,8 @@ class Cells:
                     compare, duplicate = True, error
             assert duplicate is not None
             raise ServerRefused(
-                f"{duplicate.message} in each of {_MAX_INSERTS} attempts, although the table has no row "
-                f"with the cell's key. "
-                "Does the table have another unique key, or a trigger?",
+                f"{duplicate.message} in each of {_MAX_INSERTS} attempts, although the table has no row with the "
+                "cell's key. Does the table have another unique key, or a trigger?",
                 node=connection.node,
                 shard=shard,
                 code=duplicate.code,

@@ -73,8 +73,7 @@ _SETS_PER_TABLE = 6
     "--row-key",
     metavar="PATH",
     help="Field that contains the row key, as for 'schemaless load'. A dictionary is only evaluated on rows that "
-    "it was not "
-    "trained on.  [default: each document is its own row]",
+    "it was not trained on.  [default: each document is its own row]",
 )
 @click.option(
     "--serializer",

@@ -60,8 +60,7 @@ _ALWAYS: Final = (DATASTORES, SIDE_BY_SIDE, BY_DISK, BUDGET, LEVELS, WHAT_IF)
 _DISK_HELP: Final = (
     "Disk that holds a cluster's data: its total size and, after a colon, the space that is free now, such as "
     "cluster-1=4TB:1.5TB (KB to TB are powers of 1,000, KiB to TiB of 1,024). Without FREE, it is assumed that only "
-    "this datastore "
-    "uses the disk. May be repeated."
+    "this datastore uses the disk. May be repeated."
 )
 
 

@@ -290,9 +290,8 @@ def remove(url: str, dictionary_id: int, execute: bool) -> int:
         out().print(f"dictionary {dictionary_id} removed: none of the {done.cells:,} cells needs it")
         return 0
     out().print(
-        f"dictionary {dictionary_id} is retired; run the same command again in {done.wait_s / 60:,.0f} "
-        f"minutes, when nothing "
-        "can be writing with it any more"
+        f"dictionary {dictionary_id} is retired; run the same command again in {done.wait_s / 60:,.0f} minutes, when "
+        "nothing can be writing with it any more"
     )
     return EXIT_FAILED
 

@@ -32,7 +32,7 @@ from schemaless.demo.story import run
 )
 @codec_option("--to", legacy=False, help_text="The codec to re-encode to.")
 def demo(data: Path | None, row_key: str, ref_key: str, flavour: str, folder: Path, codec: str) -> int:
-    """Take a tour of the store on 7,134 real documents.
+    """Take a tour of the store, using 7,134 real documents.
 
     The demo starts two private servers, creates a datastore of two shards on them, and loads, as legacy JSON text, the
     logbooks of aircraft that left New York in 2013. It then reads some back, forecasts when disks would be full,

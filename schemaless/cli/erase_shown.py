@@ -89,8 +89,7 @@ def show_status(status: ErasureStatus, *, as_json: bool) -> None:
     if left:
         out().print(
             f"not executed yet in shards {shards_text(left)}; 'schemaless erase run --execute --erasure "
-            f"{entry.number}' "
-            "continues it"
+            f"{entry.number}' continues it"
         )
     for name, at in status.acknowledged.items():
         out().print(f"{name}: acknowledged {at:%Y-%m-%d %H:%M:%S}", markup=False)

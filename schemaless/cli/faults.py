@@ -43,7 +43,7 @@ def verify_workers(
 
 
 def _id_total(store: Datastore, shards: list[int]) -> int:
-    """Return the number of added_ids that the shards span, without unusable shards, which the verification reports."""
+    """Return the number of added_ids that the shards span, not counting unusable ones, which are reported as faults."""
     total = 0
     for shard in shards:
         with suppress(ShardIdentityMismatch, ShardMoving, DatabaseMissing):

@@ -26,7 +26,7 @@ from schemaless.terminal.shown import shown
 _SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     # heading: {name: (module with a command of that name, one line for the overview; a test compares it with its help)}
     "Getting started": {
-        "demo": ("schemaless.cli.demo", "Take a tour of the store on 7,134 real documents."),
+        "demo": ("schemaless.cli.demo", "Take a tour of the store, using 7,134 real documents."),
         "local": ("schemaless.cli.local", "Run private MySQL servers on this machine, without root or Docker."),
         "create": ("schemaless.cli.create", "Create a datastore."),
         "config": ("schemaless.cli.config", "Name datastores, and show the settings in effect."),

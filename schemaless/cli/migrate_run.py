@@ -198,9 +198,8 @@ def _show_outcome(outcome: MigrateOutcome, as_json: bool) -> None:
     )
     if outcome.interruptions:
         note(
-            f"killed runners: {outcome.interruptions}; the work of each after its last checkpoint (about a "
-            f"second's worth) is "
-            "done but not included in these counts"
+            f"killed runners: {outcome.interruptions}; the work of each after its last checkpoint (about a second's "
+            "worth) is done but not included in these counts"
         )
     _show_exceptions(outcome, total)
 

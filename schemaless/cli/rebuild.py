@@ -57,8 +57,7 @@ _ROWS_SHOWN = 64
     default=600.0,
     metavar="SECONDS",
     help="On clusters with replicas, skip a shard whose rebuild may take longer than this, since the replicas "
-    "lag by as "
-    "long as it takes.",
+    "lag by as long as it takes.",
 )
 @click.option(
     "--free-bytes",

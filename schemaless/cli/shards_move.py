@@ -123,8 +123,7 @@ def plan(
     default=3600.0,
     metavar="SECONDS",
     help="Give up after this long if a cutover keeps failing, for example because of a long transaction, or if "
-    "copying goes on "
-    "without shrinking the backlog.",
+    "copying goes on without shrinking the backlog.",
 )
 @json_option
 def move(

@@ -374,8 +374,7 @@ def reset(
     total = sum(change["added_ids"] for change in changes)
     out().print(
         f"{name} {'continues' if execute else 'would continue'} from the new location in "
-        f"{counted(len(changes), 'shard')}, "
-        f"with {total:,} added_ids of all columns ahead of it",
+        f"{counted(len(changes), 'shard')}, with {total:,} added_ids of all columns ahead of it",
         markup=False,
     )
     if not execute:

@@ -62,7 +62,7 @@ class Limits:
             limit = getattr(self, name)
             if type(limit) is not int or limit < 1 or (maximum is not None and limit > maximum):
                 allowed = "of at least 1" if maximum is None else f"from 1 to {maximum}"
-                raise InvalidInput(f"limits: {name} must be a number {allowed}, got {limit!r}")
+                raise InvalidInput(f"limits: {name} must be an integer {allowed}, got {limit!r}")
 
 
 DEFAULT_LIMITS: Final = Limits()

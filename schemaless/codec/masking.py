@@ -110,7 +110,7 @@ class Mask:
         return "".join([table[byte] for byte in self._random.randbytes(len(run))])
 
     def _table(self, kind: str) -> str:
-        """Return 256 random characters of a kind, drawn with their frequencies in the documents."""
+        """Return 256 random characters of a kind, weighted by their frequencies in the documents."""
         alphabet = _ALPHABETS.get(kind)
         weights = {
             character: count

@@ -81,9 +81,8 @@ def verify(
     entry = internals.erasures.ledger.entry(number)
     if entry.executed_at is None:
         raise InvalidInput(
-            f"erasure {number} has not been executed in all shards; 'schemaless erase run --execute "
-            f"--erasure {number}' "
-            "continues it"
+            f"erasure {number} has not been executed in all shards; 'schemaless erase run --execute --erasure "
+            f"{number}' continues it"
         )
     found = Verification(record_acknowledgements(store, number))
     for shard in entry.shards:

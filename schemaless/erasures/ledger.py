@@ -81,9 +81,8 @@ def check_reason(reason: str) -> str:
     """
     if not _REASON.fullmatch(reason):
         raise InvalidInput(
-            f"a reason must be a code of 1 to 64 characters of [A-Za-z0-9_.:-], such as gdpr-art-17 or "
-            f"ticket-4711, got "
-            f"{reason!r}; it is kept forever, so it must not name a person"
+            "a reason must be a code of 1 to 64 characters of [A-Za-z0-9_.:-], such as gdpr-art-17 or ticket-4711, "
+            f"got {reason!r}; it is kept forever, so it must not name a person"
         )
     return reason
 

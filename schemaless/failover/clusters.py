@@ -90,8 +90,7 @@ def _check_existing(change: Change, known: Cluster, replicas: Sequence[str], tim
         raise InvalidInput(
             f"{known.primary} is already the primary of {known.name}, whose replicas do not include "
             f"{', '.join(map(str, new))}; to add a replica, run 'schemaless topology add-replica --cluster "
-            f"{known.name}'. "
-            "Nothing was written"
+            f"{known.name}'. Nothing was written"
         )
     _create_database(change.pool(known.primary), change.topology.name)
     arrived_s = {replica: change.prove_replica(known, known.primary, replica, timeout_s) for replica in known.replicas}
@@ -147,9 +146,8 @@ def _check_primary(change: Change, home: NodePool, pool: NodePool, cluster: str)
         )
     if heartbeat_database(name) in databases_like(pool, name) and (content := _foreign(home, pool, name, cluster)):
         raise TopologyError(
-            f"{node} has a database {heartbeat_database(name)} of another datastore, with {content}; drop "
-            f"the database if "
-            "it is not needed. Nothing was written"
+            f"{node} has a database {heartbeat_database(name)} of another datastore, with {content}; drop the database "
+            "if it is not needed. Nothing was written"
         )
 
 

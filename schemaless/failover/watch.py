@@ -324,7 +324,6 @@ def _text(problem: SchemalessError) -> str:
 def _stranger(member: Member, cluster: Cluster) -> str:
     command = "adopt" if member.role == "PRIMARY" else "add-replica"
     return (
-        f"{member}, which has the role {member.role} in its group, is not one of the catalog's servers that "
-        f"answered; add it with "
-        f"'schemaless topology {command} --cluster {cluster.name} URL'"
+        f"{member}, which has the role {member.role} in its group, is not one of the catalog's servers that answered; "
+        f"add it with 'schemaless topology {command} --cluster {cluster.name} URL'"
     )

@@ -304,9 +304,8 @@ class Supervisor:
             blamed = rows.quarantine(pair, row.epoch, f"{DIED} ({how})", pause_s)
             if blamed and not row.quarantined:
                 _log.warning(
-                    "%s: shard %d is quarantined, because worker %s died while handling it; a separate "
-                    "worker handles its cells "
-                    "one at a time",
+                    "%s: shard %d is quarantined, because worker %s died while handling it; a separate worker "
+                    "handles its cells one at a time",
                     *pair,
                     child.name,
                 )

@@ -168,10 +168,9 @@ class Field:
     def __post_init__(self) -> None:
         if _FIELD_NAME.match(self.name) is None or _RESERVED.match(self.name):
             raise InvalidInput(
-                f"a field name must be 1 to 32 characters of [a-z0-9_], begin with a letter, and must not "
-                f"be row_key, ref_N or an argument of "
-                f"query(), got {self.name!r}; give the field another name with "
-                f"NAME=COLUMN.PATH:TYPE"
+                "a field name must be 1 to 32 characters of [a-z0-9_], must begin with a letter, and must not be "
+                f"row_key, ref_N or an argument of query(), got {self.name!r}; give the field another name with "
+                "NAME=COLUMN.PATH:TYPE"
             )
         check_column_name(self.column)
         if not self.path or not all(self.path):

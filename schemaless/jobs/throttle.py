@@ -290,8 +290,7 @@ class ClusterWatch:
             if self.thresholds.max_history_length is not None:
                 self._notes.append(
                     f"{connection.node} does not show its history length to this account, so max_history_length is not "
-                    "checked; run "
-                    f"{own_grant(connection, 'PROCESS')}"
+                    f"checked; run {own_grant(connection, 'PROCESS')}"
                 )
             return server_activity(connection, history=False)
 

@@ -1,8 +1,8 @@
 """Verifies a moved shard row by row against its leftovers on the source. Cells are immutable, so nothing may differ.
 
 A missing cell is restored from the leftovers, and followers past it are rewound. A move never changes a body: a
-different body is accepted if the cell has since been erased, or re-encoded with the same document; anything else is an
-error.
+different body is accepted if the cell has since been erased, or re-encoded and still holds the same document; anything
+else is an error.
 """
 
 from __future__ import annotations

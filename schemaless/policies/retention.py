@@ -78,9 +78,8 @@ def parse_policy(column_name: str, text: str) -> Policy:
         unit = None if found is None else "keep_days" if found["unit"].startswith("day") else "keep_versions"
         if found is None or unit is None or unit in limits:
             raise InvalidInput(
-                f"retention of {column_name}: {text!r} is not a policy; write, for example, '400 days', '3 "
-                f"versions' or "
-                "'400 days and the last 3 versions'"
+                f"retention of {column_name}: {text!r} is not a policy; write, for example, '400 days', '3 versions' "
+                "or '400 days and the last 3 versions'"
             )
         limits[unit] = int(found["number"].replace(",", ""))
     return Policy(column_name, limits.get("keep_days"), limits.get("keep_versions"))

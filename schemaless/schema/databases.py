@@ -95,9 +95,8 @@ def check_identity(rows: Sequence[Sequence[Any]], database: str, node: str, expe
     identity = Identity(*rows[0])
     if identity.format > expected.format:
         raise ShardIdentityMismatch(
-            f"{database!r} on {node} has format {identity.format}, but this version only knows formats up "
-            f"to {expected.format}; "
-            "use a later version. Nothing was read or written"
+            f"{database!r} on {node} has format {identity.format}, but this version only knows formats up to "
+            f"{expected.format}; use a later version. Nothing was read or written"
         )
     if identity != expected:
         raise ShardIdentityMismatch(

@@ -130,9 +130,8 @@ def _faults(connection: Connection) -> list[str]:
     ]
     if int(found.get(_LOCK_WAIT, 0)) < _LEAST_LOCK_WAIT_S:
         faults.append(
-            f"{_LOCK_WAIT} is {found.get(_LOCK_WAIT)} (a write that waits for another write to the same row "
-            f"would fail), set "
-            f"{_LOCK_WAIT}=50"
+            f"{_LOCK_WAIT} is {found.get(_LOCK_WAIT)} (a write that waits for another write to the same row would "
+            f"fail), set {_LOCK_WAIT}=50"
         )
     if found.get("binlog_format") == "STATEMENT":
         faults.append("binlog_format is STATEMENT (MyRocks would refuse writes), set binlog_format=ROW")

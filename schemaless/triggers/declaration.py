@@ -80,7 +80,7 @@ class Trigger:
             value = getattr(self, parameter)
             if type(value) is not int or value < least:
                 raise InvalidInput(
-                    f"trigger {self.name}: {parameter} must be a number of at least {least}, got {value!r}"
+                    f"trigger {self.name}: {parameter} must be an integer of at least {least}, got {value!r}"
                 )
         if self.timeout_s is not None and not self.timeout_s > 0:
             raise InvalidInput(

@@ -176,7 +176,7 @@ def test_a_given_disk_that_differs_from_the_measured_one_is_noted():
 
     (note,) = (note for note in found.notes if note.endswith("; the report uses the given one"))
     assert (
-        "cluster-1: the given disk has 42.95 GB with 3.221 GB free, its server reports 4.295 GB with 3.114 GB free"
+        "cluster-1: the given disk has 42.95 GB with 3.221 GB free, but its server reports 4.295 GB with 3.114 GB free"
         in note
     )
     assert found.disks[1].disk.free_bytes == 5 * GIB - round(1.1 * GIB)

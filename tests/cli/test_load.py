@@ -193,7 +193,7 @@ def test_load_as_a_codec(invoke, store, datastore_url, new_row, tmp_path, name):
         (("--column", "A"), "give --column NAME and --row-key EXPR"),
         (("--column", "A", "--row-key", "id", "--from-dump"), "omit --column and --row-key"),
         (("--column", "a b", "--row-key", "id"), "schemaless: column_name must be"),
-        (("--column", "A", "--row-key", "id", "--ref-key", "=x"), "schemaless: --ref-key =x: expected a number"),
+        (("--column", "A", "--row-key", "id", "--ref-key", "=x"), "schemaless: --ref-key =x: expected a whole number"),
         (("--column", "A", "--row-key", "id", "--as", "pickle"), "'pickle' is not one of"),
         (("--column", "A", "--row-key", "id"), "line 1: no field 'id' in the document; its fields are 'trip', 'vers"),
         (("--column", "A", "--row-key", "trip.x"), "line 1: no field 'x' in trip; its fields are 'id', 'tail.no'"),

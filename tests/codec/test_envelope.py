@@ -426,12 +426,12 @@ def test_same_is_strict(left: Any, right: Any, same: bool, put: bool, engine: En
 @pytest.mark.parametrize(
     ("limits", "complaint"),
     [
-        ({"depth": 0}, "depth must be a number from 1 to 512, got 0"),
-        ({"depth": 513}, "depth must be a number from 1 to 512, got 513"),
-        ({"decoded_bytes": 0}, "decoded_bytes must be a number of at least 1, got 0"),
-        ({"decoded_bytes": 1.5}, "decoded_bytes must be a number of at least 1, got 1.5"),
-        ({"values": 0}, "values must be a number of at least 1, got 0"),
-        ({"values": "7"}, "values must be a number of at least 1, got '7'"),
+        ({"depth": 0}, "depth must be an integer from 1 to 512, got 0"),
+        ({"depth": 513}, "depth must be an integer from 1 to 512, got 513"),
+        ({"decoded_bytes": 0}, "decoded_bytes must be an integer of at least 1, got 0"),
+        ({"decoded_bytes": 1.5}, "decoded_bytes must be an integer of at least 1, got 1.5"),
+        ({"values": 0}, "values must be an integer of at least 1, got 0"),
+        ({"values": "7"}, "values must be an integer of at least 1, got '7'"),
     ],
 )
 def test_limits_out_of_range_raise(limits: dict[str, Any], complaint: str) -> None:

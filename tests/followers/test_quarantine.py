@@ -213,7 +213,7 @@ def test_status_shows_quarantined_shards_and_long_calls(settings, works, follow_
     shown = invoke("trigger", "status", "seen", url=follow_url)
     status = invoke("trigger", "status", "seen", "--json", url=follow_url).json
 
-    assert "by 1 worker, and 1 worker for quarantined shards" in shown.out
+    assert "; 1 worker, and 1 worker for quarantined shards" in shown.out
     assert f"shard 1 quarantined: {DIED} (SIGSEGV)" in shown.err
     assert "of shard 1, added_id 41" in shown.err
     assert {frozenset(worker) for worker in status["workers"]} == {

@@ -314,7 +314,7 @@ def test_paused_and_removed_followers_begin_nothing(settings, put, works):
     turn(worker)
     assert worker.leases.held == {}
     Worker(worker._access, [seen], "two", timing=CALM, stop=threading.Event()).run()
-    with pytest.raises(InvalidInput, match="none yet"):
+    with pytest.raises(InvalidInput, match="existing names: none"):
         settings.get(NAME)
     assert settings.create(NAME, {}, lambda shard: 0) is True
 

@@ -72,7 +72,7 @@ def test_an_index_is_created_filled_asked_and_dropped(
         (("--shard-field", "BASE.x:number"), "the type must be uuid, int, float, bool, time or text(N)"),
         (("--shard-field", "BASE:int"), "a field must be declared as [NAME=]COLUMN.PATH:TYPE"),
         (("--shard-field", "BASE.Client:int"), "give the field another name with NAME=COLUMN.PATH:TYPE"),
-        (("--shard-field", "BASE.limit:int"), "not be an argument of query()"),
+        (("--shard-field", "BASE.limit:int"), "or an argument of query()"),
         (("--shard-field", "BASE.x:int", "--field", "B.a.x:int"), "two fields of index trips have the same name: x"),
         (("--shard-field", "BASE.x:text(768)"), "would have 3,075 bytes; the maximum is 3,072"),
         (

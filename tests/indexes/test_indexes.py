@@ -326,7 +326,7 @@ def test_a_new_definition_is_built_beside_the_old_one_and_takes_its_name(
     page = index.query(client=CLIENT, limit=1)
     other = define("client_trips", "BASE.client:uuid", ["BASE.city:int"])
     new = kept.make(other)
-    with pytest.raises(InvalidInput, match="is already backfilling with another definition"):
+    with pytest.raises(InvalidInput, match="exists with another definition, and is backfilling"):
         indexes_of(admin_store).create(define("client_trips", "BASE.client:uuid", ["BASE.at:time"]))
     assert len(index.query(client=CLIENT, where=[("at", ">", "2026-01-01")]).rows) == 1
     kept.catch_up()

@@ -348,7 +348,7 @@ def test_invisible_history_length_is_noted_once(watching, until, flavour, datast
     else:
         (note,) = first.notes
         assert note.endswith(
-            f"so that threshold is not checked; GRANT PROCESS ON *.* TO {datastore.account('migrate')}"
+            f"so max_history_length is not checked; run GRANT PROCESS ON *.* TO {datastore.account('migrate')}"
         )
         assert second.figures["history_length"] is None
     assert second.notes == unwatched.notes == ()

@@ -107,7 +107,7 @@ def test_run_once_calls_each_cell_and_says_where_it_is(start, tmp_path, fresh_st
     assert call("status", "keep", "--json").json["ids_behind"] == 42
     assert call("reset", "keep", "--since", "yesterday").code == 2
     assert "would be removed, with 0 parked cells" in call("remove", "keep").out
-    assert "is removed" in call("remove", "keep", "--execute").out
+    assert "was removed" in call("remove", "keep", "--execute").out
     assert call("status", "keep").code == 2
     assert "no trigger has run yet" in call("status").out
 

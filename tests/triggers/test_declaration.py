@@ -20,8 +20,8 @@ from tests.cli.conftest import invoke  # noqa: F401 - the fixture
     [
         ({"name": "a b"}, "name must be 1 to 64"),
         ({"start": "now"}, "start must be"),
-        ({"attempts": 0}, "attempts must be a number of at least 1"),
-        ({"parked_limit": -1}, "parked_limit must be a number of at least 0"),
+        ({"attempts": 0}, "attempts must be an integer of at least 1"),
+        ({"parked_limit": -1}, "parked_limit must be an integer of at least 0"),
         ({"timeout_s": 0}, "timeout_s must be a number of seconds"),
     ],
 )
