@@ -322,7 +322,9 @@ def replay(
         undone_json = [{**entry_json(each.entry), "cells_back": each.cells} for each in found]
         print_json({"added": added, "executed": execute, "undone": undone_json})
     else:
-        out().print(f"{added:,} erasures added to the ledger; {len(found):,} erasures had been undone by a restore")
+        out().print(
+            f"added to the ledger: {counted(added, 'erasure')}; undone by a restore: {counted(len(found), 'erasure')}"
+        )
         for each in found:
             what = "retention run" if isinstance(each, UndoneRun) else "erasure"
             back = "had come back and have been erased again" if execute else "have come back"
