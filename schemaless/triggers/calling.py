@@ -84,8 +84,7 @@ class Calls:
 
     def handle_erased(self, context: HandlerContext, lease: LeaseState, events: Sequence[ErasureEvent]) -> bool:
         """Call the trigger's ``on_erase`` for each erased cell of its column; return True if all calls succeeded."""
-        on_erase = self._trigger.on_erase
-        if on_erase is None:
+        if self._trigger.on_erase is None:
             return True
         for erased in (event.erased for event in events):
             if self.column not in (None, erased.key.column_name):
@@ -93,7 +92,7 @@ class Calls:
             context.check_active(lease)
             try:
                 with context.calling(lease, erased):
-                    on_erase(erased, Call(self._store, lease.pair[1], lease.erasure_failures + 1))
+                    self._trigger.erased(erased, Call(self._store, lease.pair[1], lease.erasure_failures + 1))
             except Exception as error:
                 if is_interrupt(error):
                     raise

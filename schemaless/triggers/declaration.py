@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -68,6 +70,13 @@ class Trigger:
     on_erase: OnErase | None = None
 
     def __post_init__(self) -> None:
+        for role, function in (("the function", self.function), ("on_erase", self.on_erase)):
+            if function is not None and (kind := _unrunnable(function)) is not None:
+                raise InvalidInput(
+                    f"trigger {self.name or role}: {role} must be a plain function, got {kind}: workers call it once "
+                    "for each cell, and would never run its body; use 'def' without 'yield', and asyncio.run() for "
+                    "coroutines"
+                )
         if _NAME.match(self.name) is None:
             raise InvalidInput(
                 f"a trigger's name must be 1 to 64 characters of [A-Za-z0-9_.-], got {self.name!r}; pass one with name="
@@ -88,8 +97,17 @@ class Trigger:
             )
 
     def __call__(self, cell: Cell, call: Call) -> Any:
-        """Call the function, for example in a test."""
-        return self.function(cell, call)
+        """Call the function, for example in a test.
+
+        Raises:
+            InvalidInput: it returned a coroutine, another awaitable or a generator, which nothing would run.
+        """
+        return _ran(self.function(cell, call))
+
+    def erased(self, cell: ErasedCell, call: Call) -> None:
+        """Call ``on_erase``, if there is one; raises what a call of the function does."""
+        if self.on_erase is not None:
+            _ran(self.on_erase(cell, call))
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -132,13 +150,47 @@ def trigger(
             The trigger acknowledges the erasure once it returns without an exception.
 
     Raises:
-        InvalidInput, InvalidCell: an argument is invalid.
+        InvalidInput, InvalidCell: an argument is invalid, or a function is an ``async def`` function or a generator.
     """
 
     def declare(function: Function) -> Trigger:
-        return Trigger(function, name or function.__name__, column, start, attempts, parked_limit, timeout_s, on_erase)
+        # An object with __call__ or functools.partial has no name.
+        given = name or str(getattr(function, "__name__", ""))
+        return Trigger(function, given, column, start, attempts, parked_limit, timeout_s, on_erase)
 
     return declare
+
+
+def _unrunnable(function: Any) -> str | None:
+    """Return what is wrong with a function whose calls only return an object to run; None if nothing is."""
+    if not callable(function):
+        return repr(function)
+    while isinstance(function, partial):
+        function = function.func
+    # Of an object with __call__, inspect looks only at the object.
+    called = (function, type(function).__call__)
+    if any(map(inspect.iscoroutinefunction, called)) or any(map(inspect.isasyncgenfunction, called)):
+        return "an 'async def' function"
+    return "a generator" if any(map(inspect.isgeneratorfunction, called)) else None
+
+
+def _ran(returned: Any) -> Any:
+    """Return what a function returned, unless that has yet to be run.
+
+    Raises:
+        InvalidInput: it is an awaitable or a generator.
+    """
+    if returned is None or not (
+        inspect.isawaitable(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned)
+    ):
+        return returned
+    if inspect.iscoroutine(returned):
+        # Otherwise Python warns that it was never awaited.
+        returned.close()
+    raise InvalidInput(
+        f"the function returned a {type(returned).__name__}, which nothing runs, instead of doing its work: run it "
+        "within the function, for example with asyncio.run()"
+    )
 
 
 def follower_name(trigger_name: str) -> str:

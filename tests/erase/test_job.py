@@ -79,6 +79,8 @@ def test_a_trigger_is_told_of_erased_cells_whether_seen_or_not(fresh_store, eras
         erased.append((cell.key, cell.erasure))
         if len(erased) == 1:
             raise RuntimeError("not now")
+        # A generator, which is no success, because nothing runs it.
+        return iter(()) if len(erased) > 2 else (_ for _ in ())
 
     @schemaless.trigger(column="BASE", start="beginning", on_erase=forget)
     def keep(cell, call):
@@ -94,13 +96,13 @@ def test_a_trigger_is_told_of_erased_cells_whether_seen_or_not(fresh_store, eras
 
     assert status(erase_store, number).waiting == {"trigger:keep": [fresh_store.shard_of(row)]}
     assert record_acknowledgements(erase_store, number).state == "executed"
-    turn(worker)
-    turn(worker)
+    for _ in range(3):
+        turn(worker)
     third = fresh_store.put_cell(row, "BASE", 3, {"n": 3}).key
     turn(worker)
 
     assert seen == [first, third]
-    assert erased == [(first, number), (first, number), (second, number)]
+    assert erased == [*[(first, number)] * 3, (second, number)]
     assert status(erase_store, number).waiting == {}
     assert record_acknowledgements(erase_store, number).state == "acknowledged"
     assert list(status(erase_store, number).acknowledged) == ["trigger:keep"]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import importlib
 import re
 import sys
+from functools import partial, wraps
 
 import pytest
 
@@ -29,6 +32,74 @@ def test_a_trigger_that_cannot_be_is_refused_when_it_is_declared(options, compla
     """Before anything is run."""
     with pytest.raises(InvalidInput, match=complaint):
         schemaless.trigger(**{"column": "BASE", "name": "one", **options})(lambda cell, call: None)
+
+
+async def _coroutine(cell, call): ...
+
+
+def _generator(cell, call):
+    yield
+
+
+async def _async_generator(cell, call):
+    yield
+
+
+class _Awaited:
+    """An object that is called like a function."""
+
+    async def __call__(self, cell, call): ...
+
+    async def method(self, cell, call): ...
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (_coroutine, "an 'async def' function"),
+        (_generator, "a generator"),
+        (_async_generator, "an 'async def' function"),
+        (partial(partial(_coroutine), call=None), "an 'async def' function"),
+        (_Awaited(), "an 'async def' function"),
+        (partial(_Awaited()), "an 'async def' function"),
+        (_Awaited().method, "an 'async def' function"),
+        (17, "17"),
+    ],
+)
+def test_functions_whose_calls_would_run_nothing_are_refused(function, kind):
+    """As the function and as on_erase, whatever wraps them."""
+    with pytest.raises(InvalidInput, match=f"trigger one: the function must be a plain function, got {kind}"):
+        schemaless.trigger(column="BASE", name="one")(function)
+    with pytest.raises(InvalidInput, match=f"trigger one: on_erase must be a plain function, got {kind}"):
+        schemaless.trigger(column="BASE", name="one", on_erase=function)(lambda cell, call: None)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("function", [_coroutine, _generator, _async_generator, partial(_Awaited())])
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning", "error::RuntimeWarning")
+def test_calls_that_return_what_nothing_runs_are_failures(function):
+    """A wrapper hides what it wraps until it is called; its coroutine is closed."""
+    wrapped = schemaless.trigger(column="BASE", name="one", on_erase=lambda *given: function(*given))(
+        lambda *given: function(*given)
+    )
+    for call in (wrapped, wrapped.erased):
+        with pytest.raises(InvalidInput, match=r"the function returned a (coroutine|generator|async_generator), which"):
+            call(None, None)
+    gc.collect()
+
+
+@pytest.mark.once
+def test_a_wrapper_that_runs_its_coroutine_is_a_plain_function():
+    """Although functools.wraps makes it look like what it wraps; so is an object without a name."""
+
+    @wraps(_coroutine)
+    def runs(cell, call):
+        return asyncio.run(_coroutine(cell, call))
+
+    assert schemaless.trigger(column="BASE")(runs)(None, None) is None
+    with pytest.raises(InvalidInput, match="pass one with name="):
+        schemaless.trigger(column="BASE")(partial(runs))
 
 
 @pytest.mark.once

@@ -131,6 +131,23 @@ def test_an_interrupt_that_a_function_raises_is_a_failed_attempt(put, works, tri
     assert (parked.attempts, parked.error.partition("\n")[0]) == (2, "KeyboardInterrupt: ")
 
 
+def test_a_call_that_returns_a_coroutine_is_a_failed_attempt(put, works, triggers):
+    """The cell does not count as done, and the error says why."""
+
+    async def never(cell, call): ...
+
+    @schemaless.trigger(column="BASE", start="beginning", attempts=2)
+    def keep(cell, call):
+        return never(cell, call)
+
+    put("one")
+    turn(works(keep), times=3)
+    (parked,) = triggers.parked("keep", [SHARD])
+
+    assert parked.attempts == 2
+    assert parked.error.startswith("InvalidInput: the function returned a coroutine, which nothing runs")
+
+
 def test_ctrl_c_in_a_function_ends_a_program_that_hears_it(put, works, monkeypatch):
     """A worker within an application that does not ignore Ctrl-C, even if the tests run in a shell's background."""
     monkeypatch.setattr(signal, "getsignal", lambda _: signal.default_int_handler)
