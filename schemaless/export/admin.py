@@ -27,7 +27,7 @@ from schemaless.export.manifest import (
     read_definition,
     read_shard,
 )
-from schemaless.export.target import Target, open_target
+from schemaless.export.target import Target, masked, open_target
 from schemaless.followers import sql
 from schemaless.followers.caught_up import CaughtUp
 from schemaless.followers.membership import Timing
@@ -174,7 +174,7 @@ def prepare(store: Datastore, uri: str, definition: Definition) -> Definition:
         raise InvalidInput(f"an export's name must be 1 to 64 characters of [A-Za-z0-9_.-], got {definition.name!r}")
     if before is not None and before.spec["uri"] != uri:
         raise InvalidInput(
-            f"export {definition.name} writes to {before.spec['uri']}; give another --name for {uri}, or run "
+            f"export {definition.name} writes to {masked(before.spec['uri'])}; give another --name for {uri}, or run "
             f"'schemaless export remove {definition.name} --execute' first"
         )
     if definition != found:
@@ -263,9 +263,9 @@ def caught_up(store: Datastore, definition: Definition, listener: Listener = ign
 
 
 def exports(store: Datastore) -> dict[str, str]:
-    """Return the targets of all exports, by name."""
+    """Return the targets of all exports, by name; credentials in a URI are masked."""
     settings = Settings(internals_of(store).follower_access).all()
-    return {export_name(name): str(setting.spec["uri"]) for name, setting in settings.items() if is_export(name)}
+    return {export_name(name): masked(setting.spec["uri"]) for name, setting in settings.items() if is_export(name)}
 
 
 def export_status(store: Datastore, name: str) -> ExportStatus:

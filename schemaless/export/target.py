@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 from schemaless.arrow.batches import load
 from schemaless.errors import ExportFailed, InvalidInput
@@ -27,6 +28,9 @@ TEMPORARY: Final = "tmp"
 
 _WRITER: Final = re.compile(r"-[0-9a-f]{8}-\d{6,}\Z")
 """Part of an object's name that identifies its writer."""
+
+_USER: Final = re.compile(r"(?<=://)[^/?#@]*:.*@|(?<=^s3://)[^/?#]*@")
+_OPTION: Final = re.compile(r"([?&][^=&]*(?:secret|pass|token|key|sas|sig)[^=&]*=)[^&]+", re.IGNORECASE)
 
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
@@ -106,14 +110,30 @@ class Target(ABC):
             return None
 
 
+def masked(uri: str) -> str:
+    """Return a target's path or URI with asterisks in place of credentials."""
+    if "://" not in uri:
+        return uri
+    # Decoded, because the options may include another URI; before that, a / in the account is still encoded.
+    hidden = _USER.sub("***:***@", unquote(_USER.sub("***:***@", uri)))
+    hidden = _OPTION.sub(r"\1***", hidden)
+    return hidden if "***" in hidden else uri
+
+
 def open_target(uri: str) -> Target:
     """Return the target that a path or URI names; nothing is created.
 
     Raises:
-        InvalidInput: pyarrow cannot open the URI.
+        InvalidInput: the URI contains credentials, or pyarrow cannot open it.
     """
     if not uri:
         raise InvalidInput("the target is empty; give a folder, or a URI such as s3://bucket/path")
+    if "://" in uri and "***" in (hidden := masked(uri)):
+        raise InvalidInput(
+            f"{hidden} contains credentials, which would be stored in the catalog and shown; leave them out, and set "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (S3), GOOGLE_APPLICATION_CREDENTIALS (Google Cloud), or "
+            "AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET (Azure) in the environment"
+        )
     if "://" not in uri or uri.startswith("file://"):
         return LocalTarget(Path(uri.removeprefix("file://")))
     fs = load("pyarrow.fs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -15,6 +16,9 @@ from schemaless.migrate.sql import wanted_bodies
 
 MOST_CHUNK_MS: Final = 60_000
 """Upper limit of ``MigrateSpec.chunk_ms``, in milliseconds."""
+
+_URI: Final = re.compile(r"(?:^|/)\w+:/")
+"""Also matches a URI that was resolved as a path."""
 
 VerifyAfter = Literal["primary", "replica"]
 
@@ -60,6 +64,9 @@ class MigrateSpec(JobSpec):
             raise InvalidInput(f"source and target codec are both {self.to}; name another codec")
         for name in self.columns:
             check_column_name(name)
+        if _URI.search(self.archive or ""):
+            # Not quoted: the URI may contain credentials.
+            raise InvalidInput("the archive must be a folder, such as a mounted file system, not a URI")
         if type(self.chunk_ms) is not int or not 1 <= self.chunk_ms <= MOST_CHUNK_MS:
             raise InvalidInput(f"chunk_ms must be from 1 to {MOST_CHUNK_MS:,} milliseconds, got {self.chunk_ms!r}")
 

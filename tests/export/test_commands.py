@@ -10,6 +10,9 @@ import duckdb
 import pytest
 
 import schemaless
+from schemaless.export.admin import exports
+from schemaless.followers.settings import Settings
+from schemaless.internals import internals_of
 from schemaless.metrics.exports import EXPORTS
 from tests.cli.conftest import invoke  # noqa: F401 - the fixture
 from tests.export.conftest import rows_of
@@ -102,6 +105,40 @@ def test_export_arguments_that_cannot_be_used(invoke, follow_url, tmp_path):  # 
     assert invoke("export", "files", "--to", tmp_path / "lake").code == 2
     assert invoke("export", "remove", "parquet", url=follow_url).code == 2
     assert not (tmp_path / "lake").exists()
+
+
+def test_credentials_in_a_target_are_refused_and_shown_nowhere(invoke, follow_url, follow_store, tmp_path):  # noqa: F811
+    """Neither stored nor printed; those that the catalog already has are masked wherever a target is shown."""
+    credentials = (
+        "s3://AKIA:sec/ret@lake/cells",
+        "s3://sec%2Fret@lake/cells",
+        "abfs://cells:secret@account.dfs.core.windows.net/",
+        "abfs://account/cells?client_secret=secret&sas_token=secret",
+        "s3://lake/cells?endpoint_override=http%3A%2F%2Fuser%3Asecret%40minio",
+    )
+    with schemaless.connect(follow_url) as store:
+        for uri in credentials:
+            for command in ("parquet", "files", "compact"):
+                url = follow_url if command == "parquet" else None
+                result = invoke("export", command, "--to", uri, url=url)
+                assert result.code == 2
+                assert "AWS_SECRET_ACCESS_KEY" in result.err
+                assert "sec" not in (result.out + result.err).replace("client_secret", "").replace("SECRET", "")
+        assert exports(store) == {}
+        settings = Settings(internals_of(store).follower_access)
+        settings.create("export:parquet", {"uri": credentials[0]}, lambda shard: 0)
+        scraped = list(EXPORTS.reading(store)())
+        assert exports(store) == {"parquet": "s3://***:***@lake/cells"}
+    shown = [
+        invoke("export", "parquet", "--to", tmp_path / "lake", url=follow_url),
+        invoke("export", "status", url=follow_url),
+        invoke("status", "--json", url=follow_url),
+    ]
+    assert "writes to s3://***:***@lake/cells" in shown[0].err
+    assert "AKIA" not in f"{scraped}{shown}"
+    archived = invoke("migrate", "run", "--to", "json+zlib", "--archive", credentials[0], url=follow_url)
+    assert "the archive must be a folder" in archived.err
+    assert "AKIA" not in archived.out + archived.err
 
 
 def test_the_recipe_for_iceberg_registers_the_files(put, invoke, follow_url, tmp_path):  # noqa: F811
