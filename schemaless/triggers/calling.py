@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import signal
+import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, NoReturn
 
-from schemaless.cell import StoredCell
+from schemaless.cell import ErasedCell, StoredCell
 from schemaless.datastore import Datastore
 from schemaless.errors import CorruptBody, ParkCell, RetryLater, ServerError
 from schemaless.followers.erasures import ErasureEvent
@@ -66,6 +69,7 @@ class Calls:
     def __init__(self, trigger: Trigger, store: Datastore) -> None:
         self._trigger = trigger
         self._store = store
+        self._pid = os.getpid()
         self.name: str = follower_name(trigger.name)
         self.column: str | None = trigger.column
         self.timeout_s: float | None = trigger.timeout_s
@@ -91,10 +95,9 @@ class Calls:
                 continue
             context.check_active(lease)
             try:
-                with context.calling(lease, erased):
-                    self._trigger.erased(erased, Call(self._store, lease.pair[1], lease.erasure_failures + 1))
-            except Exception as error:
-                if is_interrupt(error):
+                self._run(context, lease, self._trigger.erased, erased, erased, lease.erasure_failures + 1)
+            except BaseException as error:
+                if _is_ctrl_c(error):
                     raise
                 lease.retry_erasures(f"on_erase failed for cell {erased.key}: {_said(error)}")
                 return False
@@ -160,8 +163,7 @@ class Calls:
         except CorruptBody as error:
             return _Failed(_said(error), park=True)
         try:
-            with context.calling(lease, cell):
-                self._trigger(document, Call(self._store, lease.pair[1], attempt))
+            self._run(context, lease, self._trigger, cell, document, attempt)
         except ParkCell as reason:
             return _Failed(_said(reason), park=True)
         except RetryLater as later:
@@ -173,14 +175,32 @@ class Calls:
                 wait_s = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** min(lease.failures - 1, 20))
                 return _Failed(_said(error), wait_s=wait_s)
             return _Failed(_traced(error))
-        except KeyboardInterrupt as error:
-            # Worker processes ignore SIGINT, so the function itself has raised this. Elsewhere it is Ctrl-C.
-            if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        except BaseException as error:
+            if _is_ctrl_c(error):
                 raise
             return _Failed(_traced(error))
-        except Exception as error:  # noqa: BLE001 - the function's own, whatever it is
-            return _Failed(_traced(error))
         return None
+
+    def _run(
+        self,
+        context: HandlerContext,
+        lease: LeaseState,
+        function: Callable[[Any, Call], object],
+        cell: StoredCell | ErasedCell,
+        given: Any,
+        attempt: int,
+    ) -> None:
+        """Call a function of the user for a cell; a child that the function has forked ends here."""
+        error: BaseException | None = None
+        try:
+            with context.calling(lease, cell):
+                function(given, Call(self._store, lease.pair[1], attempt))
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            if os.getpid() != self._pid:
+                _end_child(error)
 
     def _wait(self, context: HandlerContext, lease: LeaseState, seconds: float, error: str) -> None:
         context.rows.note_attempt(lease.move, lease.attempts, seconds, error)
@@ -214,13 +234,32 @@ class Calls:
         return True
 
 
-def _said(error: Exception) -> str:
-    return _kept(f"{type(error).__name__}: {error}")
+def _is_ctrl_c(error: BaseException) -> bool:
+    """Return whether an exception is Ctrl-C; worker processes ignore it, so there the function itself raised it."""
+    return is_interrupt(error) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+
+
+def _end_child(error: BaseException | None) -> NoReturn:
+    """End a process that a function forked: it must not become a second worker, nor release the leases of the first."""
+    code = error.code if isinstance(error, SystemExit) else error
+    if isinstance(code, BaseException):
+        traceback.print_exception(code)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code & 0xFF if isinstance(code, int) else int(code is not None))
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return _kept(f"{type(error).__name__}: {error}")
+    except Exception:  # noqa: BLE001 - of the user's class
+        return type(error).__name__
 
 
 def _traced(error: BaseException) -> str:
     trace = "".join(traceback.format_exception(error))
-    return _kept(f"{type(error).__name__}: {error}\n\n{trace}")
+    return _kept(f"{_said(error)}\n\n{trace}")
 
 
 def _kept(text: str) -> str:

@@ -208,7 +208,7 @@ def trigger_name(follower: str) -> str:
     return follower.removeprefix(_KIND)
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     if isinstance(error, ImportError):
         return str(error)
     text = f"{type(error).__name__}: {error}"
@@ -241,7 +241,7 @@ def import_trigger(target: str) -> Trigger:
             f"{target}: {module_name!r} raised {exit_!r} while it was imported; it must not end the program: move its "
             "script code under 'if __name__ == \"__main__\":'"
         ) from exit_
-    except Exception as error:
+    except BaseException as error:
         # Python may wrap an interrupt, which is not the module's fault.
         if is_interrupt(error):
             raise

@@ -137,6 +137,10 @@ def test_a_module_is_no_path(tmp_path, monkeypatch, target):
     [
         ("import sys\nsys.exit(5)", r"'of_faults' raised SystemExit\(5\) while it was imported"),
         ("raise SystemExit", r"'of_faults' raised SystemExit\(\) while it was imported"),
+        (
+            "class Own(BaseException): ...\nraise Own(5)",
+            r"cannot import 'of_faults' from .*: Own: 5 \(.*of_faults.py, line 2\)",
+        ),
         ("x = 1\nx.y", r"cannot import 'of_faults' from .*: AttributeError: .* \(.*of_faults.py, line 2\)"),
         ("def (", r"cannot import 'of_faults' from .*: SyntaxError: .*\(of_faults.py, line 1\)$"),
         ("import no_such_module_at_all", "cannot import 'of_faults' from .*: No module named 'no_such_module_at_all'"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
 import uuid
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -23,6 +25,7 @@ from schemaless.followers.settings import Settings
 from schemaless.followers.states import DIED
 from schemaless.followers.worker import Worker
 from schemaless.internals import internals_of
+from schemaless.triggers import calling
 from schemaless.triggers.admin import Triggers
 from schemaless.triggers.calling import Calls
 from schemaless.triggers.supervision import prepare
@@ -34,6 +37,12 @@ SHARD = 2
 
 class Died(BaseException):
     """The process ends here, without a word."""
+
+
+@pytest.fixture
+def mortal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets ``Died`` pass where a function's exceptions are caught."""
+    monkeypatch.setattr(calling, "_is_ctrl_c", lambda error: isinstance(error, Died))
 
 
 @pytest.fixture
@@ -108,14 +117,30 @@ def test_function_gets_each_cell_with_its_document_in_the_order_of_its_shard(put
     assert keep.name == "keep"
 
 
-def test_an_interrupt_that_a_function_raises_is_a_failed_attempt(put, works, triggers, monkeypatch):
+class Unprintable(BaseException):
+    """An exception of a user whose text cannot be had."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (KeyboardInterrupt, "KeyboardInterrupt: "),
+        (SystemExit, "SystemExit: "),
+        (CancelledError, "CancelledError: "),
+        (Unprintable, "Unprintable"),
+    ],
+)
+def test_any_exception_that_a_function_raises_is_a_failed_attempt(put, works, triggers, monkeypatch, raised, said):
     """In a worker process, which ignores Ctrl-C: it lives on, the cell is parked, and the next one is called."""
     seen = []
 
     @schemaless.trigger(column="BASE", start="beginning", attempts=2)
     def keep(cell, call):
         if cell.body == "bad":
-            raise KeyboardInterrupt
+            raise raised
         seen.append(cell.body)
 
     monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_IGN)
@@ -123,12 +148,36 @@ def test_an_interrupt_that_a_function_raises_is_a_failed_attempt(put, works, tri
     put("good")
     try:
         turn(works(keep), times=4)
-    except KeyboardInterrupt:  # pytest would end here, and not only this test
-        pytest.fail("the worker was interrupted")
+    except BaseException as error:  # noqa: BLE001 - pytest would end here, and not only this test
+        pytest.fail(f"the worker was ended by {type(error).__name__}")
     (parked,) = triggers.parked("keep", [SHARD])
 
     assert seen == ["good"]
-    assert (parked.attempts, parked.error.partition("\n")[0]) == (2, "KeyboardInterrupt: ")
+    assert (parked.attempts, parked.error.partition("\n")[0]) == (2, said)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # Python 3.12 warns of threads beside fork
+def test_a_child_that_a_function_forks_ends_with_the_call(put, works, triggers, capfd):
+    """Whether it returns, fails, or exits with a status; it never becomes a second worker."""
+    statuses = []
+
+    @schemaless.trigger(column="BASE", start="beginning")
+    def keep(cell, call):
+        if child := os.fork():
+            statuses.append(os.waitpid(child, 0)[1])
+            return
+        signal.setitimer(signal.ITIMER_REAL, 1.0)  # ends a child that goes on as a second worker
+        if cell.body is not None:
+            raise SystemExit(cell.body) if isinstance(cell.body, int) else ValueError(cell.body)
+
+    for body in (None, 7, "in words"):
+        put(body)
+    turn(works(keep))
+    failed = capfd.readouterr().err
+
+    assert "ValueError: in words" in failed
+    assert [os.waitstatus_to_exitcode(status) for status in statuses] == [0, 7, 1]
+    assert triggers.parked("keep", [SHARD]) == []
 
 
 def test_a_call_that_returns_a_coroutine_is_a_failed_attempt(put, works, triggers):
@@ -353,7 +402,8 @@ def test_a_body_that_does_not_decode_is_parked_as_such(put, works, triggers, by_
     assert str(rotten.key.row_key) in parked.error
 
 
-def test_a_cell_that_kills_its_worker_is_parked_by_careful_successors(put, works, triggers, follow_store, monkeypatch):
+@pytest.mark.usefixtures("mortal")
+def test_a_cell_that_kills_its_worker_is_parked_by_careful_successors(put, works, triggers, follow_store):
     """Attempts are written down before the call once an owner has died; cells around it are not blamed."""
     calls = []
 
@@ -405,6 +455,7 @@ def test_what_could_not_be_written_down_before_a_careful_call_does_not_count(put
     assert triggers.parked("keep", range(4)) == []
 
 
+@pytest.mark.usefixtures("mortal")
 def test_a_cell_that_kills_its_replayer_is_replayed_three_times(put, works, triggers, follow_store):
     """A worker that dies by chance takes no wish along; a cell that kills has its wish taken in the end."""
 
