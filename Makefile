@@ -7,7 +7,7 @@
 .POSIX:
 .SUFFIXES:
 .NOTPARALLEL:
-.PHONY: help install demo test test-native lint bench bench-migrate docs reference dist check-dist clean
+.PHONY: help install demo test test-native test-floors lint bench bench-migrate docs reference dist check-dist clean
 
 export PYTHON DATA ROW_KEY
 PY = .venv/bin/python
@@ -18,6 +18,7 @@ help:
 	@echo 'make test    lint, then all tests with the [fast] extra on MySQL, and without it on MariaDB'
 	@echo '             (CROSS=1: both on both; FAST=1 or FAST=0: one, on both; ARGS=... goes to pytest)'
 	@echo 'make test-native  the native extension and its tests on each CPython found here, 3.11 to 3.14'
+	@echo 'make test-floors  codecs, cells and connections with the oldest supported dependencies'
 	@echo 'make lint    ruff, mypy --strict, import contracts'
 	@echo 'make bench   list the benchmarks (SCRIPT=store ARGS=...: run one of them)'
 	@echo 'make bench-migrate  run those of the migration'
@@ -67,6 +68,10 @@ endif
 test-native: export ARGS := $(ARGS)
 test-native: install
 	@sh tools/test-native.sh
+
+test-floors: export ARGS := $(ARGS)
+test-floors: install
+	@sh tools/test-floors.sh
 
 lint: install
 	$(PY) -m ruff check

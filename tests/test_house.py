@@ -88,6 +88,21 @@ def test_the_list_of_packages_is_what_is_on_the_disk():
     assert all((ROOT / folder / "__init__.py").is_file() for folder in folders)
 
 
+def test_the_floors_are_those_that_are_tested():
+    """constraints-floor.txt pins the oldest versions that setup.cfg allows."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    extras = setup["options.extras_require"]
+    required = "\n".join([setup["options"]["install_requires"], extras["async"], extras["cli"], extras["fast"]])
+    floors = re.findall(r"^([\w-]+)(?:\[\w+\])? >= ([\d.]+)", required, re.MULTILINE)
+    pinned = re.findall(r"^([\w-]+)==([\d.]+)$", (ROOT / "constraints-floor.txt").read_text(), re.MULTILINE)
+
+    def padded(version: str) -> list[int]:
+        return [int(part) for part in (version + ".0.0").split(".")[:3]]
+
+    assert {name: padded(version) for name, version in floors} == {name: padded(version) for name, version in pinned}
+
+
 def test_import_contracts_hold():
     """Imports point down, and every room stands on a floor."""
     done = run(sys.executable, "-c", "from importlinter.cli import lint_imports_command as f; f()", "--no-cache")

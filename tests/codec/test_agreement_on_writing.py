@@ -106,9 +106,9 @@ STRANGERS: list[Any] = [
     *({1: 1}, {None: 1}, {b"a": 1}, {1.5: 1}, {True: 1}, {(1,): 1}, {Text("a"): 1}, {Word.A: 1}, {Level.LOW: 1}),
 ]
 for package, names in {"ormsgpack": ("Ext", "Fragment"), "orjson": ("Fragment",), "msgspec": ("Raw",)}.items():
-    for name in names if sys.modules.get(package) else ():  # imported by now, where it is installed
-        wrapper = getattr(sys.modules[package], name)
-        STRANGERS.append(wrapper(5, b"\x01") if name == "Ext" else wrapper(b"1"))
+    # Imported by now, where it is installed; older versions of ormsgpack have no Fragment.
+    wrappers = [getattr(sys.modules.get(package), name, None) for name in names]
+    STRANGERS.extend(wrap(5, b"\x01") if wrap.__name__ == "Ext" else wrap(b"1") for wrap in wrappers if wrap)
 
 
 @BOUNDED
