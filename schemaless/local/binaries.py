@@ -67,8 +67,7 @@ class Binary:
     @property
     def share(self) -> Path:
         """Folder of messages, character sets and, for MariaDB, the SQL of the system tables."""
-        base = self.program.parent.parent
-        folders = [base / "share" / name for name in ("mysql", "mariadb", "mysql-8.0", "")]
+        folders = [self._base / "share" / name for name in ("mysql", "mariadb", "mysql-8.0", "")]
         for folder in folders:
             if (folder / "charsets").is_dir():
                 return folder
@@ -77,19 +76,23 @@ class Binary:
     @property
     def plugins(self) -> Path:
         """The folder with plugins."""
-        return self.program.parent.parent / "lib/mysql/plugin"
+        return self._base / "lib/mysql/plugin"
+
+    @property
+    def _base(self) -> Path:
+        # The program may be a symbolic link to one in another folder, such as /opt.
+        return self.program.resolve().parent.parent
 
     def has_engine(self, engine: str) -> bool:
         """Return True if the server has a storage engine, "innodb" or "rocksdb"."""
         return engine == "innodb" or (self.plugins / rocksdb.PLUGIN).is_file()
 
     def path_arguments(self) -> list[str]:
-        """Return the options that locate the files of an unpacked program; an empty list for an installed one."""
-        if self.root is None:
+        """Return the options that locate the program's files, which it may expect where its packager compiled it."""
+        if not (self.share / "charsets").is_dir():
             return []
-        base = self.program.parent.parent
         arguments = [
-            f"--basedir={base}",
+            f"--basedir={self._base}",
             f"--lc-messages-dir={self.share}",
             f"--character-sets-dir={self.share}/charsets",
         ]
@@ -129,7 +132,7 @@ def candidates(
 
     If ``SCHEMALESS_MYSQLD`` is set, it is the only candidate. Otherwise programs on ``PATH`` and in the system's
     folders come first, then one unpacked from the package archive, which is contacted only if the caller gets that far.
-    For ``mysql``, the unpacked server is MariaDB if the archive has no MySQL.
+    For ``mysql``, MariaDB follows if no MySQL can be had: an installed one, else one from the archive.
 
     Raises:
         LocalServerError: no server is installed and none can be fetched; the message says what to install.
@@ -145,6 +148,22 @@ def candidates(
             )
         yield binary
         return
+    yield from _installed(flavour, engine, say)
+    try:
+        found = unpacked(flavour, engine, report=report, progress=progress)
+    except (ArchiveUnreachable, space.NoSpace):
+        raise  # A failure that may pass must not change the flavour.
+    except LocalServerError:
+        others = list(_installed("mariadb", engine, say)) if flavour == "mysql" else []
+        if not others:
+            raise
+        say("no MySQL is installed that runs here, and none can be unpacked: using the installed MariaDB")
+        yield from others
+    else:
+        yield found
+
+
+def _installed(flavour: str, engine: str, say: Say) -> Iterator[Binary]:
     for path in _system_programs(flavour):
         try:
             binary = inspect((str(path),))
@@ -153,7 +172,6 @@ def candidates(
             continue
         if binary.flavour == flavour and is_recent(binary) and binary.has_engine(engine):
             yield binary
-    yield unpacked(flavour, engine, report=report, progress=progress)
 
 
 def _explicit(path_text: str, flavour: str) -> Binary:

@@ -83,6 +83,8 @@ _REPLICA_OF_FLAVOUR: Final = {
     # Both are MySQL's defaults; its retry count is a setting of the channel.
     "mariadb": ("--log-slave-updates=1", "--master-retry-count=0"),
 }
+# Options that a server only accepts if its data directory was created with them.
+_FIXED: Final = re.compile(r"--(loose-)?(innodb.page.size|innodb.data.file.path|lower.case.table.names)=")
 # In the order of MariaDB's install script, without the help tables.
 _MARIADB_TABLES: Final = (
     "system_tables.sql",
@@ -131,11 +133,12 @@ def server_command(binary: Binary, server: Description) -> list[str]:
     ]
 
 
-def make_data_folder(binary: Binary, data: Path, report: Callable[[str], None]) -> None:
+def make_data_folder(binary: Binary, data: Path, options: Sequence[str], report: Callable[[str], None]) -> None:
     """Create the data directory ``data``, with system tables and a root account that needs no password on the socket.
 
     It is copied from a template in the cache, created if necessary, that lacks the parts that must differ between
-    servers (UUID, keys). If the cache is not writable, the server initialises ``data`` itself.
+    servers (UUID, keys). If the cache is not writable, or the server's options include one that is fixed when a data
+    directory is created, such as the page size, the server initialises ``data`` itself.
 
     Raises:
         LocalServerError: the server cannot initialise it, or the disk is full.
@@ -144,10 +147,11 @@ def make_data_folder(binary: Binary, data: Path, report: Callable[[str], None]) 
     with space.full_disk_is_an_error(data.parent, "creating a data directory", space.SERVERS_REMEDY):
         if data.exists():
             shutil.rmtree(data)
-        template = _template(binary, report)
+        fixed = [option for option in options if _FIXED.match(option)]
+        template = None if fixed else _template(binary, report)
         if template is None:
             data.mkdir(mode=0o700)
-            _initialise(binary, data)
+            _initialise(binary, data, fixed)
         else:
             _copy(template, data)
         data.chmod(0o700)
@@ -176,7 +180,7 @@ def _template(binary: Binary, report: Callable[[str], None]) -> Path | None:
         try:
             data = part / "data"
             data.mkdir(mode=0o700)
-            _initialise(binary, data)
+            _initialise(binary, data, [])
             for path in [*data.glob("*.pem"), data / "auto.cnf", data / "ib_buffer_pool"]:
                 path.unlink(missing_ok=True)
             data.rename(target)
@@ -196,8 +200,9 @@ def _copy(source: Path, target: Path) -> None:
         _raise_for(result.stderr, target, f"copying {source}")
 
 
-def _initialise(binary: Binary, data: Path) -> None:
+def _initialise(binary: Binary, data: Path, options: Sequence[str]) -> None:
     common = [*binary.command, "--no-defaults", f"--datadir={data}", *binary.path_arguments(), *_identity_arguments()]
+    common += options
     if binary.flavour == "mysql":
         command = [*common, "--initialize-insecure", "--secure-file-priv=NULL", "--loose-innodb-redo-log-capacity=32M"]
         script = b""

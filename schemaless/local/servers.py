@@ -81,7 +81,7 @@ def up(
         raise LocalServerError(f"local servers need Linux, not {sys.platform}; use other servers by their URLs")
     _check_wanted(servers, flavour, engine, replicas, semi_sync=semi_sync, group=group)
     given = option_arguments(options)
-    say = report or (lambda line: None)
+    say = _by_line(report)
     folder = Path(folder).expanduser().resolve()
     with locked(folder, say, create=True):
         there = descriptions(folder)
@@ -113,6 +113,17 @@ def up(
             primaries += make_primaries(folder, new, flavour, manner, listens=replicas > 0)
         primaries.sort(key=lambda server: server.number)
         return _with_replicas(folder, primaries, wanted, known, manner)
+
+
+def _by_line(report: Callable[[str], None] | None) -> Callable[[str], None]:
+    """Return a callback that passes on messages of several lines, such as the end of a server's log, line by line."""
+
+    def say(message: str) -> None:
+        if report is not None:
+            for line in message.splitlines():
+                report(line)
+
+    return say
 
 
 def _check_wanted(servers: int, flavour: str, engine: str, replicas: int, *, semi_sync: bool, group: bool) -> None:
@@ -267,7 +278,7 @@ def down(
     Raises:
         LocalServerError: ``folder`` contains something other than servers.
     """
-    say = report or (lambda line: None)
+    say = _by_line(report)
     folder = Path(folder).expanduser().resolve()
     if not folder.is_dir():
         return []
@@ -307,7 +318,7 @@ def start(server: LocalServer, *, report: Callable[[str], None] | None = None) -
     When this returns, the server has caught up again if it is a replica; if it is a primary, its running replicas have.
     No other server is started: neither a primary's replicas nor a replica's primary.
     """
-    manner = Manner((), report or (lambda line: None))
+    manner = Manner((), _by_line(report))
     folder = server.folder.parent
     with locked(folder, manner.say, create=False):
         description = Description.read(server.folder)

@@ -274,6 +274,7 @@ def make_primaries(
     """
     places = [(number, 0) for number in numbers]
     engine = "rocksdb" if rocksdb.is_wanted(manner.options) else "innodb"
+    failure: LocalServerError | None = None
     for binary in candidates(flavour, engine, report=manner.say, progress=manner.progress):
         try:
             made = [make(binary, folder, place, flavour, manner, listens=listens) for place in places]
@@ -284,13 +285,15 @@ def make_primaries(
             if binary.root is not None or os.environ.get("SCHEMALESS_MYSQLD"):
                 raise
             # For example, AppArmor may confine an installed program to its own paths.
-            manner.say(f"{binary.program} cannot run here; trying an unpacked server instead: {problem}")
+            manner.say(f"{binary.program} cannot run here; trying another one: {problem}")
+            failure = problem
             for place in places:
                 path = server_folder(folder, *place)
                 for pid in processes_on(path / "data"):
                     end(pid, path / "data")
                 shutil.rmtree(path, ignore_errors=True)
-    raise AssertionError("candidates() ends with a program or an error")
+    assert failure is not None, "candidates() yields a program or raises"
+    raise failure
 
 
 def make(
@@ -329,6 +332,6 @@ def make(
     manner.say(f"creating {description.name}: {binary.flavour} {binary.version} in {path}")
     for pid in processes_on(description.data):  # left by an interrupted run
         end(pid, description.data)
-    make_data_folder(binary, description.data, manner.say)
+    make_data_folder(binary, description.data, description.options, manner.say)
     description.write()
     return begin(description, manner, listens=listens)

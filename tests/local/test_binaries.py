@@ -302,6 +302,39 @@ def test_neither_apt_nor_mysqld_says_what_to_install(archive):
         next(binaries.candidates("mysql"))
 
 
+def test_only_mariadb_and_no_apt_lead_to_the_installed_mariadb(archive):
+    """Without apt, an installed MariaDB is used for MySQL, with a notice; a broken line to the archive is an error."""
+    path = archive.program("mariadbd", PROGRAM.format(version="11.4.2-MariaDB", maker="mariadb.org"))
+    archive.tools(update=OFFLINE)
+    with pytest.raises(LocalServerError, match="cannot reach"):
+        next(binaries.candidates("mysql"))
+
+    for name in ("apt-get", "apt-cache", "dpkg-deb"):
+        (archive.path / "bin" / name).unlink()
+    archive.monkeypatch.setenv("PATH", str(archive.path / "bin"))
+    for name in ("sh", "true"):
+        (archive.path / "bin" / name).symlink_to(f"/bin/{name}")
+    lines: list[str] = []
+
+    assert [binary.program for binary in binaries.candidates("mysql", report=lines.append)] == [path]
+    assert any("using the installed MariaDB" in line for line in lines)
+
+
+def test_files_of_a_linked_program_are_beside_the_program_itself(tmp_path):
+    """A link on PATH to a server in a folder of its own, such as /opt, says nothing about where its files are."""
+    (tmp_path / "opt/bin").mkdir(parents=True)
+    (tmp_path / "opt/share/charsets").mkdir(parents=True)
+    program = tmp_path / "opt/bin/mariadbd"
+    program.write_text(PROGRAM.format(version="11.4.2-MariaDB", maker="mariadb.org"))
+    program.chmod(0o755)
+    (tmp_path / "mariadbd").symlink_to(program)
+
+    binary = binaries.inspect((str(tmp_path / "mariadbd"),))
+
+    assert binary.share == tmp_path / "opt/share"
+    assert f"--basedir={tmp_path / 'opt'}" in binary.path_arguments()
+
+
 def test_sources_of_third_parties_only_say_so(archive, monkeypatch):
     """If apt's sources name no archive of the distribution, there is an error, and no packages of others."""
     monkeypatch.setattr(binaries, "distribution_sources", list)

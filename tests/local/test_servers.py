@@ -193,7 +193,16 @@ def test_an_unusable_system_server_is_replaced_by_an_unpacked_one(folder, tmp_pa
     server = servers.up(folder, 1, "mysql", options=RELAXED, report=lines.append)[0]
 
     assert server.version != "8.0.44"
-    assert any("errno 13" in line and str(confined) in line for line in lines)
+    assert any("errno 13" in line for line in lines)
+    assert any(str(confined) in line for line in lines)
+    assert not any("\n" in line for line in lines)
+
+
+def test_a_page_size_is_given_when_the_data_folder_is_created(folder, query):
+    """The template in the cache has pages of the default size, so it is not used for a server with another one."""
+    (server,) = servers.up(folder, 1, "mariadb", options={**RELAXED, "innodb_page_size": "4k"})
+
+    assert query(server.socket, "SELECT @@innodb_page_size") == ((4096,),)
 
 
 def test_server_that_ends_at_start_shows_its_log(folder):
