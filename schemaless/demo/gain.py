@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -95,7 +96,7 @@ def show_days(outcome: MigrateOutcome) -> None:
 
 def next_steps(url: str, folder: Path, logbooks: bool) -> list[str]:
     """Return shell commands for exploring the datastore."""
-    command = command_at(folder)
+    command = command_name()
     first = f"{command} cell history uuid5:N14228" if logbooks else f"{command} dump | head -n 1"
     return [
         f"export SCHEMALESS_URL='{url}'",
@@ -110,6 +111,6 @@ def next_steps(url: str, folder: Path, logbooks: bool) -> list[str]:
     ]
 
 
-def command_at(folder: Path) -> str:
-    """Return the command's name, or its path in ``.venv`` if the folder is relative because ``make`` runs the demo."""
-    return "schemaless" if folder.is_absolute() else ".venv/bin/schemaless"
+def command_name() -> str:
+    """Return how the command is called from here: by its path in the ``.venv`` of a checkout that ``make`` installs."""
+    return ".venv/bin/schemaless" if Path(sys.prefix) == Path(".venv").absolute() else "schemaless"

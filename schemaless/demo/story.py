@@ -37,7 +37,7 @@ from schemaless.terminal.output import EXIT_FAILED, bytes_text, estimate_text, n
 if TYPE_CHECKING:
     from schemaless.capacity.report import CapacityReport
 from schemaless.demo.documents import check_file, load_file, load_logbooks
-from schemaless.demo.gain import Size, command_at, next_steps, show_days, show_gain
+from schemaless.demo.gain import Size, command_name, next_steps, show_days, show_gain
 from schemaless.demo.index_and_trigger import show as show_index_and_trigger
 
 _NAME = "demo"
@@ -192,7 +192,7 @@ def _report_leftovers(folder: Path) -> Iterator[Callable[[str], None]]:
     except (KeyboardInterrupt, SchemalessError):
         note(
             f"the demo did not finish: {state}. Run the same command to start over, or delete the servers with: "
-            f"{command_at(folder)} local down --delete --folder {shlex.quote(str(folder))}"
+            f"{command_name()} local down --delete --folder {shlex.quote(str(folder))}"
         )
         raise
 

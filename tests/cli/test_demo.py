@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import sys
 import uuid
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ import schemaless
 from schemaless.admin.create import create
 from schemaless.demo import index_and_trigger as ways
 from schemaless.demo import story
+from schemaless.demo.gain import command_name
 from schemaless.errors import LocalServerError, SchemalessError
 from schemaless.local import servers as local_servers
 
@@ -153,3 +155,13 @@ def test_demo_left_early_says_what_is_there_and_what_to_run(
     assert said.startswith(f"the demo did not finish: {state.format(folder)}. Run the same command to start over")
     assert said.endswith(f"delete the servers with: schemaless local down --delete --folder '{folder}'")
     assert last.startswith("schemaless: ")
+
+
+def test_the_demo_names_its_command_as_it_can_be_called_here(tmp_path, monkeypatch):
+    """Only in a checkout whose .venv runs the demo is the command the one in that .venv."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "elsewhere"))
+    assert command_name() == "schemaless"
+
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
+    assert command_name() == ".venv/bin/schemaless"
