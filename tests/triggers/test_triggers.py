@@ -41,8 +41,9 @@ class Died(BaseException):
 
 @pytest.fixture
 def mortal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets ``Died`` pass where a function's exceptions are caught."""
-    monkeypatch.setattr(calling, "_is_ctrl_c", lambda error: isinstance(error, Died))
+    """Lets ``Died`` pass where a function's exceptions are caught, as Ctrl-C does."""
+    monkeypatch.setattr(calling, "is_interrupt", lambda error: isinstance(error, Died))
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.default_int_handler)
 
 
 @pytest.fixture
