@@ -33,6 +33,8 @@ def each_batch(
     internals: Internals, column: str | None, fields: Iterable[str], since: Since, shards: Iterable[int] | None
 ) -> Iterator[Any]:
     """Yield the batches of ``record_batches`` directly; a reader would call the iterator from C++ code."""
+    # An empty batch imports pyarrow and all that it uses, for longer than an event loop's other tasks can wait.
+    internals.shards.runtime.blocking(lambda: Batches((), exact_text).batch((), 0))
     _, batches = _schema_and_batches(internals, column, fields, since, shards)
     yield from batches
 

@@ -128,6 +128,36 @@ def test_a_forked_child_has_its_own_loop_and_connections(fresh_url: str) -> None
     assert (done.returncode, done.stderr) == (0, "")
 
 
+_IMPORTING = """
+import asyncio, sys, threading, uuid, schemaless.aio
+
+class Imports:
+    def find_spec(self, name, path=None, target=None):
+        if threading.current_thread() is threading.main_thread():
+            print(name)
+
+async def main():
+    async with await schemaless.aio.connect(sys.argv[1]) as store:
+        row = uuid.uuid4()
+        await store.put_cell(row, "ARROW", 1, {"total": 0.5})
+        await store.get_cell_latest(row, "ARROW")
+        sys.meta_path.insert(0, Imports())
+        rows = [row async for batch in store.arrow("ARROW", fields=["total:float"]) for row in batch.to_pylist()]
+        assert rows[0]["total"] == 0.5
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.mysql
+def test_pyarrow_is_not_imported_on_the_loop(datastore_url: str) -> None:
+    """The import takes longer than other tasks can wait."""
+    command = [sys.executable, "-W", "error", "-c", _IMPORTING, datastore_url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
+
+
 @pytest.mark.once
 def test_another_driver_is_refused() -> None:
     """One that waits in C."""
