@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -20,16 +21,17 @@ MISSING: Final = "missing"
 NULL: Final = "null"
 WRONG_TYPE: Final = "wrong type"
 OUT_OF_RANGE: Final = "out of range"
+NOT_FINITE: Final = "not finite"
 INEXACT: Final = "inexact"
 INVALID: Final = "invalid"
 TOO_LONG: Final = "too long"
 NOT_UNICODE: Final = "not unicode"
 ERASED: Final = "erased"
 
-REASONS: Final = (MISSING, NULL, WRONG_TYPE, OUT_OF_RANGE, INEXACT, INVALID, TOO_LONG, NOT_UNICODE, ERASED)
-"""Why a typed column is null: no such key; JSON null; another JSON type; an integer beyond 64 bits; a number or a time
-with more digits than the type holds; text that is not a UUID or a time; text over the limit; a lone surrogate; an
-erased cell."""
+REASONS: Final = (MISSING, NULL, WRONG_TYPE, OUT_OF_RANGE, NOT_FINITE, INEXACT, INVALID, TOO_LONG, NOT_UNICODE, ERASED)
+"""Why a typed column is null: no such key; JSON null; another JSON type; an integer beyond 64 bits; NaN, an infinity, or
+a number such as 1e400; a number or a time with more digits than the type holds; text that is not a UUID or a time; text
+over the limit; a lone surrogate; an erased cell."""
 
 _LONG_FRACTION: Final = re.compile(r"[.,]\d{6}\d*[1-9]")
 _ANY_LENGTH: Final = "text"
@@ -53,6 +55,8 @@ def _int(value: Any) -> int:
 
 def _float(value: Any) -> float:
     if type(value) is float:
+        if not math.isfinite(value):
+            raise Unfit(NOT_FINITE)
         return value
     if type(value) is not int:
         raise Unfit(WRONG_TYPE)

@@ -183,8 +183,8 @@ def status(name: str | None, url: str, as_json: bool) -> int:
     """Show the progress and content of exports.
 
     The status counts files, rows and bytes from the manifest, shows the lag of each shard, and
-    counts the nulls of each typed column by reason: missing, null, wrong type, out of range, inexact, invalid, too
-    long, not unicode, erased.
+    counts the nulls of each typed column by reason: missing, null, wrong type, out of range, not finite, inexact,
+    invalid, too long, not unicode, erased.
 
     \b
     Examples:

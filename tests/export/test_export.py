@@ -82,11 +82,14 @@ def test_typed_columns_are_exact_and_nulls_are_counted(fresh_store, new_row, exp
     values = [1.5, 7, 2**53 + 1, "x", None]
     fresh_store.put_cells([NewCell(new_row(), "BASE", 1, {"fare": {"total": value}}) for value in values])
     fresh_store.put_cell(new_row(), "BASE", 1, {})
+    texts = [b'{"fare":{"total":%b}}' % value for value in (b"1e400", b"-1e400", b"NaN", b"-Infinity")]
+    bodies = [recode(text, codec_named(name)).body for text in texts for name in ("json+none", "msgpack+zlib")]
+    fresh_store.put_stored_cells([NewStoredCell(new_row(), "BASE", 1, body) for body in bodies])
     export(columns=("BASE",), fields=("fare.total:float",))
 
     found = [row["total"] for row in rows_of(tmp_path / "lake" / "cells", "total")]
     assert sorted(value for value in found if value is not None) == [1.5, 7.0]
-    expected = {"inexact": 1, "wrong type": 1, "null": 1, "missing": 1}
+    expected = {"not finite": 8, "inexact": 1, "wrong type": 1, "null": 1, "missing": 1}
     assert export_status(follow_store, "parquet").nulls == {"total": expected}
 
 
