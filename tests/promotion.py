@@ -96,3 +96,26 @@ def over(first: LocalServer) -> Iterator[LocalServer]:
             yield second
         finally:
             sql(first, "SET GLOBAL super_read_only = 0, read_only = 0")
+
+
+@contextmanager
+def semi_synchronous(primary: LocalServer, *replicas: LocalServer) -> Iterator[None]:
+    """Make each commit on a server wait until one of these replicas has it: for ever, where none is named."""
+    source, replica = ("master", "slave") if primary.flavour == "mariadb" else ("source", "replica")
+    variables = [(primary, source), *((server, replica) for server in replicas)]
+    for server, role in variables:
+        if server.flavour == "mysql" and not sql(server, f"SHOW GLOBAL VARIABLES LIKE 'rpl_semi_sync_{role}_enabled'"):
+            ((locked,),) = sql(server, "SELECT @@global.super_read_only")
+            plugin = f"INSTALL PLUGIN rpl_semi_sync_{role} SONAME 'semisync_{role}.so'"
+            sql(server, "SET GLOBAL super_read_only = 0", plugin, f"SET GLOBAL super_read_only = {locked}")
+    sql(primary, f"SET GLOBAL rpl_semi_sync_{source}_timeout = 86400000")
+    sql(primary, f"SET GLOBAL rpl_semi_sync_{source}_wait_point = AFTER_SYNC")
+    for server, role in reversed(variables):
+        sql(server, f"SET GLOBAL rpl_semi_sync_{role}_enabled = 1")
+        if server is not primary:
+            sql(server, f"STOP {word(server)} IO_THREAD", f"START {word(server)} IO_THREAD")
+    try:
+        yield
+    finally:
+        for server, role in variables:
+            sql(server, f"SET GLOBAL rpl_semi_sync_{role}_enabled = 0")

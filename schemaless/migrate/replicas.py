@@ -9,10 +9,10 @@ from typing import Final
 
 from schemaless.cells.sql import select_id_span
 from schemaless.datastore import Datastore
-from schemaless.errors import FeedRefused
+from schemaless.errors import FeedRefused, ServerTimeout
 from schemaless.internals import internals_of
 from schemaless.migrate.originals import StoredDigest, digests, stored_digests
-from schemaless.migrate.sql import select_block_digests, select_stored_digests
+from schemaless.migrate.sql import select_block_digests, select_settled_digests, select_stored_digests
 from schemaless.topology.replica_position import gtid_position, wait_for_gtid
 from schemaless.wire.connection import Connection
 from schemaless.wire.node import Node
@@ -24,9 +24,16 @@ _WAIT_S: Final = 1.0
 _UNSETTLED_S: Final = 5.0
 """Time for which the comparison of a cell that keeps changing is repeated, in seconds."""
 
+_ROW_LOCKED: Final = (1205, 3572)
+"""Errors of a row that an open transaction has locked."""
+
 
 class ReplicaLags(Exception):
     """The replica did not catch up with the primary within the timeout."""
+
+
+class PrimaryWaits(Exception):
+    """The primary did not end its open transactions within the timeout."""
 
 
 class _CaughtUp(Enum):
@@ -47,7 +54,8 @@ def differing(
     """Compare a block of cells on a replica with the digests read from the primary.
 
     Cells that differ are read again from both servers once the replica has caught up with the primary, so a cell that
-    changed during the comparison or had not been replicated yet is not reported.
+    changed during the comparison or had not been replicated yet is not reported. A semi-synchronous primary shows a
+    transaction only after replicas have it; the last read on the primary waits for such transactions.
 
     Args:
         after: the added_id after which the block begins.
@@ -60,6 +68,7 @@ def differing(
 
     Raises:
         ReplicaLags: the replica did not catch up in time.
+        PrimaryWaits: transactions of such cells were still open on the primary at the end of that time.
         ServerError: a server cannot be reached, or rejects a statement.
     """
     internals = internals_of(store)
@@ -71,18 +80,20 @@ def differing(
     return _compare_again(store, shard, replica, ids, lag_timeout_s) if ids else []
 
 
-def top_beyond(store: Datastore, shard: int, replica: Node) -> int | None:
+def top_beyond(store: Datastore, shard: int, replica: Node, lag_timeout_s: float) -> int | None:
     """Return the replica's highest added_id in a shard if it is beyond the primary's, else None.
 
     Raises:
-        ServerError: a server cannot be reached, or rejects a statement.
+        ReplicaLags, PrimaryWaits, ServerError: see ``differing``.
     """
     internals = internals_of(store)
     sql = select_id_span(internals.shards.database(shard))
     on_replica = internals.shards.run_on(replica, shard, lambda connection: connection.rows(sql))[0][1]
     # The primary is read second, so cells that arrive between the two reads cannot make the replica look ahead.
     on_primary = internals.shards.rows(shard, sql)[0][1]
-    return int(on_replica) if on_replica is not None and int(on_replica) > int(on_primary or 0) else None
+    if on_replica is None or int(on_replica) <= int(on_primary or 0):
+        return None
+    return int(on_replica) if _compare_again(store, shard, replica, [int(on_replica)], lag_timeout_s) else None
 
 
 def _compare_again(
@@ -94,7 +105,12 @@ def _compare_again(
         before = stored_digests(store, shard, ids)
         caught_up = _wait_for_replica(store, shard, replica, deadline_s)
         on_replica = _replica_digests(store, shard, replica, ids)
-        now = stored_digests(store, shard, ids)
+        now = _settled_digests(store, shard, ids)
+        if now is None:
+            if time.monotonic() >= deadline_s:
+                raise PrimaryWaits
+            time.sleep(_POLL_S)
+            continue
         ids = [
             added_id for added_id in ids if on_replica.get(added_id) not in (before.get(added_id), now.get(added_id))
         ]
@@ -110,6 +126,22 @@ def _compare_again(
             # A cell that changes on every read is being written by an application; its changes do arrive.
             return [(added_id, now.get(added_id), on_replica.get(added_id)) for added_id in settled]
         time.sleep(_POLL_S)
+
+
+def _settled_digests(store: Datastore, shard: int, ids: Iterable[int]) -> dict[int, StoredDigest] | None:
+    """Read cells from the primary; None if an open transaction has written one of them."""
+    database = internals_of(store).shards.database(shard)
+
+    def read(connection: Connection) -> dict[int, StoredDigest]:
+        sql = select_settled_digests(database, ids, mariadb=connection.is_mariadb)
+        return digests(connection.rows(sql))
+
+    try:
+        return internals_of(store).shards.run(shard, read)
+    except ServerTimeout as timeout:
+        if timeout.code not in _ROW_LOCKED:
+            raise
+        return None
 
 
 def _replica_digests(store: Datastore, shard: int, replica: Node, ids: Iterable[int]) -> dict[int, StoredDigest]:

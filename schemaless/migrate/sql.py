@@ -68,6 +68,12 @@ def select_stored_digests(database: str, ids: Iterable[int]) -> bytes:
     return b"SELECT %b FROM %b WHERE added_id IN (%b)" % (_DIGESTS, by_id(database), numbers(ids))
 
 
+def select_settled_digests(database: str, ids: Iterable[int], *, mariadb: bool) -> bytes:
+    """Select the same rows as ``select_stored_digests``; fails if an open transaction has written one of them."""
+    locked = b"LOCK IN SHARE MODE" if mariadb else b"FOR SHARE"
+    return b"%b %b NOWAIT" % (select_stored_digests(database, ids), locked)
+
+
 def select_block_digests(database: str, after: int, up_to: int) -> bytes:
     """Select the same columns as ``select_stored_digests``, for the cells with ``after < added_id <= up_to``."""
     return b"SELECT %b FROM %b WHERE %b ORDER BY added_id" % (_DIGESTS, by_id(database), id_range(after, up_to))

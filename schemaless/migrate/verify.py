@@ -51,7 +51,7 @@ from schemaless.migrate.originals import (
     stored_digests,
 )
 from schemaless.migrate.reencode import PER_CELL_ERRORS
-from schemaless.migrate.replicas import ReplicaLags, differing, top_beyond
+from schemaless.migrate.replicas import PrimaryWaits, ReplicaLags, differing, top_beyond
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import Counts
 from schemaless.opening import Opening, opening_of
@@ -404,7 +404,7 @@ class _ShardVerification:
     def _compare_ends(self, node: Node) -> None:
         """Report a replica's highest added_id if it is beyond the primary's, since no block covers it."""
         with self._replica_faults(node) as usable:
-            if usable and (top := top_beyond(self._store, self._shard, node)) is not None:
+            if usable and (top := top_beyond(self._store, self._shard, node, self._options.lag_timeout_s)) is not None:
                 message = f"it exists on replica {node}, but the primary has no cell with such a high added_id"
                 self._fault("ReplicaDiffers", None, top, message)
 
@@ -425,6 +425,14 @@ class _ShardVerification:
                 f"replica {node} did not catch up within {self._options.lag_timeout_s:g} s; verify again once it has"
             )
             self._fault("ReplicaLags", None, None, message)
+        except PrimaryWaits:
+            self._skipped.add(node)
+            message = (
+                f"replica {node} has transactions that the primary did not complete within "
+                f"{self._options.lag_timeout_s:g} s; check with 'schemaless topology show' whether it waits for a "
+                "replica, and verify again"
+            )
+            self._fault("PrimaryWaits", None, None, message)
         except (ShardIdentityMismatch, ShardMoving, DatabaseMissing) as error:
             self._skipped.add(node)
             self._fault(type(error).__name__, None, None, f"replica {node}: {error}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+from typing import Any
 
 import pytest
 
@@ -16,11 +18,12 @@ from schemaless.internals import internals_of
 from schemaless.jobs.workers import workers
 from schemaless.keys import row_key_for
 from schemaless.local.description import LocalServer
+from schemaless.migrate import replicas
 from schemaless.migrate import run as migrate
 from schemaless.migrate.faults import Fault
 from schemaless.migrate.finalise import archive_of
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.migrate.sql import update_bodies
+from schemaless.migrate.sql import select_settled_digests, update_bodies
 from schemaless.migrate.verify import VerifyOptions, verify
 from schemaless.topology.shards import Shards
 from schemaless.wire.pool import NodePool, PoolOptions
@@ -28,6 +31,7 @@ from schemaless.wire.urls import parse_url
 from tests.accounts import accounts_on
 from tests.faults.kinds import ONE_KIND
 from tests.migrate.originals import TEXTS, everything, load
+from tests.promotion import semi_synchronous, sql
 
 pytestmark = pytest.mark.mysql
 
@@ -254,6 +258,44 @@ def test_verify_tells_a_replica_that_lags_from_one_that_differs(replica_url, on_
         internals_of(store).shards.execute(0, update_bodies(database, back))
 
     assert late.faults == {"ReplicaLags": 1}
+    assert in_time.faults == {}
+
+
+@pytest.mark.parametrize("where", ["inside a block", "beyond the primary's last id"])
+def test_verify_waits_for_a_primary_that_shows_a_transaction_after_its_replica(
+    replica_url, replicated, eventually, monkeypatch, where
+):
+    """A semi-synchronous commit that waits is no difference: at the timeout it is "PrimaryWaits", and nothing later."""
+    with schemaless.connect(replica_url) as store:
+        cells = f"{internals_of(store).shards.database(0)}.cell"
+        if where == "inside a block":
+            change = f"UPDATE {cells} SET created_at = created_at + INTERVAL 1 SECOND"
+            undo = f"UPDATE {cells} SET created_at = created_at - INTERVAL 1 SECOND"
+        else:
+            columns = "row_key, column_name, ref_key"
+            change = f"INSERT INTO {cells} ({columns}, body) SELECT {columns} + 1000000, body FROM {cells} LIMIT 1"
+            undo = f"DELETE FROM {cells} WHERE ref_key >= 1000000"
+        summed = f"SELECT SUM(CRC32(CONCAT(added_id, created_at))) FROM {cells}"
+        before = sql(replicated, summed)
+        thread = threading.Thread(target=sql, args=(replicated, change))
+        source = "master" if replicated.flavour == "mariadb" else "source"
+
+        def end_of_wait(*arguments: Any, **options: Any) -> bytes:
+            sql(replicated, f"SET GLOBAL rpl_semi_sync_{source}_enabled = 0")
+            return select_settled_digests(*arguments, **options)
+
+        with semi_synchronous(replicated):
+            thread.start()
+            eventually(lambda: sql(replicated.replicas[0], summed) != before, "the replica has the transaction")
+            late = verify(store, [0], VerifyOptions(lag_timeout_s=0.1))
+            shown = sql(replicated, summed)
+            monkeypatch.setattr(replicas, "select_settled_digests", end_of_wait)
+            in_time = verify(store, [0])
+        thread.join(30)
+        sql(replicated, undo)
+
+    assert shown == before
+    assert late.faults == {"PrimaryWaits": 1}
     assert in_time.faults == {}
 
 
