@@ -9,7 +9,7 @@ import click
 
 from schemaless.arrow.infer import Proposal
 from schemaless.cli.jobs import workers_option
-from schemaless.cli.options import execute_option, note_dry, open_store, url_option
+from schemaless.cli.options import execute_option, note_dry, note_failed_erasures, open_store, url_option
 from schemaless.cli.quantities import FiniteRange
 from schemaless.errors import InvalidInput
 from schemaless.export.admin import (
@@ -152,7 +152,8 @@ def parquet(
           --field fare.total:float --latest
       schemaless export parquet --to s3://lake/mezzanine --follow --workers 4
 
-    Exit status: 3 if stopped; with --once, 0, or 1 if a shard has stopped or a cell was exported without its body.
+    Exit status: 3 if stopped; with --once, 0, or 1 if a shard has stopped, a cell was exported without its body, or
+    erased cells could not be handled 8 times in a row.
     """
     pace = Pace(max(1, int(file_mib * 2**20)), int(min_mib * 2**20), max_age_s, once, skip_corrupt)
     with open_store(url) as store:
@@ -169,10 +170,12 @@ def parquet(
             supervisor.run()
             return 0
         with progress(f"exporting to {uri}", None, "ids") as listener:
-            supervisor.run(caught_up(store, definition, listener))
+            ended = caught_up(store, definition, listener)
+            supervisor.run(ended)
         status = export_status(store, name)
     _show(status, as_json=as_json)
-    return EXIT_FAILED if status.has_faults else 0
+    note_failed_erasures(ended.gave_up)
+    return EXIT_FAILED if status.has_faults or ended.gave_up else 0
 
 
 @export.command(cls=ReadOnlyCommand)

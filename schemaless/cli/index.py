@@ -185,7 +185,7 @@ def rebuild(name: str, execute: bool, url: str, as_json: bool) -> None:
 @index.command()
 @click.argument("names", nargs=-1)
 @workers_option
-@click.option("--once", is_flag=True, help="Exit once all cells stored so far have been processed.")
+@click.option("--once", is_flag=True, help="Exit once all cells and erasures stored so far have been processed.")
 @url_option
 @json_option
 def run(names: tuple[str, ...], workers: int, once: bool, url: str, as_json: bool) -> int:

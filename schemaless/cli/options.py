@@ -18,7 +18,7 @@ from schemaless.errors import InvalidInput
 from schemaless.opening import connect
 from schemaless.schema.engines import ENGINES, INNODB
 from schemaless.survey.recommendation import LEAST_GAIN, MOST_CPU
-from schemaless.terminal.output import note
+from schemaless.terminal.output import error, note
 from schemaless.topology.configuration import read_configuration
 
 
@@ -91,6 +91,12 @@ def with_options(command: Callable[..., Any], *options: Callable[[Any], Any]) ->
 execute_option: Final = click.option(
     "--execute", is_flag=True, help="Make the change. Without this option, the command only says what it would do."
 )
+
+
+def note_failed_erasures(gave_up: Mapping[int, str]) -> None:
+    """Print the shards whose erasures a run with ``--once`` could not handle."""
+    for shard, reason in gave_up.items():
+        error(f"shard {shard}: erased cells are not handled, and the next run tries again: {reason}")
 
 
 def note_dry() -> None:

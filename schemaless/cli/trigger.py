@@ -13,6 +13,7 @@ from schemaless.cli.jobs import workers_option
 from schemaless.cli.options import (
     execute_option,
     note_dry,
+    note_failed_erasures,
     open_store,
     shards_of,
     shards_option,
@@ -67,7 +68,7 @@ def trigger() -> None:
 @trigger.command()
 @click.argument("target", metavar="MODULE:NAME")
 @workers_option
-@click.option("--once", is_flag=True, help="Exit once all cells that are stored now have been processed.")
+@click.option("--once", is_flag=True, help="Exit once all cells and erasures that are stored now have been processed.")
 @url_option
 @json_option
 def run(target: str, workers: int, once: bool, url: str, as_json: bool) -> int:
@@ -93,7 +94,7 @@ def run(target: str, workers: int, once: bool, url: str, as_json: bool) -> int:
       schemaless trigger run billing:bill_rider --once
 
     Exit status: 3 if stopped; 2 if MODULE cannot be imported, even if it raises SystemExit with another status; with
-    --once, 0, or 1 if a shard has stopped because of parked cells.
+    --once, 0, or 1 if a shard has stopped because of parked cells, or on_erase fails 8 times in a row.
     """
     loaded = import_trigger(target)
     with open_store(url) as store:
@@ -104,13 +105,15 @@ def run(target: str, workers: int, once: bool, url: str, as_json: bool) -> int:
         if not once:
             supervisor.run()
             return 0
-        supervisor.run(caught_up(store, loaded))
+        ended = caught_up(store, loaded)
+        supervisor.run(ended)
         trigger = Triggers(store).status(loaded.name)
     if as_json:
         print_json(status_json(trigger))
     else:
         show_status(trigger, each_shard=False)
-    return EXIT_FAILED if trigger.stands else 0
+    note_failed_erasures(ended.gave_up)
+    return EXIT_FAILED if trigger.stands or ended.gave_up else 0
 
 
 @trigger.command(cls=ReadOnlyCommand)

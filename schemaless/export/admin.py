@@ -258,8 +258,8 @@ def export_supervisor(
 
 
 def caught_up(store: Datastore, definition: Definition, listener: Listener = ignore_events) -> CaughtUp:
-    """Return a predicate that is true once an export contains all cells that exist now."""
-    return CaughtUp(internals_of(store).follower_access, follower_name(definition.name), listener, erasures=True)
+    """Return a predicate that is true once an export has handled all cells and erasures that exist now."""
+    return CaughtUp(internals_of(store).follower_access, follower_name(definition.name), listener)
 
 
 def exports(store: Datastore) -> dict[str, str]:

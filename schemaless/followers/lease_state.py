@@ -48,6 +48,7 @@ class LeaseState:
         erased_event: the last one that was handled and recorded.
         erasures_at_s: when to handle events, on the monotonic clock; in the future after a failure.
         erasure_failures: number of consecutive failures to handle events.
+        erasures_error: error of the last one.
         deferred_until_s: when to continue, on the monotonic clock.
         reason: why the shard waits.
         failed_node: the failed server that the shard waits for; None if it waits for something else.
@@ -77,6 +78,7 @@ class LeaseState:
     erased_event: int = 0
     erasures_at_s: float = -math.inf
     erasure_failures: int = 0
+    erasures_error: str = ""
     deferred_until_s: float = 0.0
     reason: str | None = None
     failed_node: str | None = None
@@ -106,6 +108,7 @@ class LeaseState:
     def retry_erasures(self, reason: str) -> None:
         """Back off after a failure to handle erased cells, without delaying new cells."""
         self.erasure_failures += 1
+        self.erasures_error = reason
         wait_s = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** min(self.erasure_failures - 1, 20))
         _log.warning("%s could not handle the erased cells of shard %d yet, and will try again: %s", *self.pair, reason)
         self.erasures_at_s = time.monotonic() + wait_s

@@ -62,8 +62,9 @@ class WorkerStatus:
         lease_s: remaining time of its lease, in seconds.
         reported: the status it publishes: "dealt", the number of cells handled; "owned", the number of leases; "heard"
             and "found", how often the binary log and polling found new cells in a shard; "finds_by", how it finds them
-            on each server; "waits", the shards that wait; "unhealthy", those that have stopped, are quarantined or have
-            parked cells; "in_hand", the call in progress; and "role".
+            on each server; "waits", the shards that wait, and why; "erasures", the shards whose erased cells could not
+            be handled, with the number of failures and the last error; "unhealthy", the shards that have stopped, are
+            quarantined or have parked cells; "in_hand", the call in progress; and "role".
     """
 
     worker: str

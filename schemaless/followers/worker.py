@@ -226,7 +226,12 @@ class Worker:
         timeouts_s = {name: handler.timeout_s for name, handler in self._handlers.items()}
         reported |= self.inflight.report(self.timing.busy_s, timeouts_s)
         waiting = [lease for lease in list(self.leases.held.values()) if lease.reason and not lease.is_due]
-        reported["waits"] = [[*lease.pair, lease.reason] for lease in waiting[:_REPORTED_WAITS]]
+        failing = [lease for lease in list(self.leases.held.values()) if lease.erasure_failures][:_REPORTED_WAITS]
+        reported["waits"] = [
+            *([*lease.pair, lease.reason] for lease in waiting[:_REPORTED_WAITS]),
+            *([*lease.pair, f"erased cells are not handled yet: {lease.erasures_error}"] for lease in failing),
+        ]
+        reported["erasures"] = [[*lease.pair, lease.erasure_failures, lease.erasures_error] for lease in failing]
         unhealthy = [lease for lease in list(self.leases.held.values()) if lease.state != RUNNING or lease.parked]
         reported["unhealthy"] = [list(lease.pair) for lease in unhealthy[:_REPORTED_UNHEALTHY]]
         return reported

@@ -77,15 +77,24 @@ class Backfill:
     Attributes:
         targets: the location that the follower has to reach in each shard.
         reached: its current location; shards that cannot be read are absent.
+        erasures: the last event of each shard's log of erased cells when the shard was first read.
+        handled: the last event that the follower has handled; shards that cannot be read are absent.
     """
 
     targets: dict[Pair, int]
     reached: dict[Pair, int] = field(default_factory=dict)
+    erasures: dict[Pair, int] = field(default_factory=dict)
+    handled: dict[Pair, int] = field(default_factory=dict)
 
     @property
     def done(self) -> bool:
         """True if every shard has reached its target."""
         return all(self.reached.get(pair, -1) >= target for pair, target in self.targets.items())
+
+    @property
+    def erasures_done(self) -> bool:
+        """True if the follower has handled the erasures of every shard; queries do not wait for this."""
+        return all(self.handled.get(pair, -1) >= event for pair, event in self.erasures.items())
 
     @property
     def ids(self) -> int:
@@ -301,7 +310,10 @@ class Indexes:
 
     def backfill(self, entry: IndexEntry) -> Backfill:
         """Start tracking the building of an index. The targets are the current ends of the shards."""
-        return Backfill({pair: row.top for pair, row in self._follower_rows(entry).items()})
+        rows = self._follower_rows(entry)
+        return Backfill(
+            {pair: row.top for pair, row in rows.items()}, erasures={pair: row.last_event for pair, row in rows.items()}
+        )
 
     def watch(self, entry: IndexEntry, backfill: Backfill) -> bool:
         """Update the progress of building an index; once every target is reached, mark the index ready.
@@ -314,9 +326,11 @@ class Indexes:
         """
         rows = self._follower_rows(entry)
         backfill.reached = {pair: row.location for pair, row in rows.items()}
+        backfill.handled = {pair: row.erased_event for pair, row in rows.items()}
         if len(backfill.targets) < self._shard_count:
             # A shard could not be read when the targets were first recorded.
-            backfill.targets |= {pair: row.top for pair, row in rows.items() if pair not in backfill.targets}
+            backfill.targets = {pair: row.top for pair, row in rows.items()} | backfill.targets
+            backfill.erasures = {pair: row.last_event for pair, row in rows.items()} | backfill.erasures
             return False
         if not backfill.done:
             return False
@@ -404,7 +418,7 @@ class Watch:
         indexes: the datastore's indexes.
         names: names of the indexes that the workers maintain; empty for all.
         listener: receives the number of added_ids processed, out of those to process before the indexes are ready.
-        once: whether to end as soon as all cells present at the start have been processed.
+        once: whether to end as soon as all cells and erasures present at the start have been processed.
     """
 
     def __init__(self, indexes: Indexes, names: Sequence[str], listener: Listener, *, once: bool) -> None:
@@ -443,4 +457,4 @@ class Watch:
         if ids > self._ids:
             self._listener(Advanced(ids - self._ids))
             self._ids = ids
-        return self._once and all(backfill.done for backfill in self._backfills.values())
+        return self._once and all(backfill.done and backfill.erasures_done for backfill in self._backfills.values())

@@ -83,5 +83,5 @@ def trigger_supervisor(
 
 
 def caught_up(store: Datastore, trigger: Trigger) -> CaughtUp:
-    """Return a predicate that is true once a trigger has handled all cells that exist now."""
+    """Return a predicate that is true once a trigger has handled all cells and erasures that exist now."""
     return CaughtUp(internals_of(store).follower_access, follower_name(trigger.name))

@@ -16,12 +16,16 @@ from schemaless.erase.job import EraseSpec
 from schemaless.erase.job import run as run_erasure
 from schemaless.erase.status import record_acknowledgements, status
 from schemaless.erasures.ledger import target
+from schemaless.events import ignore_events
 from schemaless.followers.membership import Timing
+from schemaless.followers.rows import FollowerRows
 from schemaless.followers.worker import Worker
+from schemaless.indexes.admin import Watch
 from schemaless.indexes.definition import define
 from schemaless.internals import internals_of
+from schemaless.triggers.admin import Triggers
 from schemaless.triggers.calling import Calls
-from schemaless.triggers.supervision import prepare
+from schemaless.triggers.supervision import caught_up, prepare
 
 REASON = "gdpr-art-17"
 CALM = Timing(lease_s=1_000, give_up_s=900, renew_s=1_000, note_s=0.0)
@@ -94,10 +98,14 @@ def test_a_trigger_is_told_of_erased_cells_whether_seen_or_not(fresh_store, eras
     second = fresh_store.put_cell(row, "BASE", 2, {"n": 2}).key
     number = erase(erase_store, row)
 
+    ended = caught_up(follow_store, keep)
     assert status(erase_store, number).waiting == {"trigger:keep": [fresh_store.shard_of(row)]}
     assert record_acknowledgements(erase_store, number).state == "executed"
+    before = []
     for _ in range(3):
+        before.append(ended())
         turn(worker)
+    assert (before, ended()) == ([False] * 3, True)
     third = fresh_store.put_cell(row, "BASE", 3, {"n": 3}).key
     turn(worker)
 
@@ -106,6 +114,53 @@ def test_a_trigger_is_told_of_erased_cells_whether_seen_or_not(fresh_store, eras
     assert status(erase_store, number).waiting == {}
     assert record_acknowledgements(erase_store, number).state == "acknowledged"
     assert list(status(erase_store, number).acknowledged) == ["trigger:keep"]
+
+
+def test_a_run_once_gives_up_on_erasures_that_keep_failing(fresh_store, erase_store, follow_store, following, row):
+    """They are not acknowledged, and the status says why they wait."""
+
+    def forget(cell, call):
+        raise ValueError("no such ledger")
+
+    @schemaless.trigger(column="BASE", start="beginning", on_erase=forget)
+    def keep(cell, call): ...
+
+    prepare(follow_store, keep)
+    key = fresh_store.put_cell(row, "BASE", 1, {"n": 1}).key
+    erase(erase_store, row)
+    worker, shard, turns = following(Calls(keep, follow_store)), fresh_store.shard_of(row), 0
+    ended = caught_up(follow_store, keep)
+    while not ended() and turns < 20:
+        turn(worker)
+        turns += 1
+    (reported,) = Triggers(follow_store).status("keep").workers
+    said = f"on_erase failed for cell {key}: ValueError: no such ledger"
+
+    assert 8 < turns < 20
+    assert ended.gave_up == {shard: said}
+    assert reported.reported["waits"] == [["trigger:keep", shard, f"erased cells are not handled yet: {said}"]]
+
+
+def test_a_run_once_gives_up_on_erasures_that_kill_each_worker(fresh_store, erase_store, follow_store, row):
+    """Workers claim the quarantined shard one after the other, and die."""
+
+    @schemaless.trigger(column="BASE", on_erase=print)
+    def keep(cell, call): ...
+
+    fresh_store.put_cell(row, "BASE", 1, {"n": 1})
+    prepare(follow_store, keep)
+    erase(erase_store, row)
+    ended, shard = caught_up(follow_store, keep), fresh_store.shard_of(row)
+    rows, pair = FollowerRows(internals_of(follow_store).shards), ("trigger:keep", shard)
+    before = []
+    for number in range(8):
+        before.append(ended())
+        epoch = rows.claim(pair, f"worker {number}", rows.look([pair]).rows[pair])
+        assert epoch
+        rows.quarantine(pair, epoch, "its worker died", 0.0)
+
+    assert (before, ended()) == ([False] * 8, True)
+    assert ended.gave_up == {shard: "its worker died"}
 
 
 def test_parked_cells_and_messages_of_followers_are_erased(fresh_store, erase_store, follow_store, following, row):
@@ -153,6 +208,8 @@ def test_index_entries_of_erased_rows_are_removed(
     internals = internals_of(erase_store)
     number = internals.erasures.ledger.intend(REASON, [target(rows[0]), target(rows[1]), target(rows[2], "STATUS")])
     run_erasure(erase_store, EraseSpec(number))
+    # Each reads the progress once a second.
+    before, after = (Watch(indexes_of(follow_store), [], ignore_events, once=True) for _ in range(2))
 
     def entries() -> dict[uuid.UUID, Any]:
         found = {}
@@ -163,7 +220,9 @@ def test_index_entries_of_erased_rows_are_removed(
         return found
 
     assert entries().keys() == set(rows)
+    assert before() is False
     turn(worker)
 
+    assert after() is True
     assert entries() == {rows[2]: [2, None]} | {row: [rows.index(row), b"sesame"] for row in rows[3:]}
     assert status(erase_store, number).waiting == {}
