@@ -10,13 +10,12 @@ import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from schemaless.capacity.expiry import NO_RETENTION, Retention
-from schemaless.capacity.measurement import Measurement, qualified
+from schemaless.capacity.measurement import CodecTrials, Measurement, qualified
 from schemaless.capacity.rebuilt import predicted_files
-from schemaless.capacity.report import CodecTrials
 from schemaless.capacity.report_notes import note_on_other_tables
 from schemaless.errors import InvalidInput
 from schemaless.numbers import Interval
+from schemaless.policies.retention import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,26 +23,27 @@ class Collected:
     """Input of a report.
 
     Attributes:
-        measurements: Oldest first, at least one; sizes come from the last.
-        trials: Trials of every codec on sampled cells of every column.
+        measurements: Oldest first, at least one; sizes and codec trials come from the last.
         notes: Caveats about the collected figures.
-        retention: The policies in force, and what is known about expired cells.
+        changes: What has changed the cells since the last measurement.
+        policies: The retention policies in force, by column.
         engines: Name of the storage engine by cluster.
     """
 
     measurements: tuple[Measurement, ...]
-    trials: CodecTrials
     notes: tuple[str, ...] = ()
-    retention: Retention = NO_RETENTION
+    changes: tuple[str, ...] = ()
+    policies: Mapping[str, Policy] = field(default_factory=dict)
     engines: Mapping[str, str] = field(default_factory=dict)
 
 
-def predicted(measurement: Measurement, trials: CodecTrials) -> dict[tuple[str, str | None], Interval]:
+def predicted(measurement: Measurement) -> dict[tuple[str, str | None], Interval]:
     """Return file lengths after a migration and a rebuild, by cluster and codec.
 
     The codec None stands for the codecs now in use.
     """
     files: dict[tuple[str, str | None], Interval] = {}
+    trials = measurement.trials
     for space in measurement.clusters:
         for name, units in trials.units.items():
             size = predicted_files(measurement, space, units, trials.layout)
@@ -77,56 +77,51 @@ def combine(parts: Mapping[str, Collected]) -> Collected:
         for name, part in parts.items()
         for note in (*part.notes, *note_on_other_tables(part.measurements))
     ]
-    trials = {name: (part.measurements[-1], part.trials) for name, part in parts.items()}
+    trials = {name: part.measurements[-1] for name, part in parts.items()}
     tried = {
         engine: _joined_trials(
             {
-                name: (newest, of_store.engines[engine])
-                for name, (newest, of_store) in trials.items()
-                if engine in of_store.engines
+                name: replace(newest, trials=newest.trials.engines[engine])
+                for name, newest in trials.items()
+                if engine in newest.trials.engines
             }
         )
-        for engine in {engine for part in parts.values() for engine in part.trials.engines}
+        for engine in {engine for newest in trials.values() for engine in newest.trials.engines}
     }
-    retention = Retention(
-        policies={
-            qualified(name, column): policy
-            for name, part in parts.items()
-            for column, policy in part.retention.policies.items()
-        },
-        superseded={
-            (qualified(name, column), kept): share
-            for name, part in parts.items()
-            for (column, kept), share in part.retention.superseded.items()
-        },
-    )
+    newest = replace(_joined(newest_ones, until), trials=replace(_joined_trials(trials), engines=tried))
     return Collected(
-        (*_by_day(earlier, len(parts)), _joined(newest_ones, until)),
-        replace(_joined_trials(trials), engines=tried),
+        (*_by_day(earlier, len(parts)), newest),
         tuple(notes),
-        retention,
+        tuple(f"{name}: {change}" for name, part in parts.items() for change in part.changes),
+        {qualified(name, column): policy for name, part in parts.items() for column, policy in part.policies.items()},
         {qualified(name, cluster): engine for name, part in parts.items() for cluster, engine in part.engines.items()},
     )
 
 
-def _joined_trials(trials: Mapping[str, tuple[Measurement, CodecTrials]]) -> CodecTrials:
-    """Join the trials of different datastores, with the file lengths predicted for the newest measurement of each."""
+def _joined_trials(measurements: Mapping[str, Measurement]) -> CodecTrials:
+    """Join the trials of different datastores, with the file lengths predicted for each measurement."""
+    trials = {name: measurement.trials for name, measurement in measurements.items()}
     return CodecTrials(
         columns=tuple(
             replace(trial, column_name=qualified(name, trial.column_name))
-            for name, (_, of_store) in trials.items()
+            for name, of_store in trials.items()
             for trial in of_store.columns
         ),
         units={},
         disk_per_body={
             qualified(name, column): size
-            for name, (_, of_store) in trials.items()
+            for name, of_store in trials.items()
             for column, size in of_store.disk_per_body.items()
         },
         files={
             (qualified(name, cluster), codec): size
-            for name, (newest, of_store) in trials.items()
-            for (cluster, codec), size in predicted(newest, of_store).items()
+            for name, measurement in measurements.items()
+            for (cluster, codec), size in predicted(measurement).items()
+        },
+        superseded={
+            (qualified(name, column), kept): share
+            for name, of_store in trials.items()
+            for (column, kept), share in of_store.superseded.items()
         },
     )
 

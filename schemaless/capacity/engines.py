@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from schemaless.capacity.measurement import Measurement
+from schemaless.capacity.measurement import CodecTrial, Measurement
 from schemaless.numbers import Interval
 from schemaless.schema.engines import INNODB
 from schemaless.survey.block_trial import MODEL_ERROR, widened
-from schemaless.survey.column_trials import ColumnTrial
 from schemaless.survey.sizing import PAGE_MODEL_ERROR
 
 
@@ -74,7 +73,7 @@ NO_ENGINES: Final = Engines()
 
 def engine_effects(
     engine: str,
-    trials: Sequence[ColumnTrial],
+    trials: Sequence[CodecTrial],
     disk_per_body: Mapping[str, Interval],
     measurement: Measurement,
     weights: Mapping[tuple[str, str], float],
@@ -101,7 +100,7 @@ def engine_effects(
         tried = [trial for trial in trials if trial.column_name == column]
         found.append(EngineEffect(column, engine, None, tried[0].sampled, now, per_body))
         found += [
-            EngineEffect(column, engine, trial.codec.name, trial.sampled, now, per_body * trial.migrated_pages_share)
+            EngineEffect(column, engine, trial.codec, trial.sampled, now, per_body * trial.migrated_pages_share)
             for trial in tried
             if trial.migrated_pages_share is not None
         ]

@@ -54,8 +54,8 @@ class Retention:
 
     Attributes:
         policies: Policies in the catalog by column.
-        superseded: Share of a column's bytes in versions that its policy does not keep, by column and number of
-            versions kept. For other columns, no cell is assumed to be superseded.
+        superseded: Share of a column's bytes in versions that a policy does not keep, by column and number of versions
+            kept. For a number in between, the share of the next higher one counts; above the highest, none.
         layout: Page layout of the servers.
     """
 
@@ -76,7 +76,7 @@ class Retention:
             tombstone = disk_bytes(TOMBSTONE_BYTES, column_name=policy.column_name, layout=self.layout)
             freed = max(0.0, 1 - tombstone * stored.cells / stored.disk_bytes)
         if policy.keep_versions is not None:
-            freed *= self.superseded.get((stored.column_name, policy.keep_versions), 0.0)
+            freed *= self._superseded(stored.column_name, policy.keep_versions)
         if policy.keep_days is None:
             return Expiring(freed * stored.disk_bytes, Expiry(0, (), freed * stored.share))
         due = dict.fromkeys(range(policy.keep_days), 0.0)
@@ -89,6 +89,10 @@ class Retention:
                 due[in_days] += size
         later = tuple(freed * size / factor for size in due.values())
         return Expiring(freed * expired, Expiry(policy.keep_days, later, freed * stored.share))
+
+    def _superseded(self, column_name: str, kept: int) -> float:
+        shares = {number: share for (name, number), share in self.superseded.items() if name == column_name}
+        return shares[min(number for number in shares if number >= kept)] if kept <= max(shares, default=0) else 0.0
 
 
 NO_RETENTION: Final = Retention()

@@ -86,6 +86,11 @@ class Band(NamedTuple):
         }
 
 
+def whole_days(days: float) -> int | None:
+    """Return the completed days until an event, the count that every output shows; None if they are infinite."""
+    return None if math.isinf(days) else math.floor(days)
+
+
 @dataclass(frozen=True, slots=True)
 class BackTest:
     """Result of forecasting the last part of the history from the part before it.

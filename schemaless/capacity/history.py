@@ -17,11 +17,16 @@ from schemaless.capacity.measurement import Measurement
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
 from schemaless.internals import internals_of
+from schemaless.jobs.job import job_name
+from schemaless.jobs.job_store import JobStore
 from schemaless.wire.connection import Connection
 
 _ALL_DAYS: Final = 14
 _DAILY_DAYS: Final = 100
 _WEEKLY_DAYS: Final = 731
+
+
+_DONE: Final = {"move": "moved shards", "rebuild": "rebuilt tables"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,22 @@ def latest(store: Datastore) -> Measurement | None:
     """
     all_kept = kept(store)
     return read(store, [all_kept[-1].sample_id])[0] if all_kept else None
+
+
+def changes_since(store: Datastore, measurement: Measurement) -> list[str]:
+    """Return the jobs that have changed sizes since a measurement, as a clause such as "migration 7 has changed cells".
+
+    Erasures are left out, because each concerns only a few cells.
+
+    Raises:
+        ServerError: The catalog's server cannot be reached or rejects the statement.
+    """
+    known = measurement.job_progress
+    return [
+        f"{job_name(kind)} {job_id} has {_DONE.get(kind, 'changed cells')}"
+        for job_id, kind, done in JobStore(store).progress(measurement.taken_at)
+        if done != known.get(job_id, 0)
+    ]
 
 
 def thinned(all_kept: Sequence[Kept], now: datetime) -> list[Kept]:

@@ -7,11 +7,12 @@ reached appears in the measurement with its problem and no figures.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
+from schemaless.capacity.codec_trials import with_trials
 from schemaless.capacity.days import intake_by_day
 from schemaless.capacity.disks import GivenDisk, with_disks
 from schemaless.capacity.groups import Part, PartSample, sample_part
@@ -21,6 +22,7 @@ from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.events import Advanced, Listener, ignore_events
 from schemaless.internals import internals_of
+from schemaless.jobs.job_store import JobStore
 from schemaless.numbers import Interval, added
 from schemaless.survey.page_model import MARIADB, MYSQL
 from schemaless.survey.sampling import Bounds
@@ -78,16 +80,22 @@ def measure(
     disks: Mapping[str, GivenDisk] | None = None,
     seed: int | None = None,
     bounds: MeasureBounds = MEASURE_BOUNDS,
+    engines: Collection[str] = (),
+    codec: str | None = None,
+    trials: bool = True,
     listener: Listener = ignore_events,
 ) -> Measurement:
-    """Measure a datastore.
+    """Measure a datastore, and try every codec on sampled cells.
 
     Args:
         store: The datastore.
         disks: Disks by cluster that override what the servers report; a note says where they differ.
         seed: Seed of the sample, to draw the same one again; taken from the clock by default.
         bounds: How much to read.
-        listener: Receives progress, in clusters.
+        engines: Other storage engines to try the cells in.
+        codec: Codec to try on every cell if the datastore is small; by default the recommended one.
+        trials: False to try no codecs.
+        listener: Receives progress, in clusters, and each step of the trials.
 
     Raises:
         InvalidInput: ``disks`` names an unknown cluster.
@@ -97,6 +105,7 @@ def measure(
     started = time.monotonic()
     check_disks(store, disks or {})
     now = datetime.fromisoformat(internals.catalog.run(lambda connection: str(connection.rows(SELECT_NOW)[0][0])))
+    job_progress = {job_id: done for job_id, _, done in JobStore(store).progress(now)}
     seed = time.time_ns() % 1_000_000 if seed is None else seed
     clusters = [cluster for cluster in internals.topology.clusters if internals.topology.shards_of(cluster.name)]
     by_shard = store.shard_count <= bounds.parts
@@ -108,7 +117,7 @@ def measure(
         listener(Advanced())
     measured.sort(key=lambda result: result.space.cluster)
     samples = [part for result in measured for part in result.samples]
-    return Measurement(
+    measurement = Measurement(
         taken_at=now.astimezone(UTC),
         datastore=store.name,
         shard_count=store.shard_count,
@@ -123,9 +132,12 @@ def measure(
         notes=tuple(_notes(measured)),
         rows_read=sum(result.rows_read for result in measured) + sum(part.rows_read for part in samples),
         pages_read=round(sum(part.pages_read for part in samples)),
-        seconds=time.monotonic() - started,
         seed=seed,
+        job_progress=job_progress,
     )
+    if trials:
+        measurement = with_trials(store, measurement, seed=seed, engines=engines, codec=codec, listener=listener)
+    return replace(measurement, seconds=time.monotonic() - started)
 
 
 def check_disks(store: Datastore, disks: Mapping[str, GivenDisk]) -> None:

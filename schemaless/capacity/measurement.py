@@ -6,6 +6,7 @@ counted figures are an interval of width 0.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -14,6 +15,7 @@ from typing import Any, Final, Literal
 
 from schemaless.errors import InvalidInput
 from schemaless.numbers import LEVEL, Interval
+from schemaless.survey.page_model import MYSQL, Content, Layout
 
 UNREADABLE: Final = "unreadable"
 """Codec name for bodies whose first bytes identify no codec."""
@@ -123,6 +125,115 @@ class ClusterFiles:
 
 
 @dataclass(frozen=True, slots=True)
+class CodecTrial:
+    """Result of trying a codec on the sampled cells of a column.
+
+    Attributes:
+        column_name: Name of the column.
+        codec: Name of the codec.
+        sampled: Number of cells tried.
+        left_cells: Number of tried cells that cannot be stored in the codec.
+        share: Body bytes in the codec relative to now; None without bodies.
+        pages_share: Allocated bytes of cells written in the codec, relative to now; None without pages.
+        migrated_pages_share: Allocated bytes after a migration, which skips bodies that already count as encoded with
+            the codec, relative to now; None without pages.
+        encode_s: CPU seconds to encode one cell, on the machine that measured.
+        decode_s: CPU seconds to decode one cell.
+        carried: False if too few cells were sampled for meaningful figures.
+    """
+
+    column_name: str
+    codec: str
+    sampled: int
+    left_cells: int
+    share: Interval | None
+    pages_share: Interval | None
+    migrated_pages_share: Interval | None
+    encode_s: float
+    decode_s: float
+    carried: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Average page content of one cell of a column, stored in a codec.
+
+    Attributes:
+        content: Page content of one cell; on MyRocks, its share of compressed blocks and index entries.
+        variation: Standard deviation of the unexplained part of a cell's length, relative to the mean length.
+        error: Standard error of the mean length, relative to it.
+        before_bytes: Mean length of the bodies now, or None if unknown.
+    """
+
+    content: Content
+    variation: float
+    error: float
+    before_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CodecTrials:
+    """Results of trying codecs on sampled cells.
+
+    Attributes:
+        columns: One trial for each codec and column.
+        units: Average cell after a migration, by codec and column; codec None keeps the present codecs.
+        disk_per_body: Bytes of a large file per body byte, by column, with a sampling interval.
+        layout: Page layout of the servers.
+        files: File lengths after a migration and a rebuild, by cluster and codec; empty unless every body was tried.
+        superseded: Share of a column's bytes in versions that are superseded if this many versions are kept, by column
+            and number of versions.
+        engines: The same trials in other storage engines, by engine name, if any were requested.
+    """
+
+    columns: tuple[CodecTrial, ...]
+    units: Mapping[str | None, Mapping[str, Unit]]
+    disk_per_body: Mapping[str, Interval]
+    layout: Layout = MYSQL
+    files: Mapping[tuple[str, str | None], Interval] = field(default_factory=dict)
+    superseded: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    engines: Mapping[str, CodecTrials] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for ``json.dumps``, which ``from_json`` reads back unchanged."""
+        return {
+            "columns": [_plain(trial, exact=True) for trial in self.columns],
+            "units": [
+                [codec, column, _plain(unit, exact=True)]
+                for codec, units in self.units.items()
+                for column, unit in units.items()
+            ],
+            "disk_per_body": {column: list(size) for column, size in self.disk_per_body.items()},
+            "layout": _plain(self.layout, exact=True),
+            "files": [[*key, list(size)] for key, size in self.files.items()],
+            "superseded": [[*key, share] for key, share in self.superseded.items()],
+            "engines": {name: trials.to_json() for name, trials in self.engines.items()},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CodecTrials:
+        """Build trials from the result of ``to_json``."""
+        shares = ("share", "pages_share", "migrated_pages_share")
+        units: dict[str | None, dict[str, Unit]] = {}
+        for codec, column, unit in data["units"]:
+            units.setdefault(codec, {})[column] = Unit(**{**unit, "content": Content(**unit["content"])})
+        layout = data["layout"]
+        most = layout["most_reserve_pages"]
+        return cls(
+            columns=tuple(CodecTrial(**{**trial, **_estimates(trial, shares)}) for trial in data["columns"]),
+            units=units,
+            disk_per_body={column: Interval(*size) for column, size in data["disk_per_body"].items()},
+            layout=Layout(**{**layout, "most_reserve_pages": math.inf if most is None else most}),
+            files={(cluster, codec): Interval(*size) for cluster, codec, size in data["files"]},
+            superseded={(column, kept): share for column, kept, share in data["superseded"]},
+            engines={name: cls.from_json(trials) for name, trials in data["engines"].items()},
+        )
+
+
+NO_CODEC_TRIALS: Final = CodecTrials((), {}, {})
+
+
+@dataclass(frozen=True, slots=True)
 class Measurement:
     """One measurement of a datastore.
 
@@ -141,6 +252,8 @@ class Measurement:
         seconds: Duration.
         seed: Seed that draws the same windows again.
         level: Confidence level of the intervals.
+        trials: Every codec tried on sampled cells; empty if none could be read.
+        job_progress: Cells changed and shards completed by each job that was unfinished, by job number.
     """
 
     taken_at: datetime
@@ -155,6 +268,8 @@ class Measurement:
     seconds: float = 0.0
     seed: int = 0
     level: float = field(default=LEVEL)
+    trials: CodecTrials = NO_CODEC_TRIALS
+    job_progress: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def column_names(self) -> list[str]:
@@ -184,11 +299,18 @@ class Measurement:
             total.update(dict(space.other_files))
         return dict(sorted(total.items()))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values for ``json.dumps``, which ``from_json`` reads back."""
+    def to_json(self, *, trials: bool = True) -> dict[str, Any]:
+        """Return plain values for ``json.dumps``, which ``from_json`` reads back.
+
+        Args:
+            trials: Include the codec trials, the longest part.
+        """
         plain = {"format": JSON_FORMAT, **_plain(self), "seconds": round(self.seconds, 3)}
+        del plain["trials"]
         for cluster in plain["clusters"]:
             cluster["other_files"] = dict(cluster["other_files"])
+        if trials:
+            plain["trials"] = self.trials.to_json()
         return plain
 
     @classmethod
@@ -222,6 +344,9 @@ class Measurement:
         )
         taken_at = datetime.fromisoformat(data["taken_at"]).astimezone(UTC)
         parts = {"taken_at": taken_at, "groups": groups, "growth": growth, "clusters": clusters}
+        # Measurements without trials contribute the growth of days that later ones no longer have.
+        parts["trials"] = CodecTrials.from_json(data["trials"]) if "trials" in data else NO_CODEC_TRIALS
+        parts["job_progress"] = {int(job): count for job, count in data.get("job_progress", {}).items()}
         own = {part.name: data[part.name] for part in fields(cls) if part.name in data}
         return cls(**{**own, **parts, "notes": tuple(data["notes"])})
 
@@ -231,14 +356,16 @@ def qualified(datastore: str, name: str) -> str:
     return f"{datastore}{_SEPARATOR}{name}"
 
 
-def _plain(value: Any) -> Any:
-    """Convert a value for JSON: intervals to whole numbers, days and times to ISO 8601."""
+def _plain(value: Any, *, exact: bool = False) -> Any:
+    """Convert a value for JSON: intervals to whole numbers unless ``exact``, days and times to ISO 8601."""
     if isinstance(value, Interval):
-        return [round(end) for end in value]
+        return list(value) if exact else [round(end) for end in value]
     if is_dataclass(value):
-        return {part.name: _plain(getattr(value, part.name)) for part in fields(value)}
+        return {part.name: _plain(getattr(value, part.name), exact=exact) for part in fields(value)}
     if isinstance(value, tuple):
-        return [_plain(part) for part in value]
+        return [_plain(part, exact=exact) for part in value]
+    if isinstance(value, float) and math.isinf(value):
+        return None
     return value.isoformat() if isinstance(value, date) else value
 
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from schemaless.capacity.disk_forecast import DiskForecast
-from schemaless.capacity.forecast import Band, Forecast
+from schemaless.capacity.forecast import Band, Forecast, whole_days
 from schemaless.capacity.whatif import DiskOutlook, Scenario, days_at_rate, days_until
 from schemaless.errors import InvalidInput
 from schemaless.numbers import Interval, check_number
@@ -260,13 +260,13 @@ def _reason(outlook: DiskOutlook, asked: float) -> str | None:
         return f"{outlook.disk}: how long it lasts is unknown: {outlook.why}"
     early, horizon = outlook.days.low_80, outlook.horizon_days or 0
     if early < asked:
-        return f"{outlook.disk} may be full in {math.floor(early):,} days (the early end of the 80 % interval)"
+        return f"{outlook.disk} may be full in {whole_days(early):,} days (the early end of the 80 % interval)"
     if math.isfinite(early) or horizon >= asked:
         return None
     if outlook.at_rate is None:
         return f"{outlook.disk}: the forecast covers only {horizon:,} days, and no constant rate is known"
     if outlook.at_rate.low < asked:
-        low = math.floor(outlook.at_rate.low)
+        low = whole_days(outlook.at_rate.low)
         at = "the early end of the interval at the constant rate of recent weeks"
         return f"{outlook.disk} may be full in {low:,} days ({at})"
     return None

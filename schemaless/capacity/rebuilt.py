@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean, pstdev
 from typing import Final
 
-from schemaless.capacity.measurement import ClusterFiles, Group, Measurement
+from schemaless.capacity.measurement import ClusterFiles, Group, Measurement, Unit
 from schemaless.codec.registry import Codec
 from schemaless.datastore import Datastore
 from schemaless.internals import internals_of
@@ -31,23 +31,6 @@ _95: Final = 1.96
 _SMALL_CELLS: Final = 20_000
 _SMALL_BYTES: Final = 64 << 20
 _WHOLE: Final = Bounds(windows=16, window_rows=24, sample_bytes=_SMALL_BYTES, whole_rows=_SMALL_CELLS)
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """Average page content of one cell of a column, stored in a codec.
-
-    Attributes:
-        content: Page content of one cell; on MyRocks, its share of compressed blocks and index entries.
-        variation: Standard deviation of the unexplained part of a cell's length, relative to the mean length.
-        error: Standard error of the mean length, relative to it.
-        before_bytes: Mean length of the bodies now, or None if unknown.
-    """
-
-    content: Content
-    variation: float
-    error: float
-    before_bytes: float | None = None
 
 
 def unit_of(

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from schemaless.capacity.comparison import Comparison
 from schemaless.capacity.disk_forecast import DiskForecast
@@ -16,38 +16,11 @@ from schemaless.capacity.engines import EngineEffect
 from schemaless.capacity.forecast import Forecast, NoForecast
 from schemaless.capacity.measurement import Measurement
 from schemaless.capacity.planning import Planning
-from schemaless.capacity.rebuilt import Unit
 from schemaless.capacity.series import Series
 from schemaless.capacity.skew import ShardSize, Skew
 from schemaless.capacity.whatif import CodecEffect, DiskOutlook, Scenario
 from schemaless.numbers import Interval, added
-from schemaless.survey.column_trials import ColumnTrial
-from schemaless.survey.page_model import MYSQL, Layout
 from schemaless.survey.recommendation import Choice
-
-
-@dataclass(frozen=True, slots=True)
-class CodecTrials:
-    """Results of trying codecs on sampled cells.
-
-    Attributes:
-        columns: One trial for each codec and column.
-        units: Average cell after a migration, by codec and column; codec None keeps the present codecs.
-        disk_per_body: Bytes of a large file per body byte, by column, with a sampling interval.
-        layout: Page layout of the servers.
-        files: File lengths after a migration and a rebuild, by cluster and codec; empty unless every body was tried.
-        engines: The same trials in other storage engines, by engine name, if any were requested.
-    """
-
-    columns: tuple[ColumnTrial, ...]
-    units: Mapping[str | None, Mapping[str, Unit]]
-    disk_per_body: Mapping[str, Interval]
-    layout: Layout = MYSQL
-    files: Mapping[tuple[str, str | None], Interval] = field(default_factory=dict)
-    engines: Mapping[str, CodecTrials] = field(default_factory=dict)
-
-
-NO_CODEC_TRIALS: Final = CodecTrials((), {}, {})
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,11 @@ def notes_of(report: CapacityReport) -> list[str]:
 
 def _measurement_notes(report: CapacityReport) -> list[str]:
     newest, notes = report.measurement, []
+    if newest.groups and not newest.trials.columns:
+        notes.append(
+            "the newest measurement has no codec trials, so the growth of disk space is calculated from the present "
+            "files, and is too high if these are small; measure again with 'schemaless capacity measure'"
+        )
     age = (report.made_at - newest.taken_at).total_seconds() / 86_400
     if age > _STALE_DAYS:
         notes.append(
@@ -245,16 +250,16 @@ _DAYS: Final = (
     "are binary logs, undo logs and other users of the disk."
 )
 _TRIED: Final = (
-    "Each codec was tried on sampled cells of each column: encode, decode, compare. CPU times are for one core of this "
-    "machine; those per day are for writing as many cells a day as now and reading each once. The recommended "
-    "codec follows the rule of 'schemaless codec advise': the fewest pages among the codecs that take no more than "
-    "--cpu times the default's CPU time. The default wins unless another codec saves --least-gain more, and "
+    "Each codec was tried on sampled cells of each column: encode, decode, compare. CPU times are for one core of the "
+    "machine that measured; those per day are for writing as many cells a day as now and reading each once. The "
+    "recommended codec follows the rule of 'schemaless codec advise': the fewest pages among the codecs that take no "
+    "more than --cpu times the default's CPU time. The default wins unless another codec saves --least-gain more, and "
     "nothing is recommended if the saving is below --least-gain."
 )
 _ENGINES: Final = (
-    "Sampled cells were compressed on this machine in blocks like those of MyRocks, or packed into pages like those of "
-    "InnoDB; no server with that engine was used. Intervals include the measured error of this model. The free space "
-    "of each disk is what is free now, less the growth of the files due to the conversion. 'schemaless "
+    "Sampled cells were compressed by the measurement in blocks like those of MyRocks, or packed into pages like those "
+    "of InnoDB; no server with that engine was used. Intervals include the measured error of this model. The free "
+    "space of each disk is what is free now, less the growth of the files due to the conversion. 'schemaless "
     "shards move' converts "
     "shards between clusters of MariaDB; from MySQL, copy the datastore with 'schemaless dump' and 'load'."
 )

@@ -1,14 +1,14 @@
 """Build a capacity report.
 
-``collect`` reads the saved measurements of a datastore from the catalog and samples cells to try codecs on;
-``assemble_report`` is the pure part. ``make`` does both for one datastore, ``make_of_several`` for several.
+``collect`` reads the saved measurements of a datastore from the catalog; ``assemble_report`` is the pure part. ``make``
+does both for one datastore, ``make_of_several`` for several. Sizes, growth and codec trials come from the measurements
+alone, so that every output gives the same days for the same measurement.
 """
 
 from __future__ import annotations
 
 import datetime
-import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -18,17 +18,15 @@ from schemaless.capacity.comparison import GrowthOfAll, compare
 from schemaless.capacity.disk_forecast import disk_usage
 from schemaless.capacity.disks import GivenDisk, disks_of, with_disks
 from schemaless.capacity.engines import EngineEffect, Engines, engine_effects
-from schemaless.capacity.expiry import NO_RETENTION, Retention
+from schemaless.capacity.expiry import Retention
 from schemaless.capacity.growth_forecasts import GrowthForecasts
 from schemaless.capacity.measure import check_disks, measure
-from schemaless.capacity.measurement import Measurement
+from schemaless.capacity.measurement import CodecTrials, Measurement
 from schemaless.capacity.planning import Cost, Level, Planning, PlanningOptions, levels, verdict
-from schemaless.capacity.rebuilt import Unit, disk_per_body, is_small, unit_in_blocks, unit_of, whole_files
-from schemaless.capacity.report import NO_CODEC_TRIALS, CapacityReport, CodecTrials
+from schemaless.capacity.report import CapacityReport
 from schemaless.capacity.report_notes import how_obtained, note_on_other_tables, notes_of, warnings_of
 from schemaless.capacity.series import daily
 from schemaless.capacity.skew import skew_of
-from schemaless.capacity.sql import select_superseded
 from schemaless.capacity.whatif import (
     NOTHING,
     CodecEffect,
@@ -39,31 +37,15 @@ from schemaless.capacity.whatif import (
     growth_weights,
     scenarios,
 )
-from schemaless.codec.registry import DEFAULT, NONE, PACKED, Codec, codec_named, codec_names
-from schemaless.codec.trial import NOT_TRIED, worth_trying
+from schemaless.codec.registry import DEFAULT, codec_named
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.events import Event, Listener, Step, ignore_events
 from schemaless.internals import internals_of
 from schemaless.numbers import Interval
-from schemaless.schema.engines import ENGINES, ROCKSDB
-from schemaless.survey.column_trials import (
-    CellSample,
-    ColumnTrial,
-    layouts_in,
-    sample_cells,
-    space_per_body,
-    try_codec,
-)
-from schemaless.survey.page_model import MYROCKS, MYSQL
+from schemaless.policies.retention import Policy
+from schemaless.schema.engines import ENGINES
 from schemaless.survey.recommendation import LEAST_GAIN, MOST_CPU, Choice
-from schemaless.survey.sampling import Bounds
-
-TRIAL_BOUNDS: Final = Bounds(windows=48, window_rows=6, sample_bytes=4 << 20, whole_rows=300)
-"""Size of the sample that every codec is tried on; trying all codecs takes several seconds of CPU time."""
-
-BLOCK_TRIAL_BOUNDS: Final = Bounds(windows=48, window_rows=24, sample_bytes=8 << 20, whole_rows=1_200)
-"""Like ``TRIAL_BOUNDS``, but for MyRocks, whose blocks hold several rows; a window should fill a block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +92,6 @@ class Asked:
 
 
 DEFAULT_OPTIONS: Final = Asked()
-
-_log = logging.getLogger("schemaless")
 
 
 def make(
@@ -174,14 +154,13 @@ def make_of_several(
 
 
 def _assembled(collected: Collected, options: Asked) -> CapacityReport:
-    now = datetime.datetime.now(datetime.UTC)
     return assemble_report(
         collected.measurements,
-        collected.trials,
-        now,
+        datetime.datetime.now(datetime.UTC),
         options,
         notes=collected.notes,
-        retention=collected.retention,
+        changes=collected.changes,
+        policies=collected.policies,
         engines=collected.engines,
     )
 
@@ -189,82 +168,48 @@ def _assembled(collected: Collected, options: Asked) -> CapacityReport:
 def collect(
     store: Datastore, options: Asked = DEFAULT_OPTIONS, *, fresh: bool = False, listener: Listener = ignore_events
 ) -> Collected:
-    """Read the measurements of a datastore, and try codecs on a sample of its cells; see ``make``."""
+    """Read the measurements of a datastore, or take one; see ``make``."""
     if options.codec is not None:
         codec_named(options.codec)
     check_disks(store, options.disks)
     listener(Step("reading the saved measurements"))
     measurements = history.read(store, [sample.sample_id for sample in history.kept(store)])
+    engines = {cluster.name: cluster.engine for cluster in internals_of(store).topology.clusters}
     notes: list[str] = []
     if fresh or not measurements:
         listener(Step("measuring"))
-        measurements.append(measure(store, disks=options.disks, seed=options.seed))
+        new = measure(
+            store,
+            disks=options.disks,
+            seed=options.seed,
+            engines=options.engines,
+            codec=options.codec,
+            listener=listener,
+        )
+        measurements.append(new)
         if not fresh:
             notes.append(
                 "the catalog has no saved measurement, so one was taken for this report only; run 'schemaless capacity "
                 "measure' daily to save measurements"
             )
-    trials = NO_CODEC_TRIALS
-    retention = NO_RETENTION
-    cells = None
+    _check_engines(options, measurements[-1], engines)
+    policies: dict[str, Policy] = {}
     try:
-        cells = _cells(store, measurements[-1], options.seed, options.engines)
-        if cells is not None:
-            trials = try_all(cells, listener)
-            target = options.codec or _chosen(options.choice(codec_effects(trials.columns, []), measurements[-1]))
-            if target is not None and is_small(measurements[-1]) and not cells.in_blocks:
-                listener(Step(f"trying {target} on every cell"))
-                files = whole_files(store, measurements[-1], codec_named(target), options.seed)
-                trials = replace(trials, files=files)
-            trials = replace(trials, engines=_try_engines(store, cells, options.engines, listener))
-            if not worth_trying(Codec(PACKED, NONE)):
-                notes.append(NOT_TRIED)
-    except (ServerError, InvalidInput) as error:
-        notes.append(f"no codec could be tried: {error}")
-    try:
-        retention = _retention(store, cells, options.what_ifs)
+        policies = {policy.column_name: policy for policy in internals_of(store).policies.all()}
     except ServerError as error:
         notes.append(f"retention policies could not be read: {error}")
-    engines = {cluster.name: cluster.engine for cluster in internals_of(store).topology.clusters}
-    return Collected(tuple(measurements), trials, tuple(notes), retention, engines)
+    changes = history.changes_since(store, measurements[-1])
+    return Collected(tuple(measurements), tuple(notes), tuple(changes), policies, engines)
 
 
-def _try_engines(
-    store: Datastore, cells: CellSample, engines: Collection[str], listener: Listener
-) -> dict[str, CodecTrials]:
-    """Try every codec in each given storage engine, except one that all clusters already use."""
-    present = {cluster.engine for cluster in internals_of(store).topology.clusters}
-    found = {}
-    for engine in sorted(engines):
-        if present != {engine}:
-            listener(Step(f"trying {ENGINES[engine].title}"))
-            found[engine] = try_all(replace(cells, layouts=layouts_in(store, cells.taken.windows, engine)), listener)
-    return found
-
-
-def _retention(store: Datastore, cells: CellSample | None, what_ifs: Sequence[WhatIf]) -> Retention:
-    """Read the policies in force, and the share of sampled body bytes superseded by newer versions."""
-    internals = internals_of(store)
-    policies = {policy.column_name: policy for policy in internals.policies.all()}
-    asked = {
-        (column.rpartition("/")[2], policy.keep_versions)
-        for rules in (policies, *(change.policies for change in what_ifs))
-        for column, policy in rules.items()
-        if policy.keep_versions is not None
-    }
-    if cells is None:
-        return Retention(policies)
-    superseded: dict[tuple[str, int], float] = {}
-    for column, kept in sorted(asked):
-        over = under = 0
-        for window in cells.taken.windows:
-            statement = select_superseded(
-                internals.shards.database(window.shard), window.after, window.up_to, column, kept
+def _check_engines(options: Asked, newest: Measurement, of_cluster: Mapping[str, str]) -> None:
+    """Check that cells were tried in the storage engines to compare with."""
+    for engine in sorted(options.engines - newest.trials.engines.keys()):
+        if newest.trials.columns and set(of_cluster.values()) != {engine}:
+            raise InvalidInput(
+                f"the newest measurement has no trials in {ENGINES[engine].title}; take one with 'schemaless capacity "
+                f"measure --engine {engine}', or add --fresh"
             )
-            every, old = internals.shards.rows(window.shard, statement)[0]
-            over, under = over + int(old), under + int(every)
-        superseded[column, kept] = over / under if under else 0.0
-    return Retention(policies, superseded, cells.layouts[0] if cells.layouts else MYSQL)
 
 
 def _chosen(choice: Choice | None) -> str | None:
@@ -273,23 +218,23 @@ def _chosen(choice: Choice | None) -> str | None:
 
 def assemble_report(
     measurements: Sequence[Measurement],
-    trials: CodecTrials,
     made_at: datetime.datetime,
     options: Asked = DEFAULT_OPTIONS,
     *,
     notes: Sequence[str] = (),
-    retention: Retention = NO_RETENTION,
+    changes: Sequence[str] = (),
+    policies: Mapping[str, Policy] | None = None,
     engines: Mapping[str, str] | None = None,
 ) -> CapacityReport:
-    """Build a report from measurements and codec trials. Needs no server.
+    """Build a report from measurements. Needs no server.
 
     Args:
-        measurements: Oldest first, at least one; sizes come from the last.
-        trials: Trials of every codec on sampled cells of every column.
+        measurements: Oldest first, at least one; sizes and codec trials come from the last.
         made_at: Current time, UTC.
         options: Options of the report.
         notes: Notes to include, from the caller.
-        retention: The policies in force, and what is known about expired cells.
+        changes: What has changed the cells since the last measurement, from ``history.changes_since``.
+        policies: The retention policies in force, by column.
         engines: Name of the storage engine by cluster; by default, all clusters use InnoDB.
 
     Raises:
@@ -304,6 +249,8 @@ def assemble_report(
             )
     spaces, differences = with_disks(measurements[-1].clusters, options.disks)
     newest = replace(measurements[-1], clusters=spaces)
+    trials = newest.trials
+    retention = Retention(policies or {}, trials.superseded, trials.layout)
     series = daily([*measurements[:-1], newest])
     effects = codec_effects(trials.columns, series)
     choice = options.choice(effects, newest)
@@ -318,7 +265,7 @@ def assemble_report(
         used = disk_usage(disk, disk_forecast.history, [*measurements[:-1], newest])
         disks.append(replace(disk_forecast, used=used))
     _check_codecs(options, effects)
-    files = predicted(newest, trials)
+    files = predicted(newest)
     others = _others(trials, newest, weights, engines or {})
     options = replace(options, what_ifs=(*_in_engine(options, trials, newest, codec), *options.what_ifs))
     outlooks = scenarios(newest, disks, series, effects, files, weights, codec, options.what_ifs, retention, others)
@@ -351,9 +298,17 @@ def assemble_report(
     report = replace(report, planning=_planning(report, growth))
     return replace(
         report,
-        warnings=tuple(warnings_of(report)),
+        warnings=(*_change_warnings(changes), *warnings_of(report)),
         notes=(*notes, *differences, *newest.notes, *notes_of(report), *other_tables),
     )
+
+
+def _change_warnings(changes: Sequence[str]) -> list[str]:
+    return [
+        f"{change} since the measurement, and all figures describe the cells before that; measure again with "
+        "'schemaless capacity measure'"
+        for change in changes
+    ]
 
 
 def _check_codecs(options: Asked, effects: Sequence[CodecEffect]) -> None:
@@ -361,7 +316,7 @@ def _check_codecs(options: Asked, effects: Sequence[CodecEffect]) -> None:
     for change in options.what_ifs:
         if change.codec is not None and tried and change.codec not in tried:
             raise InvalidInput(
-                f"scenario {change.name!r}: codec {change.codec} was not tried on this machine; "
+                f"scenario {change.name!r}: codec {change.codec} was not tried by the measurement; "
                 f"use one of {', '.join(sorted(tried))}"
             )
 
@@ -374,7 +329,7 @@ def _others(
     files: dict[tuple[str, str, str | None], Interval] = {}
     for engine, tried in trials.engines.items():
         effects += engine_effects(engine, tried.columns, tried.disk_per_body, newest, weights)
-        files |= {(engine, *key): size for key, size in predicted(newest, tried).items()}
+        files |= {(engine, *key): size for key, size in predicted(replace(newest, trials=tried)).items()}
     return Engines(of_cluster, tuple(effects), files)
 
 
@@ -421,87 +376,3 @@ def _planning(report: CapacityReport, growth: GrowthOfAll) -> Planning:
         costs = [growth.cost(scenario, options.price_per_tb) for scenario in (now, after) if scenario is not None]
     found = tuple(cost for cost in costs if cost is not None)
     return Planning(options, of(now), of(after), found, verdict(now, options))
-
-
-def try_all(cells: CellSample, listener: Listener = ignore_events) -> CodecTrials:
-    """Try every codec on sampled cells of every column. Needs no server."""
-    as_stored, now = _as_stored(cells), _lengths(cells)
-    columns: list[ColumnTrial] = []
-    units: dict[str | None, dict[str, Unit]] = {None: {}}
-    for column, size in as_stored.disk_per_body.items():
-        unit = _unit(cells, column, now[column], now[column], size, size)
-        if unit is not None and cells.carries(column):
-            units[None][column] = unit
-    for name in codec_names():
-        if not worth_trying(codec_named(name)):
-            continue
-        listener(Step(f"trying {name}"))
-        for column in cells.column_names():
-            trial = try_codec(cells, column, codec_named(name))
-            columns.append(trial)
-            lengths = [length for window in trial.migrated_bytes for length in window]
-            per_body = as_stored.disk_per_body.get(column)
-            if per_body is not None and trial.migrated_pages_share is not None:
-                per_body *= trial.migrated_pages_share
-            unit = _unit(cells, column, lengths, now[column], trial.migrated_share, per_body)
-            if unit is not None and trial.carried:
-                units.setdefault(name, {})[column] = unit
-    return replace(as_stored, columns=tuple(columns), units=units)
-
-
-def _unit(
-    cells: CellSample,
-    column: str,
-    lengths: Sequence[int],
-    before: Sequence[int],
-    share: Interval | None,
-    per_body: Interval | None,
-) -> Unit | None:
-    """Return the space of the average cell in pages or compressed blocks, given the lengths of the sampled bodies."""
-    if not cells.in_blocks:
-        return unit_of(column, lengths, cells.layouts[0], share, before)
-    return None if per_body is None else unit_in_blocks(lengths, before, per_body)
-
-
-def sizes_as_stored(store: Datastore, newest: Measurement) -> CodecTrials:
-    """Sample cells to estimate the disk space of bodies as they are stored, without trying any codec.
-
-    With the result, ``assemble_report`` forecasts disk usage as ``make`` does. If no cell can be read, the forecast
-    uses the current files' ratio of disk space to body bytes, which is too high if the files are small.
-    """
-    try:
-        cells = _cells(store, newest, DEFAULT_OPTIONS.seed)
-    except (ServerError, InvalidInput) as error:
-        _log.warning("cells could not be sampled, so the forecast may overestimate file sizes: %s", error)
-        cells = None
-    return NO_CODEC_TRIALS if cells is None else _as_stored(cells)
-
-
-def _as_stored(cells: CellSample) -> CodecTrials:
-    """Return each column's disk space per body byte, or no columns if the clusters have different engines."""
-    layout = cells.layouts[0]
-    mixed = len({each.row_share is None for each in cells.layouts}) > 1
-    per_body = {}
-    for column, lengths in {} if mixed else _lengths(cells).items():
-        size = space_per_body(cells, column)
-        large = None if layout == MYROCKS else disk_per_body(column, lengths, layout)
-        if size is not None and size.mid:
-            per_body[column] = size if large is None else size.times(large / size.mid)
-    return CodecTrials((), {}, per_body, layout)
-
-
-def _lengths(cells: CellSample) -> dict[str, list[int]]:
-    return {column: [len(cell.body) for cell in cells.of_column(column)] for column in cells.column_names()}
-
-
-def _cells(
-    store: Datastore, newest: Measurement, seed: int, engines: Collection[str] = frozenset()
-) -> CellSample | None:
-    """Sample cells for trials in the present and the given storage engines; None if there are no cells."""
-    reachable = {space.cluster for space in newest.clusters if space.problem is None}
-    shards = [shard for name in sorted(reachable) for shard in internals_of(store).topology.shards_of(name)]
-    if not shards or not newest.groups:
-        return None
-    in_blocks = ROCKSDB.name in {*engines, *(internals_of(store).topology.cluster_of(shard).engine for shard in shards)}
-    cells = sample_cells(store, shards=shards, seed=seed, bounds=BLOCK_TRIAL_BOUNDS if in_blocks else TRIAL_BOUNDS)
-    return cells if cells.column_names() else None

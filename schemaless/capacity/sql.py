@@ -48,16 +48,18 @@ def select_figures(database: str, after: int, up_to: int) -> bytes:
     )
 
 
-def select_superseded(database: str, after: int, up_to: int, column_name: str, kept: int) -> bytes:
-    """Select the total body bytes of a column in a range, and those of cells with at least ``kept`` newer versions."""
+def select_superseded(database: str, after: int, up_to: int, versions_kept: Iterable[int]) -> bytes:
+    """Select, by column of a range, the total body bytes and those in cells with at least so many newer versions."""
     newer = (
         b"SELECT newer.ref_key FROM %b newer FORCE INDEX (cell_key) WHERE newer.row_key=cell.row_key "
         b"AND newer.column_name=cell.column_name AND newer.ref_key>cell.ref_key "
-        b"ORDER BY newer.ref_key LIMIT 1 OFFSET %d" % (cell_table(database), kept - 1)
+        b"ORDER BY newer.ref_key LIMIT 1 OFFSET %%d" % cell_table(database)
     )
-    return (
-        b"SELECT COALESCE(SUM(LENGTH(body)),0), COALESCE(SUM(IF((%b) IS NULL,0,LENGTH(body))),0) FROM %b WHERE %b"
-        % (newer, by_id(database), id_range(after, up_to, column_name=column_name))
+    sums = (b"SUM(IF((%b) IS NULL,0,LENGTH(body)))" % (newer % (kept - 1)) for kept in versions_kept)
+    return b"SELECT column_name, SUM(LENGTH(body)), %b FROM %b WHERE %b GROUP BY column_name" % (
+        b", ".join(sums),
+        by_id(database),
+        id_range(after, up_to),
     )
 
 

@@ -23,14 +23,13 @@ from schemaless.capacity.disks import Disk
 from schemaless.capacity.engines import NO_ENGINES, Engines
 from schemaless.capacity.expiry import NO_RETENTION, Expiring, Retention, Stored
 from schemaless.capacity.forecast import Band, Expiry, Forecast, NoForecast
-from schemaless.capacity.measurement import Group, Measurement
+from schemaless.capacity.measurement import CodecTrial, Group, Measurement
 from schemaless.capacity.series import Series
 from schemaless.codec.registry import LEGACY, codec_names
 from schemaless.errors import InvalidCell, InvalidInput
 from schemaless.numbers import Interval, added, check_number, summed
 from schemaless.policies.retention import Policy, parse_policy
 from schemaless.schema.engines import ENGINES, engine_named
-from schemaless.survey.column_trials import ColumnTrial
 from schemaless.survey.recommendation import Choice, Option, choose
 
 K = TypeVar("K", bound=Hashable)
@@ -276,7 +275,7 @@ LOST_HOST: Final = "a lost host"
 RETENTION: Final = "retention"
 
 
-def codec_effects(tried: Iterable[ColumnTrial], series: Sequence[Series]) -> list[CodecEffect]:
+def codec_effects(tried: Iterable[CodecTrial], series: Sequence[Series]) -> list[CodecEffect]:
     """Express codec trials relative to the stored bodies.
 
     Columns whose sampled cells are all empty, or too few for an interval, are left out.
@@ -290,9 +289,9 @@ def codec_effects(tried: Iterable[ColumnTrial], series: Sequence[Series]) -> lis
         effects.append(
             CodecEffect(
                 column_name=trial.column_name,
-                codec=trial.codec.name,
+                codec=trial.codec,
                 sampled=trial.sampled,
-                left_cells=trial.left.total(),
+                left_cells=trial.left_cells,
                 body_share=trial.share,
                 allocated_share=allocated,
                 migrated_share=migrated,
@@ -329,7 +328,7 @@ def best_codec(
             sum((effect.encode_s + effect.decode_s) * cells[effect.column_name] for effect in effects),
             sum(effect.left_cells for effect in effects),
         )
-        for codec, effects in _by_codec(trials).items()
+        for codec, effects in _by_codec([trial for trial in trials if trial.column_name in cells]).items()
         if codec != LEGACY.name
     ]
     return choose(options, default, least_gain=least_gain, most_cpu=most_cpu)

@@ -84,7 +84,7 @@ capacity.add_command(model_command)
 
 def measurement_json(measurement: Measurement) -> dict[str, Any]:
     """Return a measurement for ``print_json``, rounded to whole numbers as in the catalog."""
-    plain = measurement.to_json()
+    plain = measurement.to_json(trials=False)
     measurement = Measurement.from_json(plain)
     kinds: dict[str, Sequence[Group | DayIntake | ClusterFiles]] = {
         "groups": measurement.groups,
@@ -126,15 +126,23 @@ def shares_of(text: str) -> tuple[float, ...]:
     metavar="CLUSTER=TOTAL[:FREE]",
     help=f"{_DISK_HELP} Overrides what the servers report.",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(list(ENGINES)),
+    help="Also try the sampled cells in this storage engine, for 'capacity report --engine'.",
+)
 @click.option("--no-keep", is_flag=True, help="Do not save the measurement in the catalog.")
 @click.option("--seed", type=int, metavar="N", help="Seed of the sample; the same seed draws the same sample.")
 @json_option
-def measure(url: str, disks: tuple[str, ...], no_keep: bool, seed: int | None, as_json: bool) -> int:
-    """Measure sizes and growth, and save the result in the catalog.
+def measure(
+    url: str, disks: tuple[str, ...], engine: str | None, no_keep: bool, seed: int | None, as_json: bool
+) -> int:
+    """Measure sizes and growth, try codecs, and save the result in the catalog.
 
     The command samples cells of all shards, on replicas if there are any, and shows each estimate with its 95 %
     confidence interval. The size of the sample does not depend on the number of cells. A small datastore is read
-    completely, and its figures are exact. The command writes only to the catalog.
+    completely, and its figures are exact. Every codec is tried on sampled cells, which takes some seconds of CPU time.
+    The command writes only to the catalog.
 
     Run the command once a day: 'schemaless capacity report' forecasts from the saved measurements, and 'schemaless
     capacity history' lists them.
@@ -152,7 +160,9 @@ def measure(url: str, disks: tuple[str, ...], no_keep: bool, seed: int | None, a
     failed = False
     with open_store(url) as store:
         with progress("measuring", None, "clusters") as listener:
-            measurement = take_measurement(store, disks=given, seed=seed, listener=listener)
+            measurement = take_measurement(
+                store, disks=given, seed=seed, engines=[] if engine is None else [engine], listener=listener
+            )
         if not no_keep:
             try:
                 sample_id = saved.keep(store, measurement)
@@ -356,7 +366,7 @@ def _history_row(number: int, measurement: Measurement) -> list[str]:
     type=int,
     default=1,
     metavar="N",
-    help="Seed of the samples and of the simulated futures; the same seed gives the same report.",
+    help="Seed of the simulated futures, and of the samples with --fresh; the same seed gives the same report.",
 )
 @json_option
 @click.pass_context
@@ -383,13 +393,14 @@ def report(
 ) -> int:
     """Forecast when disks will be full, now and after re-encoding.
 
-    The report combines the measurements saved by 'capacity measure', a forecast of the growth, and a trial of every
-    codec on sampled cells. It starts with the answer, followed by notes, the dates on which disks fill up, and what-if
+    The report is made from the measurements saved by 'capacity measure': sizes, growth, and the trial of every codec on
+    sampled cells. It starts with the answer, followed by notes, the dates on which disks fill up, and what-if
     scenarios: other codecs, rebuilt tables, more growth, a lost host. --all adds the remaining tables. The command does
     not change the datastore. It needs the extra [report].
 
     --engine rocksdb adds a forecast for the same cells in MyRocks, in their current codecs and in the codec that suits
-    MyRocks best. No server with MyRocks is needed, as for 'codec advise'.
+    MyRocks best. It needs a measurement taken with the same option, or --fresh. No server with MyRocks is needed, as
+    for 'codec advise'.
 
     Every date comes with an 80 % interval: in 8 of 10 cases the disk fills up within it, and in 1 of 10 before it. A
     forecast needs a history of at least 14 days, which even a single measurement provides, from the created_at of the

@@ -59,7 +59,7 @@ def report(store: Datastore, codec: str, file: Path) -> CapacityReport:
     The disk sizes are invented, one and a half times the size of the files, and saved so that later reports use them
     too.
     """
-    first = measure(store)
+    first = measure(store, codec=codec)
     files = {space.cluster: space.file_bytes or 0 for space in first.clusters}
     free = {name: round(_FREE_SHARE * size) for name, size in files.items()}
     disks = {name: GivenDisk(size + free[name], free[name]) for name, size in files.items()}

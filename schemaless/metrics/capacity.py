@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ from typing import Final
 
 from schemaless.capacity import history
 from schemaless.capacity.disks import disks_of
+from schemaless.capacity.forecast import whole_days
 from schemaless.capacity.measurement import Measurement
 from schemaless.datastore import Datastore
 from schemaless.metrics.metric import Collector, Metric, Read, Sample
@@ -24,7 +26,7 @@ SIZE: Final = Metric("disk_bytes", "Size of the disk in the latest measurement."
 FREE: Final = Metric("disk_free_bytes", "Free bytes of the disk in the latest measurement.", ("disk",))
 DAYS: Final = Metric(
     "disk_days_left",
-    "Days until the disk is full: median and bounds of the 80 % and 95 % bands; +Inf if beyond the forecast.",
+    "Whole days until the disk is full: median and bounds of the 80 % and 95 % bands; +Inf if beyond the forecast.",
     ("disk", "bound"),
 )
 
@@ -37,14 +39,14 @@ def _reading(store: Datastore) -> Read:
         nonlocal reported, samples
         kept = tuple(measurement.sample_id for measurement in history.kept(store))
         if kept != reported:  # a forecast takes seconds of CPU, so run it only after a new measurement
-            samples = list(_samples(store, history.read(store, kept)))
+            samples = list(_samples(history.read(store, kept)))
             reported = kept
         return samples
 
     return read
 
 
-def _samples(store: Datastore, measurements: list[Measurement]) -> Iterator[Sample]:
+def _samples(measurements: list[Measurement]) -> Iterator[Sample]:
     if not measurements:
         return
     newest = measurements[-1]
@@ -66,18 +68,19 @@ def _samples(store: Datastore, measurements: list[Measurement]) -> Iterator[Samp
             yield SIZE.at(disk.disk_bytes, disk.name)
         if disk.free_bytes is not None:
             yield FREE.at(disk.free_bytes, disk.name)
-    yield from _days_left(store, measurements)
+    yield from _days_left(measurements)
 
 
-def _days_left(store: Datastore, measurements: list[Measurement]) -> Iterator[Sample]:
+def _days_left(measurements: list[Measurement]) -> Iterator[Sample]:
     # Needs NumPy, which the other collectors do not.
-    from schemaless.capacity.reporting import assemble_report, sizes_as_stored
+    from schemaless.capacity.reporting import assemble_report
 
-    report = assemble_report(measurements, sizes_as_stored(store, measurements[-1]), datetime.now(UTC))
+    report = assemble_report(measurements, datetime.now(UTC))
     for outlook in report.now.disks:
         if outlook.days is not None:
             for bound, days in outlook.days._asdict().items():
-                yield DAYS.at(days, outlook.disk, bound)
+                whole = whole_days(days)
+                yield DAYS.at(math.inf if whole is None else whole, outlook.disk, bound)
 
 
 CAPACITY: Final = Collector("capacity", (TAKEN, CELLS, BODIES, FILES, SIZE, FREE, DAYS), _EVERY_S, _reading)

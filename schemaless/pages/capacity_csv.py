@@ -9,7 +9,7 @@ from typing import Any
 
 from schemaless.capacity.comparison import Comparison
 from schemaless.capacity.disk_forecast import DiskForecast
-from schemaless.capacity.forecast import Forecast
+from schemaless.capacity.forecast import Forecast, whole_days
 from schemaless.capacity.planning import Cost, Planning
 from schemaless.capacity.report import CapacityReport, datastore_totals
 from schemaless.capacity.skew import fullest
@@ -48,9 +48,9 @@ def _scenario_lines(line: Callable[..., None], scenario: Scenario) -> None:
     for outlook in scenario.disks:
         where = ("scenario", scenario.name, outlook.disk)
         if outlook.days is not None:
-            line(*where, "days_until_full", "days", *outlook.days)
+            line(*where, "days_until_full", "days", *map(_days, outlook.days))
         if outlook.at_rate is not None:
-            line(*where, "days_at_constant_rate", "days", *_five(outlook.at_rate))
+            line(*where, "days_at_constant_rate", "days", *_five(outlook.at_rate, math.floor))
         if outlook.free_bytes is not None:
             line(*where, "free", "bytes", *_five(outlook.free_bytes, round))
         if outlook.bytes_per_day is not None:
@@ -110,7 +110,7 @@ def _planning_lines(line: Callable[..., None], planning: Planning) -> None:
             where = ("level", stored, level.disk)
             name = f"{level.share * 100:.6g}%"
             if level.days is not None:
-                line(*where, f"days_until_{name}", "days", *level.days)
+                line(*where, f"days_until_{name}", "days", *map(_days, level.days))
             if level.on is not None:
                 line(*where, f"{name}_on", "date", *_dates(level.on))
             if level.order_by is not None:
@@ -168,7 +168,12 @@ def _datastore_lines(line: Callable[..., None], report: CapacityReport) -> None:
             line(*where, "", "copies_bytes", "bytes", total.copies_bytes)
         line(*where, "", "growth_per_day", "bytes", round(total.bytes_per_day))
         if total.first is not None and total.first.days is not None:
-            line(*where, total.first.disk, "days_until_full", "days", *total.first.days)
+            line(*where, total.first.disk, "days_until_full", "days", *map(_days, total.first.days))
+
+
+def _days(days: float) -> float:
+    whole = whole_days(days)
+    return math.inf if whole is None else whole
 
 
 def _dates(dates: Mapping[str, datetime.date | None]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from schemaless.capacity.comparison import Comparison
 from schemaless.capacity.disk_forecast import DiskForecast
-from schemaless.capacity.forecast import Band, NoForecast
+from schemaless.capacity.forecast import Band, NoForecast, whole_days
 from schemaless.capacity.planning import Cost, Level, Planning
 from schemaless.capacity.report import CapacityReport, ColumnForecast, datastore_totals
 from schemaless.capacity.skew import ShardSize, fullest
@@ -44,7 +44,7 @@ def report_json(report: CapacityReport) -> dict[str, Any]:
             for total in datastore_totals(report)
         ],
         "measured_at": [at.isoformat(timespec="seconds") for at in report.measured_at],
-        "measurement": report.measurement.to_json(),
+        "measurement": report.measurement.to_json(trials=False),
         "forecasts": {
             "disks": [
                 {
@@ -186,10 +186,10 @@ def _cents(price: float | None) -> float | None:
 def _level_json(level: Level) -> dict[str, Any]:
     return {
         **facts(level, "disk", "share"),
-        "days": level.days and _band(level.days),
+        "days": level.days and _days(level.days),
         "on": _dates_json(level.on),
         "order_by": _dates_json(level.order_by),
-        "at_constant_rate": level.at_rate and _rounded(level.at_rate, 3),
+        "at_constant_rate": level.at_rate and _whole(level.at_rate),
         **facts(level, "horizon_days", "why"),
     }
 
@@ -226,10 +226,10 @@ def _outlook_json(outlook: DiskOutlook) -> dict[str, Any]:
         "disk": outlook.disk,
         "free_bytes": outlook.free_bytes and _rounded(outlook.free_bytes),
         "bytes_per_day": None if outlook.bytes_per_day is None else round(outlook.bytes_per_day),
-        "days_until_full": outlook.days and _band(outlook.days),
+        "days_until_full": outlook.days and _days(outlook.days),
         "full_on": _dates_json(outlook.days.dates(outlook.first_day) if outlook.days and outlook.first_day else None),
         "horizon_days": outlook.horizon_days,
-        "at_constant_rate": days and {"rate_of_days": outlook.rate_days, "days_until_full": _rounded(days, 3)},
+        "at_constant_rate": days and {"rate_of_days": outlook.rate_days, "days_until_full": _whole(days)},
         "why": outlook.why,
     }
 
@@ -256,6 +256,14 @@ def _forecast_json(growth: ColumnForecast | DiskForecast) -> dict[str, Any]:
 
 def _band(band: Band) -> dict[str, float | None]:
     return {name: None if math.isinf(value) else round(value, 4) for name, value in band._asdict().items()}
+
+
+def _days(band: Band) -> dict[str, int | None]:
+    return {name: whole_days(days) for name, days in band._asdict().items()}
+
+
+def _whole(interval: Interval) -> dict[str, int | None]:
+    return {name: whole_days(days) for name, days in asdict(interval).items()}
 
 
 def _rounded(interval: Interval, digits: int | None = None) -> dict[str, float | None]:

@@ -7,11 +7,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from schemaless.capacity.forecast import HISTORY_TIMES, MOST_DAYS
+from schemaless.capacity.forecast import HISTORY_TIMES, MOST_DAYS, whole_days
 from schemaless.capacity.steps import rate
 from schemaless.capacity.whatif import DiskOutlook, Scenario
 from schemaless.numbers import Interval
-from schemaless.terminal.output import bytes_text, estimate_text
+from schemaless.terminal.output import bytes_text, counted, estimate_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def at_rate_text(days: Interval | None) -> str:
     """Return the days until a disk is full at a constant rate, rounded down, with their interval."""
     if days is None:
         return ""
-    return estimate_text(days, lambda value: "never" if math.isinf(value) else f"{math.floor(value):,}")
+    return estimate_text(days, lambda value: "never" if math.isinf(value) else whole(value))
 
 
 def days_text(outlook: DiskOutlook) -> str:
@@ -151,7 +151,7 @@ def share_text(share: float) -> str:
 
 def whole(days: float) -> str:
     """Format days, rounded down."""
-    return f"{math.floor(days):,}"
+    return f"{whole_days(days):,}"
 
 
 def until_text(days: float, horizon: int) -> str:
@@ -160,5 +160,4 @@ def until_text(days: float, horizon: int) -> str:
         return f"over {horizon:,} days"
     if days == 0:
         return "no space left"
-    whole = math.floor(days)
-    return "less than a day" if whole == 0 else "1 day" if whole == 1 else f"{whole:,} days"
+    return "less than a day" if days < 1 else counted(math.floor(days), "day")

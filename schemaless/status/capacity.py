@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from schemaless.capacity import history
 from schemaless.capacity.disks import disks_of
+from schemaless.capacity.forecast import whole_days
 from schemaless.capacity.measurement import Measurement
 from schemaless.capacity.report import CapacityReport
 from schemaless.datastore import Datastore
@@ -26,6 +27,7 @@ class CapacityReader:
     def __init__(self, store: Datastore) -> None:
         self._store = store
         self._seen: tuple[int, ...] = ()
+        self._newest: Measurement | None = None
         self._view: CapacityView | None = None
 
     def __call__(self) -> CapacityView | None:
@@ -33,19 +35,22 @@ class CapacityReader:
         kept = tuple(each.sample_id for each in history.kept(self._store))
         if kept != self._seen:  # a forecast takes seconds of CPU: one for each new measurement
             measurements = history.read(self._store, kept)
-            self._view = _view(self._store, measurements) if measurements else None
+            self._newest = measurements[-1] if measurements else None
+            self._view = _view(measurements) if measurements else None
             self._seen = kept
-        return self._view
+        if self._view is None or self._newest is None:
+            return None
+        return replace(self._view, changes=tuple(history.changes_since(self._store, self._newest)))
 
 
-def _view(store: Datastore, measurements: list[Measurement]) -> CapacityView:
-    from schemaless.capacity.reporting import assemble_report, sizes_as_stored  # it imports NumPy
+def _view(measurements: list[Measurement]) -> CapacityView:
+    from schemaless.capacity.reporting import assemble_report  # it imports NumPy
 
     newest = measurements[-1]
     problem: str | None = None
     report: CapacityReport | None = None
     try:
-        report = assemble_report(measurements, sizes_as_stored(store, newest), datetime.now(UTC))
+        report = assemble_report(measurements, datetime.now(UTC))
     except InvalidInput as missing:  # the extra [report] is not installed
         problem = str(missing)
     first = None if report is None else answer(report.now)
@@ -77,13 +82,9 @@ def _disks(newest: Measurement, report: CapacityReport | None) -> list[DiskView]
                 disk_bytes=disk.disk_bytes,
                 free_bytes=disk.free_bytes,
                 days_text="unknown" if outlook is None else days_text(outlook),
-                days=None if days is None else _finite(days.mid),
-                days_low=None if days is None else _finite(days.low_80),
-                days_high=None if days is None else _finite(days.high_80),
+                days=None if days is None else whole_days(days.mid),
+                days_low=None if days is None else whole_days(days.low_80),
+                days_high=None if days is None else whole_days(days.high_80),
             )
         )
     return views
-
-
-def _finite(days: float) -> float | None:
-    return days if math.isfinite(days) else None

@@ -160,5 +160,7 @@ def _capacity(capacity: CapacityView | None, now: datetime) -> Iterator[Finding]
             text = f"time until the disk is full: {disk.days_text}"
             soon = disk.days_low < _DAYS_FAULT
             yield Finding("fault" if soon else "notice", disk.name, text, "schemaless capacity report")
+    for change in capacity.changes:
+        yield Finding("notice", "capacity", f"{change} since the measurement", "schemaless capacity measure")
     for warning in capacity.warnings:
         yield Finding("notice", "capacity", warning, "schemaless capacity report")

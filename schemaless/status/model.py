@@ -176,6 +176,7 @@ class CapacityView:
         detail: date and intervals, as sentences.
         disks: one for each disk.
         warnings: reasons not to rely on the forecast.
+        changes: jobs that have changed sizes since the measurement, as clauses.
         problem: why there is no forecast, or None.
     """
 
@@ -185,6 +186,7 @@ class CapacityView:
     detail: str
     disks: tuple[DiskView, ...]
     warnings: tuple[str, ...]
+    changes: tuple[str, ...] = ()
     problem: str | None = None
 
 

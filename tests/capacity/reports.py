@@ -6,22 +6,29 @@ import datetime
 import functools
 import math
 import random
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC
 
 from schemaless.capacity.combined import Collected, combine
 from schemaless.capacity.disks import GivenDisk
-from schemaless.capacity.measurement import ClusterFiles, DayIntake, Group, Measurement
+from schemaless.capacity.measurement import (
+    NO_CODEC_TRIALS,
+    ClusterFiles,
+    CodecTrial,
+    CodecTrials,
+    DayIntake,
+    Group,
+    Measurement,
+    Unit,
+)
 from schemaless.capacity.planning import PlanningOptions
-from schemaless.capacity.rebuilt import Unit, unit_in_blocks
-from schemaless.capacity.report import NO_CODEC_TRIALS, CapacityReport, CodecTrials
+from schemaless.capacity.rebuilt import unit_in_blocks
+from schemaless.capacity.report import CapacityReport
 from schemaless.capacity.reporting import Asked, assemble_report
 from schemaless.capacity.whatif import WhatIf
-from schemaless.codec.registry import codec_named, codec_names
+from schemaless.codec.registry import codec_names
 from schemaless.numbers import Interval
-from schemaless.survey.column_trials import ColumnSize, ColumnTrial
 from schemaless.survey.page_model import MYROCKS, Content
 
 TODAY = datetime.date(2026, 6, 1)
@@ -124,6 +131,7 @@ def measurement(
         pages_read=9_000,
         seconds=1.5,
         seed=7,
+        trials=tried(),
     )
 
 
@@ -139,23 +147,18 @@ def tried(
     for name in codec_names():
         for column in columns:
             share = shares.get(name, 1.0)
-            now, new = ColumnSize(within(GIB), within(GIB)), ColumnSize(within(share * GIB), within(share * GIB))
             values: dict[str, object] = {
                 "column_name": column,
-                "codec": codec_named(name),
-                "cells": within(1e6),
+                "codec": name,
                 "sampled": 200,
-                "now": now,
-                "new": new,
-                "migrated": new,
+                "left_cells": 0,
                 "share": within(share),
-                "migrated_share": within(share),
+                "pages_share": within(share),
+                "migrated_pages_share": within(share),
                 "encode_s": 50e-6,
                 "decode_s": 20e-6,
-                "left": Counter(),
-                "migrated_bytes": [],
             }
-            found.append(ColumnTrial(**{**values, **changes}))  # type: ignore[arg-type]
+            found.append(CodecTrial(**{**values, **changes}))  # type: ignore[arg-type]
     units = {
         name: dict.fromkeys(columns, Unit(Content(1, share * 2000 / 16_384, 0, 0.003), 0.5, 0.01))
         for name, share in shares.items()
@@ -175,11 +178,11 @@ def in_myrocks(columns: Sequence[str]) -> CodecTrials:
 
 
 def report(*measurements: Measurement, trials: CodecTrials | None = None, **options: object) -> CapacityReport:
-    """A report of ``measurements``, by default of the common one."""
+    """A report of ``measurements``, by default of the common one, with other trials if given."""
     made_at = TAKEN_AT + datetime.timedelta(hours=2)
+    *older, newest = measurements or (measurement(),)
     return assemble_report(
-        measurements or (measurement(),),
-        tried() if trials is None else trials,
+        [*older, newest if trials is None else replace(newest, trials=trials)],
         made_at,
         Asked(**options),  # type: ignore[arg-type]
     )
@@ -232,12 +235,11 @@ def users(**changes: object) -> Measurement:
 
 def of_two(*, shared: bool = True, **options: object) -> CapacityReport:
     """A report of two datastores, which share a disk if ``shared`` is set."""
-    collected = combine({"trips": Collected((measurement(),), tried()), "users": Collected((users(),), tried())})
+    collected = combine({"trips": Collected((measurement(),)), "users": Collected((users(),))})
     if shared:
         options |= {"disks": dict.fromkeys(RACK, GivenDisk(10 * GIB, 5 * GIB)), "disk_names": RACK}
     return assemble_report(
         collected.measurements,
-        collected.trials,
         TAKEN_AT,
         Asked(**options),
         notes=collected.notes,  # type: ignore[arg-type]

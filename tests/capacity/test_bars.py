@@ -9,8 +9,7 @@ import pytest
 from schemaless.capacity.bars import bars
 from schemaless.numbers import Interval
 from schemaless.pages.capacity_page import capacity_html
-from schemaless.survey.column_trials import ColumnSize
-from tests.capacity.reports import GIB, MIB, common, measurement, report, space, tried, within
+from tests.capacity.reports import MIB, common, measurement, report, space, tried, within
 
 pytestmark = pytest.mark.once
 
@@ -32,9 +31,8 @@ def small_files():
 def test_each_column_is_drawn_by_its_own_ratio():
     """A column that shrinks to 42 % is drawn at 42 %, regardless of other columns and of free space in files."""
     trials = tried()
-    status = ColumnSize(within(0.42 * GIB), within(0.42 * GIB))
     columns = [
-        replace(each, migrated=status, new=status, share=within(0.42), migrated_share=within(0.42))
+        replace(each, share=within(0.42), pages_share=within(0.42), migrated_pages_share=within(0.42))
         if each.column_name == "STATUS"
         else each
         for each in trials.columns

@@ -179,9 +179,7 @@ def test_another_engine_shrinks_files_and_slows_growth(both):
 def test_a_cluster_that_has_the_engine_stays_as_it_is():
     """Of a datastore in the middle of its moves, only the clusters in the other engine change."""
     change = WhatIf(name="on MyRocks", engine="rocksdb")
-    found = assemble_report(
-        (measurement(),), tried(), TAKEN_AT, Asked(what_ifs=(change,)), engines={"cluster-2": "rocksdb"}
-    )
+    found = assemble_report((measurement(),), TAKEN_AT, Asked(what_ifs=(change,)), engines={"cluster-2": "rocksdb"})
     moved, stayed = found.comparisons[1].scenario.disks
 
     assert moved.times.mid == pytest.approx(IN_MYROCKS / 1.3)
@@ -297,8 +295,8 @@ def test_measurements_of_different_days_lose_no_datastore():
     later = replace(
         users(), taken_at=TAKEN_AT + datetime.timedelta(2), growth=measurement_growth(TAKEN_AT + datetime.timedelta(2))
     )
-    collected = combine({"trips": Collected((measurement(),), tried()), "users": Collected((later,), tried())})
-    found = assemble_report(collected.measurements, collected.trials, TAKEN_AT, Asked())
+    collected = combine({"trips": Collected((measurement(),)), "users": Collected((later,))})
+    found = assemble_report(collected.measurements, TAKEN_AT, Asked())
 
     assert {each.days[-1].day for each in found.series} == {TAKEN_AT.date() - datetime.timedelta(1)}
     assert all(each.days[-1].body_bytes > 0 for each in found.series)
@@ -312,7 +310,7 @@ def measurement_growth(taken_at: datetime.datetime) -> tuple[object, ...]:
 def test_a_datastore_given_twice_is_refused():
     """Its bytes would be counted twice."""
     with pytest.raises(InvalidInput, match=r"trips and again are the same datastore, trips on cluster-1.example:3306"):
-        combine({"trips": Collected((measurement(),), tried()), "again": Collected((measurement(),), tried())})
+        combine({"trips": Collected((measurement(),)), "again": Collected((measurement(),))})
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -14,6 +15,7 @@ from schemaless.capacity.history import Kept, thinned
 from schemaless.capacity.measurement import ClusterFiles, DayIntake, Group, Measurement
 from schemaless.internals import internals_of
 from schemaless.numbers import Interval
+from tests.capacity.reports import tried
 
 NOW = datetime(2026, 5, 20, 3, 0, 0, 123456, tzinfo=UTC)
 MEASUREMENT = Measurement(
@@ -31,12 +33,14 @@ MEASUREMENT = Measurement(
     pages_read=3,
     seconds=0.25,
     seed=11,
+    trials=dataclasses.replace(tried(), files={("a", None): Interval.of(1.5)}, superseded={("BASE", 2): 0.25}),
+    job_progress={3: 40},
 )
 
 
 def test_a_measurement_survives_its_json():
-    """Including unknown values."""
-    assert Measurement.from_json(MEASUREMENT.to_json()) == MEASUREMENT
+    """Including unknown values, and codec trials to the last digit."""
+    assert Measurement.from_json(json.loads(json.dumps(MEASUREMENT.to_json(), allow_nan=False))) == MEASUREMENT
 
 
 def test_a_measurement_of_a_later_format_is_refused():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import random
 from collections import Counter, defaultdict
@@ -14,8 +15,9 @@ import pytest
 import schemaless
 from schemaless import InvalidInput, NewCell, NewStoredCell
 from schemaless.bench.past_writes import Column, PastWrites, cells, write
+from schemaless.capacity import measure as measuring
 from schemaless.capacity.disks import GivenDisk
-from schemaless.capacity.measure import MeasureBounds, measure
+from schemaless.capacity.measure import MeasureBounds
 from schemaless.capacity.measurement import Measurement
 from schemaless.codec.envelope import describe_body
 from schemaless.datastore import Datastore
@@ -27,6 +29,9 @@ from tests.accounts import accounts_on
 from tests.topologies import opened_as
 
 pytestmark = pytest.mark.mysql
+
+measure = functools.partial(measuring.measure, trials=False)
+"""Codec trials take seconds and do not change sizes; test_report_uses_saved_measurements_or_takes_one has them."""
 
 SMALL = MeasureBounds(windows=160, window_rows=8, whole_rows=400)
 """Small enough that the history below is sampled, not read completely."""

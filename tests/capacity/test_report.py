@@ -11,7 +11,7 @@ import pytest
 
 from schemaless.capacity.disks import GivenDisk
 from schemaless.capacity.forecast import BackTest, Forecast, NoForecast
-from schemaless.capacity.measurement import Measurement
+from schemaless.capacity.measurement import NO_CODEC_TRIALS, Measurement
 from schemaless.capacity.report import CapacityReport
 from schemaless.capacity.report_notes import note_on_other_tables
 from schemaless.capacity.reporting import assemble_report
@@ -260,10 +260,23 @@ def test_a_full_disk_is_full_today(odd):
     assert odd["a full disk"].now.first.days == (0, 0, 0, 0, 0)
 
 
+def test_a_column_that_the_measurement_lacks_does_not_end_the_report():
+    """It was written after the sizes were measured and before codecs were tried."""
+    found = report(trials=tried(("BASE", "STATUS", "LATER")))
+
+    assert found.choice is not None
+    assert {each.column_name for each in found.trials} == {"BASE", "STATUS", "LATER"}
+
+
+def test_a_measurement_without_trials_says_to_measure_again():
+    """Earlier versions saved none."""
+    assert any("has no codec trials" in note for note in report(trials=NO_CODEC_TRIALS).notes)
+
+
 def test_a_stale_measurement_and_a_wrong_clock_have_notes():
     """A report of old sizes says so, and so does a report that is older than its measurement."""
-    late = assemble_report([measurement(days=5)], tried(), TAKEN_AT + datetime.timedelta(9))
-    early = assemble_report([measurement(days=5)], tried(), TAKEN_AT - datetime.timedelta(1))
+    late = assemble_report([measurement(days=5)], TAKEN_AT + datetime.timedelta(9))
+    early = assemble_report([measurement(days=5)], TAKEN_AT - datetime.timedelta(1))
 
     assert any("9 days old" in note for note in late.notes)
     assert any("either this clock or the catalog server's is wrong" in note for note in early.notes)

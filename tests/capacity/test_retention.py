@@ -101,10 +101,9 @@ def of_policies():  # type: ignore[no-untyped-def]
     )
     return assemble_report(
         [measurement(days=60)],
-        tried(),
         TAKEN_AT,
         Asked(what_ifs=what_ifs),
-        retention=Retention({"BASE": parse_policy("BASE", "20 days")}),
+        policies={"BASE": parse_policy("BASE", "20 days")},
     )
 
 
@@ -154,8 +153,8 @@ def test_days_that_were_erased_keep_the_growth_of_an_earlier_measurement() -> No
     assert [each.body_bytes for each in series[0].days] == [each.body_bytes for each in whole[0].days]
     assert [day.day for day in series[0].days if day.erased] == [day.day for day in whole[0].days if day.day < cut]
     policy = {"BASE": parse_policy("BASE", "20 days")}
-    again = assemble_report([older, emptied(newest, cut)], tried(), TAKEN_AT, retention=Retention(policy))
-    once = assemble_report([older, newest], tried(), TAKEN_AT, retention=Retention(policy))
+    again = assemble_report([older, emptied(newest, cut)], TAKEN_AT, policies=policy)
+    once = assemble_report([older, newest], TAKEN_AT, policies=policy)
     files = [next(s for s in each.scenarios if s.name == "retention").file_bytes.mid for each in (again, once)]
     rebuilt = next(s for s in again.scenarios if s.name == "rebuilt").file_bytes.mid
     assert files[0] == pytest.approx(rebuilt)
@@ -166,11 +165,12 @@ def test_policies_of_several_datastores_are_told_apart() -> None:
     """A policy applies to the column of its own datastore."""
     users = replace(measurement(days=60, bytes_a_day=5 * MIB), datastore="users")
     users = replace(users, clusters=tuple(replace(each, node=f"u-{each.node}") for each in users.clusters))
-    policy = Retention({"BASE": parse_policy("BASE", "30 days")}, {("BASE", 2): 0.5})
-    both = combine({"trips": Collected((measurement(),), tried(), (), policy), "users": Collected((users,), tried())})
-    assert both.retention.policies == {"trips/BASE": policy.policies["BASE"]}
-    assert both.retention.superseded == {("trips/BASE", 2): 0.5}
-    found = assemble_report(both.measurements, both.trials, TAKEN_AT, retention=both.retention)
+    policy = parse_policy("BASE", "30 days")
+    trips = replace(measurement(), trials=replace(tried(), superseded={("BASE", 2): 0.5}))
+    both = combine({"trips": Collected((trips,), policies={"BASE": policy}), "users": Collected((users,))})
+    assert both.policies == {"trips/BASE": policy}
+    assert both.measurements[-1].trials.superseded == {("trips/BASE", 2): 0.5}
+    found = assemble_report(both.measurements, TAKEN_AT, policies=both.policies)
     assert "trips/BASE: keep 30 days" in next(s.text for s in found.scenarios if s.name == "retention")
 
 

@@ -9,8 +9,7 @@ import pytest
 
 import schemaless
 from schemaless import Datastore, NewCell
-from schemaless.capacity.reporting import Asked, collect
-from schemaless.capacity.whatif import WhatIf
+from schemaless.capacity.reporting import collect
 from schemaless.internals import internals_of
 from schemaless.policies.retention import Policy
 from schemaless.topology.shards import Shards
@@ -27,16 +26,13 @@ def test_the_share_of_superseded_bytes_is_sampled(fresh_store: Datastore, admin:
     rows = [uuid.uuid4() for _ in range(20)]
     fresh_store.put_cells([NewCell(row, "LOG", version, {"n": version}) for row in rows for version in range(4)])
     internals_of(admin).policies.set(Policy("LOG", 400, 1))
-    what_ifs = (
-        WhatIf(name="three", retention={"LOG": "3 versions"}),
-        WhatIf(name="ten", retention={"LOG": "10 versions"}),
-    )
-    retention = collect(fresh_store, Asked(what_ifs=what_ifs)).retention
+    collected = collect(fresh_store)
 
-    assert {column: str(policy) for column, policy in retention.policies.items()} == {
+    assert {column: str(policy) for column, policy in collected.policies.items()} == {
         "LOG": "keep 400 days and the last version"
     }
-    assert retention.superseded == {("LOG", 1): 0.75, ("LOG", 3): 0.25, ("LOG", 10): 0.0}
+    superseded = collected.measurements[-1].trials.superseded
+    assert [superseded["LOG", kept] for kept in (1, 2, 3, 4, 10, 100)] == [0.75, 0.5, 0.25, 0, 0, 0]
 
 
 def test_a_report_of_a_catalog_without_policies_says_so(
@@ -47,11 +43,11 @@ def test_a_report_of_a_catalog_without_policies_says_so(
     catalog = by_hand(fresh_store).pool_for(internals_of(fresh_store).catalog.node)
     table = f"`{fresh_store.name}`.retention_policy".encode()
     catalog.run(lambda connection: connection.execute(b"RENAME TABLE %b TO %b_away" % (table, table)))
-    collected = collect(fresh_store, Asked())
+    collected = collect(fresh_store)
     catalog.run(lambda connection: connection.execute(b"RENAME TABLE %b_away TO %b" % (table, table)))
 
     assert any(note.startswith("retention policies could not be read: ") for note in collected.notes)
-    assert collected.trials.columns
+    assert collected.measurements[-1].trials.columns
 
 
 def test_erased_cells_are_no_part_of_codec_trials(
@@ -60,10 +56,10 @@ def test_erased_cells_are_no_part_of_codec_trials(
     """Tombstones stay as they are in every codec, so they would make every codec look alike."""
     rows = [new_row() for _ in range(40)]
     fresh_store.put_cells([NewCell(row, "LOG", 1, {"text": "abc" * 300}) for row in rows])
-    before = collect(fresh_store, Asked()).trials
+    before = collect(fresh_store).measurements[-1].trials
     for row in rows[:20]:
         erase_store.erase(row, reason="test")
-    after = collect(fresh_store, Asked()).trials
+    after = collect(fresh_store).measurements[-1].trials
 
     assert after.disk_per_body["LOG"].mid == pytest.approx(before.disk_per_body["LOG"].mid, rel=0.05)
     assert {trial.sampled for trial in after.columns} == {20}

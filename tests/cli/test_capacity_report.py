@@ -90,15 +90,15 @@ def test_report_says_the_same_everywhere(invoke, grown, tmp_path):
     data = invoke("capacity", "report", *DISKS, "--to", "msgpack+zlib", "--json", url=grown).json
 
     days = data["answer"]["now"]["days_until_full"]["mid"]
-    assert f"First disk full in: {int(days)} days." in done.out
+    assert f"First disk full in: {days} days." in done.out
     assert data["answer"]["now"]["disk"] == "cluster-1"
     rows = list(csv.DictReader(files["csv"].read_text().splitlines()))
     (row,) = (
         each for each in rows if (each["name"], each["item"], each["figure"]) == ("now", "cluster-1", "days_until_full")
     )
-    assert float(row["value"]) == pytest.approx(days, abs=0.001)
+    assert row["value"] == str(days)
     page = files["html"].read_text()
-    assert f"<b>{int(days)} days</b>" in page
+    assert f"<b>{days} days</b>" in page
     assert page.count("<figure") == 5
     width, height = struct.unpack(">II", files["png"].read_bytes()[16:24])
     assert (width, height) == (2320, 1920)
@@ -158,6 +158,12 @@ def test_report_uses_saved_measurements_or_takes_one(invoke, grown_anew, measure
     assert saved.code == 0, saved.err
     assert after["measured_at"] == [saved.json["taken_at"].split(".")[0] + "+00:00"]
     assert not any("no saved measurement" in note for note in after["notes"])
+    assert "trials" not in saved.json
+
+    refused = invoke("capacity", "report", "--engine", "rocksdb", url=grown_anew)
+    assert refused.code == 2
+    assert "has no trials in MyRocks" in refused.err
+    assert "measure --engine rocksdb" in refused.err
 
 
 @pytest.mark.once

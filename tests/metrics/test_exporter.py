@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import signal
 import urllib.request
@@ -13,8 +15,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import schemaless
-from schemaless import NewCell
+from schemaless import NewStoredCell
 from schemaless.capacity import history
+from schemaless.capacity.forecast import Band
+from schemaless.capacity.measure import measure
 from schemaless.capacity.reporting import make
 from schemaless.errors import ServerUnavailable
 from schemaless.failover import nodes
@@ -22,6 +26,9 @@ from schemaless.internals import internals_of
 from schemaless.metrics import capacity, servers
 from schemaless.metrics.exporter import COLLECTORS, OWN, Exporter
 from schemaless.metrics.metric import Collector, Metric
+from schemaless.migrate import run as migrate
+from schemaless.migrate.spec import MigrateSpec
+from schemaless.pages.capacity_json import report_json
 from schemaless.status.capacity import CapacityReader
 from schemaless.wire.breaker import FAILURES
 from schemaless.wire.node import Node
@@ -153,9 +160,10 @@ def test_a_breaker_opens_for_a_server_that_does_not_answer(fresh_store, tmp_path
 
 
 @pytest.mark.mysql
-def test_days_left_and_sizes_are_those_of_the_report(fresh_store, fresh_url, new_row, accounts):
-    """The newest measurement counts, and the forecast is of all of them; so are those of the status page."""
-    fresh_store.put_cells([NewCell(new_row(), "BASE", 1, {"n": number, "s": "x" * 900}) for number in range(400)])
+def test_days_left_and_sizes_are_those_of_the_report(fresh_store, fresh_url, new_row, accounts, migrate_store):
+    """Metrics, status and report have the same days, also after a migration, which the last two report."""
+    text = json.dumps({"s": "x" * 900}).encode()
+    fresh_store.put_stored_cells([NewStoredCell(new_row(), "BASE", 1, text) for _ in range(100)])
     accounts.allow("measure", fresh_store.name, 4)
     with schemaless.connect(accounts.url("measure", fresh_url)) as store:
         read = capacity.CAPACITY.reading(store)
@@ -172,13 +180,27 @@ def test_days_left_and_sizes_are_those_of_the_report(fresh_store, fresh_url, new
         bounds = [days["cluster-1", bound] for bound in ("low_95", "low_80", "mid", "high_80", "high_95")]
         assert bounds == sorted(bounds)
         assert bounds[0] < bounds[-1]
+        report = report_json(make(store))
+        assert not any("since the measurement" in warning for warning in report["answer"]["warnings"])
+
+        migrate.run(migrate_store, MigrateSpec("msgpack+zlib"))
         page = CapacityReader(store)()
+        later = report_json(make(store))
         assert page is not None
-        for outlook in make(store).now.disks:
-            assert outlook.days is not None
-            assert [days[outlook.disk, bound] for bound in outlook.days._fields] == list(outlook.days)
-            (shown,) = (disk for disk in page.disks if disk.name == outlook.disk)
-            assert shown.days == outlook.days.mid
+        assert later["scenarios"] == report["scenarios"]
+        for outlook in later["scenarios"][0]["disks"]:
+            shown_days = {bound: days[outlook["disk"], bound] for bound in Band._fields}
+            assert shown_days == {
+                bound: math.inf if each is None else each for bound, each in outlook["days_until_full"].items()
+            }
+            (shown,) = (disk for disk in page.disks if disk.name == outlook["disk"])
+            assert shown.days == outlook["days_until_full"]["mid"]
+            assert shown.days_text == f"{shown.days:,} days"
+        assert page.changes == ("migration 1 has changed cells",)
+        assert later["answer"]["warnings"][0].startswith("migration 1 has changed cells since the measurement")
+        assert "'schemaless capacity measure'" in later["answer"]["warnings"][0]
+        history.keep(store, measure(store, trials=False))
+        assert CapacityReader(store)().changes == ()
 
 
 @pytest.mark.mysql

@@ -93,6 +93,7 @@ def test_every_finding_has_a_command_that_parses():
             "schemaless shards resume --job 3",
         ),
         ({"capacity": replace(CAPACITY, warnings=("odd",))}, "notice", "capacity", "schemaless capacity report"),
+        ({"capacity": replace(CAPACITY, changes=("move 2",))}, "notice", "capacity", "schemaless capacity measure"),
     ],
 )
 def test_finding_of_one_change(parts, severity, where, command):
