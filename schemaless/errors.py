@@ -52,7 +52,7 @@
     |-- RetryLater                  raise it in a trigger function to postpone the cell
     |-- UnknownIndex                no secondary index of this name
     |-- IndexNotReady               the secondary index is being filled or dropped
-    |-- WorkersDied                 a job's worker processes kept dying
+    |-- WorkersDied                 worker processes kept dying
     |-- InvalidInput                an argument, option or input file cannot be used
     |-- WrongEventLoop              an asyncio datastore was used outside of its event loop
     `-- LocalServerError            a private server could not be installed, started or stopped
@@ -573,9 +573,9 @@ class IndexNotReady(SchemalessError):
 
 
 class WorkersDied(SchemalessError):
-    """Raised if a job's worker processes died repeatedly without finishing a shard in between.
+    """Raised if workers of a job, ``check`` or ``migrate verify`` died repeatedly without completing a shard in between.
 
-    Work up to the last checkpoint of each shard is kept.
+    A job keeps its work up to the last checkpoint of each shard.
     """
 
 

@@ -11,18 +11,18 @@ import logging
 import math
 import time
 from collections import Counter
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from typing import Final
 
 from schemaless.datastore import Datastore
-from schemaless.errors import SchemalessError, ServerError, WorkersDied
+from schemaless.errors import SchemalessError, ServerError
 from schemaless.events import Listener, ignore_events
 from schemaless.internals import internals_of
 from schemaless.jobs.job import Job, RunProgress
 from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.worker import MakeWatch, Outcome, Work, work_on
-from schemaless.jobs.workers import Workers
+from schemaless.jobs.workers import MOST_DEATHS, Workers, is_death, replace_dead
 from schemaless.opening import opening_of
 from schemaless.runner_names import is_dead_here, runner_name
 
@@ -31,7 +31,6 @@ _log = logging.getLogger("schemaless")
 _POLL_S: Final = 0.5
 _STOP_TIMEOUT_S: Final = 30.0
 _LONGEST_PAUSE_S: Final = 30.0
-_MOST_DEATHS: Final = 5
 
 GIVE_UP_S: Final = 600.0
 """Time after which a run ends if a server stays unreachable, in seconds."""
@@ -61,7 +60,7 @@ class Driver:
         give_up_s: float = GIVE_UP_S,
         listener: Listener = ignore_events,
         poll_s: float = _POLL_S,
-        most_deaths: int = _MOST_DEATHS,
+        most_deaths: int = MOST_DEATHS,
     ) -> None:
         self._store = store
         self._internals = internals_of(store)
@@ -168,7 +167,7 @@ class Driver:
             try:
                 outcome = call.result()
             except Exception as error:
-                if not _is_death(error):
+                if not is_death(error):
                     raise
                 self._replace_workers(workers, error)
                 return
@@ -187,15 +186,8 @@ class Driver:
         self._deaths += 1
         # When one process of a pool dies, the pool terminates the others.
         self._job_store.leases.release_dead(self._job.job_id, self._name)
-        if self._deaths > self._most_deaths:
-            raise WorkersDied(
-                f"workers died {self._deaths} times without completing a shard, most recently while working on shards "
-                f"{sorted(self._calls.values())} ({error}); check whether workers ran out of memory, then run the same "
-                "command again, perhaps with fewer workers"
-            ) from error
-        _log.warning("a worker died (%s); new workers take over its shards", error)
+        replace_dead(workers, self._deaths, self._most_deaths, self._calls.values(), error)
         self._calls.clear()
-        workers.restart()
 
     def _recovered(self, cluster: str) -> None:
         self._failing_since_s.pop(cluster, None)
@@ -244,8 +236,3 @@ class Driver:
                 running = wait(running, timeout=self._poll_s).not_done
             else:
                 time.sleep(self._poll_s)
-
-
-def _is_death(error: BaseException) -> bool:
-    """Whether an exception raised by a call means that the call's worker died."""
-    return isinstance(error, BrokenExecutor) or type(error).__name__ in ("KilledWorker", "CancelledError")

@@ -19,9 +19,10 @@ from concurrent.futures import (
     wait,
 )
 from contextlib import contextmanager, nullcontext, suppress
+from itertools import chain, islice
 from typing import Any, Final
 
-from schemaless.errors import InvalidInput
+from schemaless.errors import InvalidInput, WorkersDied
 from schemaless.interrupts import ignore_interrupts, starting_processes
 from schemaless.jobs.worker import Outcome, let_go, warm_up
 from schemaless.opening import Opening
@@ -31,6 +32,11 @@ MOST_WORKERS: Final = 1_024
 
 _PARENT_POLL_S: Final = 0.5
 _DASK_TIMEOUT_S: Final = 10.0
+
+MOST_DEATHS: Final = 5
+"""Maximum number of workers that may die without a shard being completed in between."""
+
+_log = logging.getLogger("schemaless")
 
 
 class Workers:
@@ -50,10 +56,15 @@ class Workers:
         self._shutdown: threading.Thread | None = None
 
     def submit(self, function: Callable[..., Outcome], *arguments: Any) -> Future[Outcome]:
-        """Schedule a call in a worker."""
+        """Schedule a call in a worker; if one has died since the last call, this one fails like those in progress."""
         executor = self._ready()
-        with starting_processes() if isinstance(executor, ProcessPoolExecutor) else nullcontext():
-            return executor.submit(function, *arguments)
+        try:
+            with starting_processes() if isinstance(executor, ProcessPoolExecutor) else nullcontext():
+                return executor.submit(function, *arguments)
+        except BrokenExecutor as error:
+            failed: Future[Outcome] = Future()
+            failed.set_exception(error)
+            return failed
 
     def _ready(self) -> Executor:
         # Created on first use: whether processes may be forked depends on the threads that exist by then.
@@ -65,7 +76,7 @@ class Workers:
         """Start processes and open the datastore in them, in the background."""
         executor = self._ready()
         if isinstance(executor, ProcessPoolExecutor):
-            with starting_processes():
+            with starting_processes(), suppress(BrokenExecutor):
                 for _ in range(self.size):
                     # If this fails, the call for the first shard reports the error.
                     executor.submit(warm_up, opening)
@@ -193,26 +204,69 @@ def _dask(count: int, address: str, timeout_s: float) -> Workers:
     return Workers(size, lambda: client.get_executor(pure=False, retries=0), end)
 
 
-def run_shards(pool: Workers, function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+def is_death(error: BaseException) -> bool:
+    """Whether an exception raised by a call means that the call's worker died."""
+    return isinstance(error, BrokenExecutor) or type(error).__name__ in ("KilledWorker", "CancelledError")
+
+
+def replace_dead(pool: Workers, deaths: int, most_deaths: int, shards: Iterable[int], error: BaseException) -> None:
+    """Replace the workers of a pool in which one has died.
+
+    Raises:
+        WorkersDied: too many have died without a shard being completed in between.
+    """
+    if deaths > most_deaths:
+        raise WorkersDied(
+            f"workers died {deaths} times without completing a shard, most recently while working on shards "
+            f"{sorted(shards)} ({error}); check whether workers ran out of memory, then run the same command again, "
+            "perhaps with fewer workers"
+        ) from error
+    _log.warning("a worker died (%s); new workers take over its shards", error)
+    pool.restart()
+
+
+def run_shards(
+    pool: Workers, function: Callable[..., Any], arguments: Iterable[tuple[Opening, int, Any]]
+) -> Iterator[Any]:
     """Yield the result of each call of the function, in order of completion; for work without checkpoints.
+
+    Calls whose worker died are repeated.
+
+    Args:
+        pool: the workers.
+        function: called in a worker.
+        arguments: arguments of each call; the second one is the number of the shard.
 
     Raises:
         SchemalessError: raised by the function; calls that have not started are cancelled.
+        WorkersDied: workers died repeatedly without completing a shard.
     """
     waiting = iter(arguments)
-    calls: set[Future[Any]] = set()
-    more = True
+    calls: dict[Future[Any], tuple[Opening, int, Any]] = {}
+    deaths = 0
     try:
-        while more or calls:
-            while more and len(calls) < 2 * pool.size:
-                next_arguments = next(waiting, None)
-                if next_arguments is None:
-                    more = False
+        while True:
+            for call_arguments in islice(waiting, max(0, 2 * pool.size - len(calls))):
+                calls[pool.submit(function, *call_arguments)] = call_arguments
+            if not calls:
+                return
+            death: BaseException | None = None
+            for call in wait(calls, return_when=FIRST_COMPLETED).done:
+                try:
+                    result = call.result()
+                except Exception as error:
+                    if not is_death(error):
+                        raise
+                    death = error
                 else:
-                    calls.add(pool.submit(function, *next_arguments))
-            done, calls = wait(calls, return_when=FIRST_COMPLETED) if calls else (set(), calls)
-            for call in done:
-                yield call.result()
+                    deaths = 0
+                    del calls[call]
+                    yield result
+            if death is not None:
+                # When one process of a pool dies, the pool terminates the others.
+                deaths += 1
+                replace_dead(pool, deaths, MOST_DEATHS, (shard for _, shard, _ in calls.values()), death)
+                waiting, calls = chain(calls.values(), waiting), {}
     finally:
         for call in calls:
             call.cancel()

@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 
 import pytest
 
@@ -23,7 +24,7 @@ from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.runner import make_watch
 from schemaless.jobs.throttle import Look, Thresholds
 from schemaless.jobs.worker import CachedWatch
-from schemaless.jobs.workers import Workers, workers
+from schemaless.jobs.workers import Workers, run_shards, workers
 from schemaless.migrate import reencode
 from schemaless.migrate import run as migrate
 from schemaless.migrate.blocks import BlockBounds
@@ -139,11 +140,56 @@ def die(*arguments: object) -> None:
     os._exit(9)
 
 
+@pytest.mark.once
+def test_calls_whose_worker_dies_are_repeated():
+    """Each shard gives one result; a pool that broke between two calls is replaced, too."""
+    tried, made = [], []
+
+    class Broken(ThreadPoolExecutor):
+        """Its workers died before the first call."""
+
+        def submit(self, *arguments, **options):
+            raise BrokenExecutor("dead")
+
+    def make():
+        made.append(ThreadPoolExecutor(2) if made else Broken(2))
+        return made[-1]
+
+    def dies_once(opening, shard, options):
+        tried.append(shard)
+        if tried.count(shard) == 1:
+            raise BrokenExecutor("killed")
+        return shard
+
+    pool = Workers(2, make)
+    shards = sorted(run_shards(pool, dies_once, [(None, shard, None) for shard in range(7)]))
+    pool.close()
+
+    assert shards == list(range(7))
+    assert len(made) > 2
+
+
+@pytest.mark.once
+def test_calls_that_always_kill_their_worker_end_with_an_error():
+    """It names the shards."""
+
+    def dies(opening, shard, options):
+        raise BrokenExecutor("killed")
+
+    pool = Workers(1, lambda: ThreadPoolExecutor(1))
+    with pytest.raises(WorkersDied, match=r"died 6 times .* on shards \[7\] \(killed\)"):
+        list(run_shards(pool, dies, [(None, 7, None)]))
+    pool.close()
+
+
 def test_workers_that_always_die_end_the_run(fresh_store, legacy, migrate_store):
     """The run ends with an error that says so, and the job can be continued."""
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
-    with pytest.raises(WorkersDied, match="died 2 times"), workers(2) as hands:
-        Driver(migrate_store, job, die, make_watch, most_deaths=1).run(hands)
+    with workers(2) as hands:
+        # The pool is broken before the driver submits a call.
+        assert isinstance(hands.submit(die).exception(), BrokenExecutor)
+        with pytest.raises(WorkersDied, match="died 2 times"):
+            Driver(migrate_store, job, die, make_watch, most_deaths=1).run(hands)
     report = migrate.run(migrate_store)
 
     assert report.job_id == 1
