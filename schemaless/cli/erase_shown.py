@@ -84,7 +84,10 @@ def show_status(status: ErasureStatus, *, as_json: bool) -> None:
     where = counted(len(entry.shards), "shard")
     out().print(f"{counted(entry.cells, 'cell')}, {bytes_text(entry.body_bytes)} of bodies, in {where}")
     for what, at in times_of(entry).items():
-        out().print(f"{what:>13}  {at or 'not yet'}")
+        shown = at or "not yet"
+        if what == "acknowledged_at" and at is None and status.state == "acknowledged":
+            shown = f"by all followers; 'schemaless erase verify {entry.number}' records when it was"
+        out().print(f"{what:>15}  {shown}")
     left = [each.shard for each in entry.shards if each.executed_at is None]
     if left:
         out().print(
