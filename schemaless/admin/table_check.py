@@ -1,5 +1,7 @@
 """Checks each shard's followers, parked cells, index tables and storage engines against the catalog.
 
+It also looks for tables of cells on servers that should not have them.
+
 The check reads table definitions and follower rows, so it is cheap. Every fault is verified after reading the catalog
 again, because followers and indexes may be created or removed during the check. ``indexes/check.py`` compares index
 entries with rows.
@@ -10,14 +12,14 @@ from __future__ import annotations
 import re
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from schemaless.cell import CellKey
 from schemaless.cells.sql import select_nothing
 from schemaless.datastore import Datastore
-from schemaless.errors import AccessDenied, ShardIdentityMismatch, ShardMoving
+from schemaless.errors import AccessDenied, ServerError, ShardIdentityMismatch, ShardMoving
 from schemaless.events import Advanced, Event, Listener, Total, ignore_events
 from schemaless.followers import sql as followers_sql
 from schemaless.followers.settings import NEW, Setting, Settings
@@ -26,6 +28,7 @@ from schemaless.indexes.registry import BACKFILLING, READY, IndexEntry
 from schemaless.internals import internals_of
 from schemaless.schema.sql import select_tables_elsewhere
 from schemaless.topology.model import Cluster
+from schemaless.topology.moves import stray_tables, strays_text
 from schemaless.triggers.declaration import is_trigger, trigger_name
 from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DatabaseMissing
@@ -184,6 +187,7 @@ class TableCheck:
                 listener(fault)
 
         report(self._confirmed(self._indexes_without_follower))
+        proof.unseen += self._strays(set(shards), report)
         for shard in shards:
             result = _ShardResult()
 
@@ -199,7 +203,7 @@ class TableCheck:
             unseen.update(result.unseen.keys())
             reasons = result.unseen | reasons
             listener(Advanced(1))
-        proof.unseen = [Unseen(*place, count, reasons[place]) for place, count in sorted(unseen.items())]
+        proof.unseen += (Unseen(*place, count, reasons[place]) for place, count in sorted(unseen.items()))
         return proof
 
     def _read(self) -> _CatalogState:
@@ -229,6 +233,24 @@ class TableCheck:
             for entry in self._catalog.kept
             if entry.follower not in self._catalog.followers
         ]
+
+    def _strays(self, shards: Collection[int], report: Callable[[Iterable[TableFault]], None]) -> list[Unseen]:
+        """Report tables of cells on servers that should not have them; return the servers that cannot be read."""
+        unread = []
+        for cluster in self._shards.topology.clusters:
+            for node in cluster.nodes:
+                pool = self._shards.pool_for(node)
+                try:
+                    found = stray_tables(self._internals.catalog, self._store.name, pool, cluster.name, node)
+                except ServerError as error:
+                    unread.append(Unseen(str(node), "cell", len(shards), str(error)))
+                    continue
+                report(
+                    TableFault("StrayTable", table.shard, str(node), table.name, table.database, strays_text([table]))
+                    for table in found
+                    if table.shard in shards
+                )
+        return unread
 
     def _check(self, shard: int) -> _ShardResult:
         database = self._shards.database(shard)

@@ -41,6 +41,8 @@ def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_
     - Identity: each shard is the one that the catalog lists.
     - Triggers and indexes: each shard has their locations, index tables that
       match the definitions, and every cell that it records as parked.
+    - Former servers: no server has the cells of a shard that the catalog
+      places elsewhere, as a restored one may.
     - Storage engines: cells and index entries are in the engine that the
       catalog records.
 

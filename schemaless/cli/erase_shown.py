@@ -52,6 +52,7 @@ def _show_places(places: Places) -> None:
         ("followers that have to acknowledge the erasure", places.followers),
         ("indexes whose entries are removed", places.indexes),
         ("tables of moves", places.tables),
+        ("tables of cells on servers that should not have them; they are not erased", places.strays),
         ("replicas to wait for", places.replicas),
         ("archives of migrations, on the machines that ran them", places.archives),
         ("former primaries that have not been settled yet", places.lost_primaries),

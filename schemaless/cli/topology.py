@@ -57,15 +57,17 @@ def show(url: str, as_json: bool) -> int:
     """Show every server and its state.
 
     For a primary with replicas, the command also warns if a failover would lose cells: asynchronous replication
-    loses everything not yet sent. It also warns of a semi-synchronous timeout below one hour.
+    loses everything not yet sent. It also warns of a semi-synchronous timeout below one hour. A server with the
+    cells of a shard that the catalog places elsewhere was restored from a backup that is older than a move, and is
+    reported.
 
     \b
     Examples:
       schemaless topology show
       schemaless topology show --json
 
-    Exit status: 0 if all servers answer, primaries accept writes and have their claims, replicas are read-only, and
-    semi-synchronous replication has not become asynchronous, else 1.
+    Exit status: 0 if all servers answer and have no other shards' cells, primaries accept writes and have their claims,
+    replicas are read-only, and semi-synchronous replication has not become asynchronous, else 1.
     """
     datastore, states = node_states(url)
     faults = [state for state in states if state.fault]

@@ -2,13 +2,14 @@
 
 A move leaves the old table ``cell_moved_...`` behind, and fills ``cell_incoming_...``. A running mover erases its
 copies itself, but a mover may have died, so this module erases them as well. A move's copies of follower and index
-tables may also contain parts of documents until the move drops them at its end.
+tables may also contain parts of documents until the move drops them at its end. A server that a shard has left may also
+have its table ``cell``: a replica that is behind, or a server that was restored from an older backup.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from schemaless.codec.envelope import tombstone
@@ -20,6 +21,7 @@ from schemaless.move.fence import index_tables, side_of
 from schemaless.move.record import Records
 from schemaless.move.spec import BEFORE_COMMIT
 from schemaless.move.sql import CARRIED
+from schemaless.topology.moves import stray_tables
 from schemaless.topology.replica_position import gtid_position, wait_for_gtid
 from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DatabaseMissing
@@ -59,12 +61,12 @@ def copy_tables(internals: Internals, shard: int) -> list[CopyTable]:
     return found
 
 
-def _with_tables(internals: Internals, shard: int, operation: Callable[[CopyTable], T]) -> list[tuple[CopyTable, T]]:
-    """Call an operation for each table with copies; start over if a mover renames or drops one of them."""
+def _while_tables_change(operation: Callable[[], T]) -> T:
+    """Repeat an operation that fails because a mover renames or drops one of its tables."""
     attempts = _MAX_ATTEMPTS
     while True:
         try:
-            return [(table, operation(table)) for table in copy_tables(internals, shard)]
+            return operation()
         except DatabaseMissing:
             attempts -= 1
             if not attempts:
@@ -80,21 +82,92 @@ def erase_copies(internals: Internals, shard: int, erasure: int, ids: Sequence[i
         pool = internals.shards.pool_for(table.node)
         return pool.run(lambda connection: connection.execute(statement).affected, writes=True)
 
-    replaced = _with_tables(internals, shard, erase)
-    return sum(count for _, count in replaced) if replaced else None
+    replaced = _while_tables_change(lambda: [erase(table) for table in copy_tables(internals, shard)])
+    return sum(replaced) if replaced else None
 
 
-def live_copies(internals: Internals, shard: int, ids: Sequence[int]) -> dict[str, int]:
-    """Return how many of these cells still have their body in each table of a move; tables without any are left out."""
+def live_copies(internals: Internals, shard: int, ids: Sequence[int]) -> tuple[dict[str, int], list[str]]:
+    """Count the cells among these that still have their body, in tables of the shard on all servers but its own table.
+
+    Returns:
+        The number of cells by table, without tables that have none, and the replicas that cannot be read, with reasons.
+
+    Raises:
+        ServerError: a primary cannot be reached.
+    """
     database = internals.shards.database(shard)
+    home = internals.topology.cluster_of(shard).name
+    found: dict[str, int] = {}
+    unread = []
+    for cluster in internals.topology.clusters:
+        for node in cluster.nodes:
+            try:
+                found.update(_live_on(internals, node, database, ids, own=cluster.name == home))
+            except ServerError as error:
+                if node.role == "primary":
+                    raise
+                unread.append(f"replica {error}")
+    return found, unread
 
-    def count(table: CopyTable) -> int:
-        statement = sql.count_live_copies(database, table.name, ids)
-        rows = internals.shards.pool_for(table.node).run(lambda connection: connection.rows(statement))
-        return int(rows[0][0])
 
-    found = _with_tables(internals, shard, count)
-    return {f"{database}.{table.name} on {table.node}": live for table, live in found if live}
+def _live_on(internals: Internals, node: Node, database: str, ids: Sequence[int], *, own: bool) -> dict[str, int]:
+    def count(connection: Connection) -> dict[str, int]:
+        side = side_of(connection, database)
+        names = [*side.moved.get("cell", ()), *side.incoming.get("cell", ())]
+        if side.has_cell and not own:
+            names.append("cell")
+        counts = {
+            f"{database}.{name} on {node}": int(connection.rows(sql.count_live_copies(database, name, ids))[0][0])
+            for name in names
+        }
+        return {table: live for table, live in counts.items() if live}
+
+    return _while_tables_change(lambda: internals.shards.pool_for(node).run(count))
+
+
+def clusters_of(store: Datastore, shards: Collection[int], tables: Iterable[CopyTable]) -> list[str]:
+    """Return the clusters that have or had cells of some shards, in the catalog's order.
+
+    The catalog keeps the record of every move. Former clusters count because their logs and replicas may still have
+    what they had.
+
+    Args:
+        store: the datastore.
+        shards: numbers of the shards.
+        tables: result of ``copy_tables`` for these shards.
+
+    Raises:
+        ServerError: the catalog's server cannot be reached.
+    """
+    topology = internals_of(store).topology
+    names = {topology.cluster_of(shard).name for shard in shards} | {table.cluster for table in tables}
+    for record in Records(store).all():
+        if record.shard in shards:
+            names |= {record.source, *((record.target,) if record.servers else ())}
+    return [cluster.name for cluster in topology.clusters if cluster.name in names]
+
+
+def strays(store: Datastore, shards: Collection[int]) -> list[str]:
+    """Return the tables of cells of some shards on servers that should not have them; see ``stray_tables``.
+
+    Replicas that cannot be read are left out.
+
+    Raises:
+        ServerError: a primary cannot be reached.
+    """
+    internals = internals_of(store)
+    found = []
+    for cluster in internals.topology.clusters:
+        for node in cluster.nodes:
+            pool = internals.shards.pool_for(node)
+            try:
+                tables = stray_tables(internals.catalog, store.name, pool, cluster.name, node)
+            except ServerError:
+                if node.role == "primary":
+                    raise
+                continue
+            found += [f"{table.database}.{table.name} on {node}" for table in tables if table.shard in shards]
+    return found
 
 
 def tables_of_moves(store: Datastore, shards: Collection[int]) -> list[str]:

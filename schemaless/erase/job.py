@@ -1,8 +1,9 @@
 """The job that executes an erasure: shard by shard, throttled, and safe to kill at any time.
 
 In each shard it erases the cells on the primary, then their copies in tables that moves have left, and waits for the
-replicas. Then it records the shard in the ledger. Each step is safe to repeat, so an interrupted shard starts over, and
-so does one whose primary has changed: the new primary may lack erasures that the old one had committed.
+replicas of every cluster that has or had the shard. Then it records the shard in the ledger. Each step is safe to
+repeat, so an interrupted shard starts over, and so does one whose primary has changed: the new primary may lack
+erasures that the old one had committed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from datetime import datetime
 from typing import Final, Unpack
 
 from schemaless.datastore import Datastore
-from schemaless.erase.copies import erase_copies, wait_for_replicas
+from schemaless.erase.copies import clusters_of, copy_tables, erase_copies, wait_for_replicas
 from schemaless.erase.dictionaries import DictionarySearch
 from schemaless.erasures.eraser import MAX_CELLS, Batch, ShardEraser
 from schemaless.erasures.ledger import Erasure
@@ -138,8 +139,8 @@ def _execute(
         before = cluster.primary
         _erase_batches(run, eraser, batches())
         _erase_copies(store, run, eraser)
-        name = internals.topology.cluster_of(state.shard).name
-        behind = wait_for_replicas(internals, name, run.gate, replica_patience_s)
+        names = clusters_of(store, [state.shard], copy_tables(internals, state.shard))
+        behind = [each for name in names for each in wait_for_replicas(internals, name, run.gate, replica_patience_s)]
         # Counted in the shard's log: a killed runner has not counted its last transaction.
         cells, body_bytes, event = eraser.executed()
     ledger.note(eraser.erasure, {"replicas_behind": behind} if behind else {})

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from schemaless.datastore import Datastore
-from schemaless.erase.copies import copy_tables
+from schemaless.erase.copies import clusters_of, copy_tables, strays
 from schemaless.failover.lost import unsettled
 from schemaless.followers.settings import Settings
 from schemaless.internals import internals_of
@@ -22,7 +22,9 @@ class Places:
         followers: names of the followers, which acknowledge erasures.
         indexes: names of the secondary indexes.
         tables: tables that moves have left behind or are filling, with their servers.
-        replicas: the replicas of the shards' clusters.
+        strays: tables of cells on servers that should not have them.
+        clusters: clusters that have or had the shards; the logs of their servers may have the documents, too.
+        replicas: the replicas of these clusters.
         archives: folders in which migrations have kept originals, on the machines that ran them.
         lost_primaries: former primaries whose lost cells have been neither loaded nor given up.
         dictionaries: ids of the dictionaries that are not empty.
@@ -31,6 +33,8 @@ class Places:
     followers: Sequence[str]
     indexes: Sequence[str]
     tables: Sequence[str]
+    strays: Sequence[str]
+    clusters: Sequence[str]
     replicas: Sequence[str]
     archives: Sequence[str]
     lost_primaries: Sequence[str]
@@ -45,18 +49,17 @@ def places(store: Datastore, shards: Iterable[int]) -> Places:
     """
     internals = internals_of(store)
     chosen = sorted(set(shards))
-    clusters = {internals.topology.cluster_of(shard).name for shard in chosen}
+    tables = [(shard, table) for shard in chosen for table in copy_tables(internals, shard)]
+    clusters = clusters_of(store, chosen, [table for _, table in tables])
     names = Settings(internals.follower_access).all()
     rows = internals.dictionary_replicas.catalog.rows().values()
     return Places(
         followers=sorted(names),
         indexes=sorted(entry.name for entry in internals.registry.read()),
-        tables=[
-            f"{internals.shards.database(shard)}.{table.name} on {table.node}"
-            for shard in chosen
-            for table in copy_tables(internals, shard)
-        ],
-        replicas=[str(node) for name in sorted(clusters) for node in internals.topology.cluster(name).replicas],
+        tables=[f"{internals.shards.database(shard)}.{table.name} on {table.node}" for shard, table in tables],
+        strays=strays(store, chosen),
+        clusters=clusters,
+        replicas=[str(node) for name in clusters for node in internals.topology.cluster(name).replicas],
         archives=archives(store),
         lost_primaries=unsettled(store),
         dictionaries=sorted(row.id for row in rows if row.content is not None),

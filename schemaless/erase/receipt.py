@@ -39,9 +39,8 @@ def receipt(store: Datastore, number: int) -> dict[str, Any]:
     entry = found.entry
     where = places(store, [shard.shard for shard in entry.shards])
     targets = [str(target) for target in internals.erasures.ledger.targets(number)]
-    clusters = {internals.topology.cluster_of(shard.shard).name for shard in entry.shards}
     exports = erased_exports(store, entry, found.waiting)
-    nodes = [node for name in sorted(clusters) for node in internals.topology.cluster(name).nodes]
+    nodes = [node for name in where.clusters for node in internals.topology.cluster(name).nodes]
     return {
         "datastore": store.name,
         "erasure": number,
@@ -63,6 +62,15 @@ def receipt(store: Datastore, number: int) -> dict[str, Any]:
         "exports": [asdict(export) for export in exports],
         "remains": [
             *(_of_server(internals, node, entry.executed_at) for node in nodes),
+            *({"where": table, "what": "documents as of a backup", "until": "it is dropped"} for table in where.strays),
+            *(
+                {
+                    "where": f"replica {replica}",
+                    "what": "documents, unless it has applied the erasure since",
+                    "until": f"'erase verify {number}' finds none there",
+                }
+                for replica in entry.notes.get("replicas_behind", ())
+            ),
             {"where": "backups", "what": "documents as of the backup", "until": "their owner deletes them"},
             *({"where": name, "what": "has not acknowledged", "until": "it does"} for name in found.waiting),
             *(

@@ -97,6 +97,7 @@ def verify(
     _verify_dictionaries(internals, entry.notes.get("dictionaries", ()), search, found)
     _search_files(internals, search, found)
     where = places(store, [shard.shard for shard in entry.shards])
+    found.outstanding += [f"table {table}, on a server that should not have it: drop it" for table in where.strays]
     found.outstanding += [f"former primary {server}: its lost cells are not settled" for server in where.lost_primaries]
     found.outstanding += [f"replica {replica}" for replica in entry.notes.get("replicas_behind", ())]
     if found.clean and not found.status.waiting:
@@ -126,7 +127,9 @@ def _verify_shard(store: Datastore, shard: int, number: int, found: Verification
         found.cells += len(ids)
         live, parked = internals.shards.rows(shard, sql.count_left(database, ids))[0]
         found.faults += Counter({"cells on the primary": int(live), "parked cells": int(parked)})
-        found.faults.update(live_copies(internals, shard, ids))
+        copies, unread = live_copies(internals, shard, ids)
+        found.faults.update(copies)
+        found.outstanding += [note for note in unread if note not in found.outstanding]
         for node in cluster.replicas:
             statement = sql.count_live(database, ids)
             try:

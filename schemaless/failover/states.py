@@ -12,6 +12,7 @@ from schemaless.keys import shard_database
 from schemaless.schema.engines import setting_faults
 from schemaless.survey.table_sizes import tables_elsewhere
 from schemaless.topology.model import Cluster, Topology
+from schemaless.topology.moves import StrayTable, stray_tables, strays_text
 from schemaless.topology.replication import is_read_only
 from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool
@@ -34,6 +35,7 @@ class NodeState:
         semi_sync: its semi-synchronous replication, if it is a primary with replicas.
         unsafe: settings that are unsafe for the cluster's storage engine, and what to set instead.
         elsewhere: tables whose storage engine is not the cluster's, if it is a primary.
+        strays: tables of cells that it should not have.
     """
 
     cluster: str
@@ -47,6 +49,7 @@ class NodeState:
     semi_sync: SemiSync | None = None
     unsafe: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
+    strays: tuple[StrayTable, ...] = ()
 
     @property
     def fault(self) -> str | None:
@@ -70,6 +73,8 @@ class NodeState:
             )
         if self.node.role == "replica" and not self.read_only:
             return "the replica accepts writes, which reach no other server; make it read-only"
+        if self.strays:
+            return strays_text(self.strays)
         return None if self.semi_sync is None else self.semi_sync.fault
 
     @property
@@ -100,16 +105,21 @@ def node_states(url: str) -> tuple[Topology, list[NodeState]]:
 
 
 def _with_tables(change: Change, cluster: Cluster, state: NodeState) -> NodeState:
-    """Add to a primary's state the tables whose storage engine is not the cluster's."""
+    """Add to a state the tables that the server should not have, and a primary's whose engine is not the cluster's."""
     topology = change.topology
+    if state.error is not None:
+        return state
+    pool = change.pool(state.node)
+    strays = stray_tables(change.pool(change.url.node), topology.name, pool, cluster.name, state.node)
+    state = replace(state, strays=tuple(strays))
     databases = [shard_database(topology.name, shard) for shard in topology.shards_of(cluster.name)]
-    if state.node.role != "primary" or state.error is not None or not databases:
+    if state.node.role != "primary" or not databases:
         return state
     tables = [
         f"{table} uses {found} in {shards:,} of {len(databases):,} shards, but the catalog records {cluster.engine}; "
         + ("a move" if table == "cell" else "'schemaless index rebuild' or a move")
         + " of these shards converts it"
-        for table, found, shards in tables_elsewhere(change.pool(state.node), databases, cluster.engine)
+        for table, found, shards in tables_elsewhere(pool, databases, cluster.engine)
     ]
     return replace(state, elsewhere=tuple(tables))
 

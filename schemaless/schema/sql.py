@@ -34,9 +34,19 @@ def use(database: str) -> bytes:
 
 def select_moved_tables(datastore: str) -> bytes:
     """Select the database and name of each table that moves of shards have left on a server."""
+    return _select_tables(datastore, b"table_name LIKE '%\\_moved\\_%'")
+
+
+def select_cell_tables(datastore: str) -> bytes:
+    """Select the database and name of each table of cells of a datastore on a server, including those of moves."""
+    return _select_tables(datastore, b"(table_name='cell' OR table_name REGEXP '^cell_(moved|incoming)_')")
+
+
+def _select_tables(datastore: str, condition: bytes) -> bytes:
     return (
-        b"SELECT table_schema, table_name FROM information_schema.tables WHERE table_name LIKE '%%\\_moved\\_%%' "
-        b"AND table_schema LIKE %b ORDER BY table_schema, table_name" % text(datastore.replace("_", "\\_") + "\\_____%")
+        b"SELECT table_schema, table_name FROM information_schema.tables WHERE %b "
+        b"AND table_schema LIKE %b ORDER BY table_schema, table_name"
+        % (condition, text(datastore.replace("_", "\\_") + "\\_____%"))
     )
 
 

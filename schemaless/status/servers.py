@@ -1,8 +1,12 @@
-"""Reads the state of every server: whether it answers, its claim, its lag, and its circuit breaker."""
+"""Reads the state of every server: whether it answers, its claim, its lag, its circuit breaker, and stray tables."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
 
 from schemaless.datastore import Datastore
 from schemaless.errors import SchemalessError
@@ -11,9 +15,16 @@ from schemaless.internals import internals_of
 from schemaless.metrics.servers import Lag, ReplicaLag, probe_pool
 from schemaless.status.model import ClusterView, NodeView
 from schemaless.topology.model import Cluster
+from schemaless.topology.moves import StrayTable, stray_tables
 from schemaless.wire.node import Node
 from schemaless.wire.parallel import on_servers
 from schemaless.wire.pool import NodePool
+
+_STRAYS_S: Final = 60.0
+"""Minimum rest between two searches for tables that a server should not have, in seconds."""
+
+_STRAYS_REST: Final = 200.0
+"""Minimum rest, as a multiple of the time that the search took."""
 
 
 class ServerReader:
@@ -26,9 +37,11 @@ class ServerReader:
     """
 
     def __init__(self, store: Datastore) -> None:
-        self._shards = internals_of(store).shards
+        self._internals = internals_of(store)
+        self._shards = self._internals.shards
         self._pools: dict[Node, NodePool] = {}
         self._lag = ReplicaLag(self._pool)
+        self._strays: dict[tuple[str, Node], tuple[float, tuple[StrayTable, ...]]] = {}
 
     def __call__(self) -> tuple[ClusterView, ...]:
         """Return the clusters as currently listed in the catalog or, if it does not answer, as last read."""
@@ -52,6 +65,8 @@ class ServerReader:
         for node in cluster.nodes:
             pool = self._pool(node)
             state = node_state(pool, self._shards.topology.name, cluster, node)
+            if state.error is None:
+                state = replace(state, strays=self._strays_of(cluster, node, pool))
             lag = self._lag_of(node) if node.role == "replica" and state.error is None else None
             yield _view(state, lag, breaker_open=pool.breaker.is_open)
 
@@ -60,6 +75,17 @@ class ServerReader:
             return self._lag.of(replica)
         except SchemalessError:  # it stopped answering just now; the next reading reports that
             return None
+
+    def _strays_of(self, cluster: Cluster, node: Node, pool: NodePool) -> tuple[StrayTable, ...]:
+        """Return the tables that a server should not have; read seldom, because that goes through all its tables."""
+        due_s, strays = self._strays.get((cluster.name, node), (0.0, ()))
+        if (began_s := time.monotonic()) < due_s:
+            return strays
+        with suppress(SchemalessError):  # a server that does not answer is reported already
+            strays = tuple(stray_tables(self._internals.catalog, self._shards.topology.name, pool, cluster.name, node))
+        now_s = time.monotonic()
+        self._strays[cluster.name, node] = now_s + max(_STRAYS_S, _STRAYS_REST * (now_s - began_s)), strays
+        return strays
 
     def _pool(self, node: Node) -> NodePool:
         # Roles change in a failover, addresses stay.

@@ -1,10 +1,32 @@
-"""Unfinished moves of shards, as listed in the catalog."""
+"""Unfinished moves of shards, as listed in the catalog, and tables of shards on servers that should not have them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
 from schemaless.errors import JobConflict
-from schemaless.topology.sql.moving import select_move_jobs
+from schemaless.keys import shard_database
+from schemaless.numbers import shards_text
+from schemaless.schema.sql import select_cell_tables
+from schemaless.topology.catalog import read_catalog
+from schemaless.topology.sql.moving import BEFORE_COMMIT, moved, select_move_jobs, select_open_moves
+from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool
+
+
+class StrayTable(NamedTuple):
+    """A table of cells on a server that should not have it.
+
+    Attributes:
+        shard: number of the shard.
+        database: the shard's database.
+        name: name of the table.
+    """
+
+    shard: int
+    database: str
+    name: str
 
 
 def unfinished_moves(pool: NodePool, datastore: str) -> dict[int, str]:
@@ -35,3 +57,72 @@ def refuse_beside_moves(pool: NodePool, datastore: str) -> None:
 def _move_jobs(pool: NodePool, datastore: str) -> list[tuple[int, str]]:
     rows = pool.run(lambda connection: connection.rows(select_move_jobs(datastore)))
     return [(int(job_id), str(state)) for job_id, state in rows]
+
+
+def cell_tables(pool: NodePool, datastore: str) -> list[StrayTable]:
+    """Return all tables of cells on a server that the account can see, including those of moves."""
+    found = []
+    for database, name in pool.run(lambda connection: connection.rows(select_cell_tables(datastore))):
+        number = str(database).rpartition("_")[2]
+        # A datastore with a longer name has databases that begin alike.
+        if number.isdigit() and shard_database(datastore, int(number)) == database:
+            found.append(StrayTable(int(number), str(database), str(name)))
+    return found
+
+
+def stray_tables(catalog: NodePool, datastore: str, pool: NodePool, cluster: str, node: Node) -> list[StrayTable]:
+    """Return the tables of cells on a server for which neither the shard's location nor a move accounts.
+
+    A server has them after it was restored from a backup that is older than a move of the shard. They are read a second
+    time, because a move may have been under way.
+
+    Args:
+        catalog: connections to the catalog's server.
+        datastore: name of the datastore.
+        pool: connections to the server.
+        cluster: name of its cluster.
+        node: the server.
+
+    Raises:
+        ServerError: a server cannot be reached.
+    """
+    found = list(_strays(catalog, datastore, pool, cluster, node))
+    if not found:
+        return []
+    again = set(_strays(catalog, datastore, pool, cluster, node))
+    return [table for table in found if table in again]
+
+
+def _strays(catalog: NodePool, datastore: str, pool: NodePool, cluster: str, node: Node) -> Iterator[StrayTable]:
+    tables = cell_tables(pool, datastore)
+    own = set(read_catalog(catalog, datastore).topology.shards_of(cluster))
+    leaving, late, arriving = set[int](), set[int](), set[int]()
+    for shard, source, target, phase in catalog.run(lambda connection: connection.rows(select_open_moves(datastore))):
+        before = phase in BEFORE_COMMIT
+        if source == cluster:
+            leaving.add(int(shard))
+            if phase == "moved" and node.role == "replica":
+                late.add(int(shard))
+        elif target == cluster and (before or phase == "moved"):
+            arriving.add(int(shard))
+    for table in tables:
+        if table.name == "cell":
+            accounted = own | arriving | late
+        elif table.name.startswith(moved("cell", "")):
+            # A failover sets the table of its own shard aside for a moment.
+            accounted = own | leaving
+        else:
+            accounted = arriving
+        if table.shard not in accounted:
+            yield table
+
+
+def strays_text(tables: Iterable[StrayTable]) -> str:
+    """Return what is wrong with stray tables of one server, and what to do."""
+    first, *rest = sorted(tables)
+    shards = shards_text(sorted({first.shard, *(table.shard for table in rest)}))
+    return (
+        f"it has tables of cells that the catalog does not place there, of shards {shards}, such as "
+        f"`{first.database}`.{first.name}: was it restored from a backup that is older than a move? They may hold "
+        "documents that have been erased since. Drop them, as soon as no program uses them"
+    )

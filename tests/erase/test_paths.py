@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import uuid
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from schemaless.cells.dictionaries import keep
 from schemaless.codec.dictionaries import Dictionary
 from schemaless.erase import copies
 from schemaless.erase.archives import erase_from_archives
-from schemaless.erase.copies import CopyTable, copy_tables
+from schemaless.erase.copies import copy_tables
 from schemaless.erase.job import EraseSpec
 from schemaless.erase.job import run as run_erasure
 from schemaless.erase.plan import plan
@@ -45,6 +46,7 @@ from schemaless.move import run as moves
 from schemaless.move import steps
 from schemaless.move.compare import compare
 from schemaless.move.copying import Copier
+from schemaless.move.fence import Side
 from schemaless.move.spec import MoveSpec
 from tests.movers import query
 
@@ -191,18 +193,19 @@ def test_tables_that_a_move_leaves_behind_are_erased(root, new_row, movers_of):
 def test_an_erasure_continues_if_a_mover_renames_a_table_of_copies(root, row, monkeypatch):
     """The tables are listed again; verification does the same."""
     root.put_cell(row, "BASE", 1, document(1))
-    lists = list[int]()
+    gone = ["cell_incoming_0123456789abcdef"]
+    side_of = copies.side_of
 
-    def listed(internals: Any, shard: int) -> list[CopyTable]:
-        lists.append(shard)
-        gone = CopyTable("cluster-1", internals.shards.node_of(shard), "cell_incoming_0123456789abcdef")
-        return [gone] if len(lists) % 2 else copy_tables(internals, shard)
+    def listed(connection: Any, database: str) -> Side:
+        side = side_of(connection, database)
+        return replace(side, incoming={"cell": [gone.pop()]}) if gone else side
 
-    monkeypatch.setattr(copies, "copy_tables", listed)
+    monkeypatch.setattr(copies, "side_of", listed)
     number = erase(root, [row])
-    assert (len(lists), found_by_reading(root)) == (2, 0)
+    assert (gone, found_by_reading(root)) == ([], 0)
+    gone.append("cell_incoming_0123456789abcdef")
     assert verify(root, number).clean
-    assert len(lists) == 4
+    assert gone == []
 
 
 def test_the_role_erase_needs_its_grants_where_a_move_has_taken_the_shard(

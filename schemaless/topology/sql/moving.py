@@ -28,6 +28,13 @@ def select_arriving(catalog: str, target: str) -> bytes:
     return b"SELECT shard FROM %b WHERE target=%b AND phase IN (%b)" % parts
 
 
+def select_open_moves(catalog: str) -> bytes:
+    """Select shard, source, target and phase of the moves that may have a shard's tables on both of their clusters."""
+    return b"SELECT shard, source, target, phase FROM %b WHERE phase NOT IN ('dropped','aborted')" % (
+        quoted_table(catalog, "shard_move")
+    )
+
+
 def select_move_jobs(catalog: str) -> bytes:
     """Select id and state of all move jobs."""
     return b"SELECT job_id, state FROM %b WHERE kind='move' ORDER BY job_id" % table(catalog, b"job")
