@@ -573,7 +573,7 @@ class IndexNotReady(SchemalessError):
 
 
 class WorkersDied(SchemalessError):
-    """Raised if workers of a job, ``check`` or ``migrate verify`` died repeatedly without completing a shard in between.
+    """Raised if workers of a job, ``check`` or ``migrate verify`` died repeatedly without completing a shard.
 
     A job keeps its work up to the last checkpoint of each shard.
     """

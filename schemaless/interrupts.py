@@ -5,6 +5,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
+
+_FROM_TERMINAL: Final = frozenset({signal.SIGINT, signal.SIGHUP})
 
 
 def is_interrupt(error: BaseException) -> bool:
@@ -37,13 +40,14 @@ def settle_exit_status() -> None:
 def starting_processes() -> Iterator[None]:
     """Keep Ctrl-C from reaching processes started within the block before they call ``ignore_interrupts``.
 
-    A terminal sends SIGINT to all processes of a command. A process still importing modules would print a traceback.
+    A terminal sends SIGINT, and SIGHUP when it is closed, to all processes of a command. A process still importing
+    modules would print a traceback.
     """
     from multiprocessing import resource_tracker  # most commands start no processes
 
-    # Start the tracker before blocking SIGINT: starting it unblocks the signal, and happens only once.
+    # Start the tracker before blocking signals: starting it unblocks SIGINT, and happens only once.
     resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _FROM_TERMINAL)
     try:
         yield
     finally:
@@ -51,7 +55,8 @@ def starting_processes() -> Iterator[None]:
 
 
 def ignore_interrupts() -> None:
-    """Ignore SIGINT from now on, in a process that was started within ``starting_processes``."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Processes that this one starts must not inherit the blocked signal.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    """Ignore SIGINT and SIGHUP from now on, in a process that was started within ``starting_processes``."""
+    for number in _FROM_TERMINAL:
+        signal.signal(number, signal.SIG_IGN)
+    # Processes that this one starts must not inherit the blocked signals.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FROM_TERMINAL)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from schemaless.arrow.infer import Proposal
-from schemaless.cli.jobs import workers_option
+from schemaless.cli.jobs import stop_option, workers_option
 from schemaless.cli.options import execute_option, note_dry, note_failed_erasures, open_store, url_option
 from schemaless.cli.quantities import FiniteRange
 from schemaless.errors import InvalidInput
@@ -113,6 +113,7 @@ def export() -> None:
     help="With --follow: write a file anyway once a cell has waited this long.",
 )
 @click.option("--skip-corrupt", is_flag=True, help="Export cells whose body does not decode, with a null body.")
+@stop_option
 @url_option
 @json_option
 def parquet(
@@ -128,6 +129,7 @@ def parquet(
     min_mib: float,
     max_age_s: float,
     skip_corrupt: bool,
+    stop_s: float,
     url: str,
     as_json: bool,
 ) -> int:
@@ -167,11 +169,11 @@ def parquet(
         supervisor = export_supervisor(store, uri, definition, pace, workers)
         if not once:
             note(f"export {name} follows {store.shard_count} shards")
-            supervisor.run()
+            supervisor.run(stop_s=stop_s)
             return 0
         with progress(f"exporting to {uri}", None, "ids") as listener:
             ended = caught_up(store, definition, listener)
-            supervisor.run(ended)
+            supervisor.run(ended, stop_s=stop_s)
         status = export_status(store, name)
     _show(status, as_json=as_json)
     note_failed_erasures(ended.gave_up)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from schemaless.admin.indexes import index_supervisor, indexes_of
-from schemaless.cli.jobs import workers_option
+from schemaless.cli.jobs import stop_option, workers_option
 from schemaless.cli.options import execute_option, note_dry, open_store, shards_of, shards_option, url_option
 from schemaless.cli.quantities import CatalogId
 from schemaless.errors import InvalidInput, SchemalessError
@@ -186,9 +186,10 @@ def rebuild(name: str, execute: bool, url: str, as_json: bool) -> None:
 @click.argument("names", nargs=-1)
 @workers_option
 @click.option("--once", is_flag=True, help="Exit once all cells and erasures stored so far have been processed.")
+@stop_option
 @url_option
 @json_option
-def run(names: tuple[str, ...], workers: int, once: bool, url: str, as_json: bool) -> int:
+def run(names: tuple[str, ...], workers: int, once: bool, stop_s: float, url: str, as_json: bool) -> int:
     """Fill indexes and keep them up to date, until Ctrl-C.
 
     Without NAMES, the command maintains all indexes. Workers on any number of machines divide the shards among
@@ -219,7 +220,7 @@ def run(names: tuple[str, ...], workers: int, once: bool, url: str, as_json: boo
             note(f"maintaining {', '.join(f'{entry.name} ({entry.number})' for entry in entries)}")
             title = f"filling {', '.join(filling)}"
             with progress(title, None, "ids") if filling else nullcontext(ignore_events) as listener:
-                supervisor.run(Watch(indexes, names, listener, once=once))
+                supervisor.run(Watch(indexes, names, listener, once=once), stop_s=stop_s)
             if once:
                 break
         statuses = [indexes.status(entry) for entry in indexes.maintained(names)]

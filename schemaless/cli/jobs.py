@@ -14,9 +14,10 @@ import click
 from rich.live import Live
 
 from schemaless.cli.options import open_store, url_option, with_options
-from schemaless.cli.quantities import CatalogId
+from schemaless.cli.quantities import CatalogId, FiniteRange
 from schemaless.errors import InvalidInput, JobConflict, SchemalessError
 from schemaless.events import Event
+from schemaless.followers.supervisor import STOP_S
 from schemaless.jobs.job import (
     Job,
     JobState,
@@ -67,6 +68,16 @@ workers_option: Final = click.option(
     default=1,
     show_default=True,
     help="Number of worker processes on this machine.",
+)
+
+stop_option: Final = click.option(
+    "--stop-timeout",
+    "stop_s",
+    type=FiniteRange(min=0),
+    default=STOP_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="When stopped, kill the calls that are still running after this time.",
 )
 
 

@@ -162,6 +162,8 @@ def run(arguments: list[str]) -> int:
     show_traceback = "--traceback" in arguments
     arguments = [argument for argument in arguments if argument != "--traceback"]
     signal.signal(signal.SIGTERM, _on_sigterm)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+        signal.signal(signal.SIGHUP, _on_sigterm)
     if logging.lastResort is not None:  # prints warnings if logging is not configured
         logging.lastResort.setFormatter(_ShownRecords())
     try:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypedDict, Unpack
 
 import click
 
-from schemaless.cli.jobs import workers_option
+from schemaless.cli.jobs import stop_option, workers_option
 from schemaless.cli.options import (
     execute_option,
     note_dry,
@@ -69,9 +69,10 @@ def trigger() -> None:
 @click.argument("target", metavar="MODULE:NAME")
 @workers_option
 @click.option("--once", is_flag=True, help="Exit once all cells and erasures that are stored now have been processed.")
+@stop_option
 @url_option
 @json_option
-def run(target: str, workers: int, once: bool, url: str, as_json: bool) -> int:
+def run(target: str, workers: int, once: bool, stop_s: float, url: str, as_json: bool) -> int:
     """Call a trigger's function for each cell, until Ctrl-C.
 
     The function is called for existing cells and for new ones. Each worker process imports MODULE from the current
@@ -79,9 +80,9 @@ def run(target: str, workers: int, once: bool, url: str, as_json: bool) -> int:
     the position that start= in its decorator gives; later runs continue where it stopped. The command may run on
     several machines at once: the shards are divided again whenever a worker starts or exits.
 
-    On Ctrl-C, running calls are allowed to complete, and the workers save their locations; a call that is still running
-    30 seconds later is killed. After kill -9, the last cells of each worker are delivered again: those of the last 100
-    ms, at most 500.
+    On Ctrl-C, SIGTERM or SIGHUP, running calls are allowed to complete, and the workers save their locations; calls
+    that are still running after --stop-timeout are killed, and a second signal kills them at once. After kill -9, the
+    last cells of each worker are delivered again: those of the last 100 ms, at most 500.
 
     If a cell kills its worker process, its shard is quarantined: separate processes call the function for the cells of
     quarantined shards, one at a time, and all other shards continue.
@@ -103,10 +104,10 @@ def run(target: str, workers: int, once: bool, url: str, as_json: bool) -> int:
             place = f"the {loaded.start} of {counted(store.shard_count, 'shard')}"
             note(f"trigger {loaded.name} is new; it starts at {place}")
         if not once:
-            supervisor.run()
+            supervisor.run(stop_s=stop_s)
             return 0
         ended = caught_up(store, loaded)
-        supervisor.run(ended)
+        supervisor.run(ended, stop_s=stop_s)
         trigger = Triggers(store).status(loaded.name)
     if as_json:
         print_json(status_json(trigger))

@@ -35,8 +35,9 @@ from schemaless.runner_names import runner_name
 _log = logging.getLogger("schemaless")
 
 _TURN_S: Final = 0.2
-_STOP_S: Final = 30.0
-"""Time that workers are given to finish their calls before they are killed, in seconds."""
+STOP_S: Final = 25.0
+"""Default time that workers are given to finish their calls before they are killed, in seconds; Kubernetes kills all
+processes of a container after 30 seconds."""
 
 _FIRST_PAUSE_S: Final = 0.5
 _MAX_PAUSE_S: Final = 30.0
@@ -194,8 +195,13 @@ class Supervisor:
         self._made = 0
         self._removed = False
 
-    def run(self, ended: Callable[[], bool] = lambda: False) -> None:
-        """Run workers until ``ended`` returns True, then let them finish their calls."""
+    def run(self, ended: Callable[[], bool] = lambda: False, *, stop_s: float = STOP_S) -> None:
+        """Run workers until ``ended`` returns True, then let them finish their calls.
+
+        Args:
+            ended: called several times a second.
+            stop_s: time that running calls get to complete before they are killed, in seconds.
+        """
         try:
             while not ended():
                 for seat in (*self._healthy, *self._quarantine):
@@ -208,7 +214,7 @@ class Supervisor:
                 self._serve_quarantined()
                 wait([child.process.sentinel for child in self._children], _TURN_S)
         finally:
-            self._stop()
+            self._stop(stop_s)
 
     @property
     def _children(self) -> list[_Child]:
@@ -328,20 +334,20 @@ class Supervisor:
                 error,
             )
 
-    def _stop(self) -> None:
+    def _stop(self, stop_s: float) -> None:
         children = self._children
         for child in children:
             child.dismiss()
-        until_s = time.monotonic() + _STOP_S
+        began_s = time.monotonic()
         try:
             for child in children:
-                child.process.join(max(0.0, until_s - time.monotonic()))
+                child.process.join(max(0.0, began_s + stop_s - time.monotonic()))
         finally:
             for child in children:
                 if child.process.is_alive():
-                    _log.warning(
-                        "worker %s is still in a call after %.0f s, so it is being killed", child.name, _STOP_S
-                    )
+                    # Less than ``stop_s`` after a second signal.
+                    waited_s = time.monotonic() - began_s
+                    _log.warning("worker %s is still in a call after %.0f s, so it is killed", child.name, waited_s)
                     child.process.kill()
                     child.process.join()
                     self._remove(child)
@@ -376,7 +382,7 @@ def _how(status: int | None) -> str:
 
 def _work(work: Work, name: str, timing: Timing, role: Role, box: BlackBox, line: Connection) -> None:
     """Run a worker in this process until the supervisor closes its end of the pipe, or dies."""
-    # Ctrl-C and SIGTERM reach the whole process group; the supervisor decides what happens.
+    # Ctrl-C, SIGTERM and SIGHUP may reach the whole process group; the supervisor decides what happens.
     ignore_interrupts()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     stop = threading.Event()

@@ -19,12 +19,15 @@ pytestmark = [pytest.mark.mysql, pytest.mark.shared]
 
 ROOT = Path(__file__).parents[2]
 MODULE = """
-import os, time, schemaless
+import os, pathlib, time, schemaless
 
 @schemaless.trigger(column="BASE", start="beginning", attempts=1, parked_limit=1)
 def keep(cell, call):
     if cell.body.get("bad"):
         raise ValueError("no such fare")
+    if cell.body.get("long"):
+        pathlib.Path(os.environ["KEPT"] + ".called").touch()
+        time.sleep(600)
     with open(os.environ["KEPT"], "a") as file:
         file.write(f"{cell.row_key}\\n")
 """
@@ -63,6 +66,11 @@ def start(follow_url: str, tmp_path: Path) -> Iterator[Callable[..., subprocess.
 
 def of_shard(store: schemaless.Datastore, new_row: Callable[[], object], shard: int) -> object:
     return next(row for row in iter(new_row, None) if store.shard_of(row) == shard)  # type: ignore[arg-type]
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[int]:
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [int(pid) for pid in children if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
 
 
 def test_run_once_calls_each_cell_and_says_where_it_is(start, tmp_path, fresh_store, new_row, invoke, follow_url):  # noqa: F811
@@ -123,9 +131,8 @@ def test_run_goes_on_with_a_worker_in_place_of_one_that_is_killed_until_ctrl_c(
     row = fresh_store.put_cell(new_row(), "BASE", 1, {"n": 1}).key.row_key
     eventually(lambda: str(row) in (tmp_path / "kept").read_text(), "it works")
     (before,) = triggers.status("keep").workers
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    worker = next(pid for pid in children if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text())
-    os.kill(int(worker), signal.SIGKILL)
+    (worker,) = workers_of(process)
+    os.kill(worker, signal.SIGKILL)
     row = fresh_store.put_cell(new_row(), "BASE", 1, {"n": 2}).key.row_key
     eventually(lambda: str(row) in (tmp_path / "kept").read_text(), "another one works")
     (after,) = triggers.status("keep").workers
@@ -138,6 +145,24 @@ def test_run_goes_on_with_a_worker_in_place_of_one_that_is_killed_until_ctrl_c(
     status = triggers.status("keep")
     assert status.workers == ()
     assert [each.row.worker for each in status.shards] == [None] * 4
+
+
+@pytest.mark.once
+def test_a_terminal_that_is_closed_ends_a_run_with_its_workers(start, tmp_path, fresh_store, new_row, eventually):
+    """The signal reaches all of them; a call that outlasts the time to stop is killed."""
+    fresh_store.put_cell(new_row(), "BASE", 1, {"long": 1})
+    process = start("--stop-timeout", "0.1")
+    eventually(lambda: (tmp_path / "kept.called").exists(), "the call has begun")
+    workers = workers_of(process)
+    for pid in (*workers, process.pid):
+        os.kill(pid, signal.SIGHUP)
+    _, err = process.communicate(timeout=40)
+
+    assert process.returncode == 3, err
+    assert "is still in a call after 0 s, so it is killed" in err
+    assert "Traceback" not in err
+    assert len(workers) == 1
+    assert [pid for pid in workers if Path(f"/proc/{pid}").exists()] == []
 
 
 @pytest.mark.once
