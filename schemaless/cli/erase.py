@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from schemaless.cli.erase_run import run, target_options, targets_of
-from schemaless.cli.erase_shown import entry_json, show_plan, show_status, status_json
+from schemaless.cli.erase_shown import entry_json, show_plan, show_status, show_undone, status_json, undone_json
 from schemaless.cli.jobs import (
     JobProgress,
     add_controls,
@@ -20,17 +20,17 @@ from schemaless.erase.archives import erase_from_archives
 from schemaless.erase.plan import plan as plan_erasure
 from schemaless.erase.receipt import receipt as receipt_of
 from schemaless.erase.receipt import signed
-from schemaless.erase.replay import Replayed, ledger_lines, load_ledger, undone
-from schemaless.erase.replay import replay as replay_erasures
+from schemaless.erase.replay import Recorded, ledger_lines, load_ledger, read_ledger, taken_text, undone
 from schemaless.erase.status import status as status_of
 from schemaless.erase.verify import verify as verify_erasure
+from schemaless.errors import InvalidInput
 from schemaless.events import Step, only
 from schemaless.internals import internals_of
 from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.throttle import Thresholds
 from schemaless.pages.erasure_page import erasure_page
 from schemaless.purge.datastore import purge_datastore
-from schemaless.retention.replay import UndoneRun, replay_runs, undone_runs
+from schemaless.retention.replay import replay as replay_undone
 from schemaless.terminal.files import OutputFile, data_output, write_whole
 from schemaless.terminal.output import (
     EXIT_FAILED,
@@ -273,7 +273,7 @@ def archive(folders: tuple[Path, ...], url: str, execute: bool, as_json: bool) -
     "ledger_file",
     type=click.Path(allow_dash=True),
     metavar="FILE",
-    help="First add the erasures in this file, written by 'erase ledger', to the ledger.",
+    help="First add to the catalog the erasures, holds and releases of holds in this file, written by 'erase ledger'.",
 )
 @execute_option
 @workers_options
@@ -294,8 +294,9 @@ def replay(
     after the erasure stay, and so do rows that were held during a retention run or are held now. Run it before
     applications use the restored datastore, and once more after a failover that lost transactions.
 
-    If the catalog was restored, too, it lacks the latest erasures and legal holds: name a file written by 'erase
-    ledger' after the backup.
+    If the catalog was restored, too, it lacks the latest erasures, legal holds and releases of holds: name a file
+    written by 'erase ledger' after the backup. Without --execute, the command shows what would be erased after loading
+    that file.
 
     \b
     Examples:
@@ -303,32 +304,30 @@ def replay(
       schemaless erase replay --from ledger.ndjson --execute
     """
     with open_store(url) as store:
-        added, found = 0, list[Replayed | UndoneRun]()
-        if ledger_file is not None and execute:
+        recorded = Recorded()
+        if ledger_file is not None:
             with click.open_file(ledger_file, "rb") as lines:
-                added = load_ledger(store, lines)
+                recorded = load_ledger(store, lines) if execute else read_ledger(store, lines)
+        if recorded.taken:
+            raise InvalidInput(taken_text(store, recorded.taken, "nothing was changed"))
         entries = internals_of(store).erasures.ledger.entries()
-        with progress("comparing", len(entries), "erasures") as listener:
-            found += [*undone(store, listener=listener), *undone_runs(store, listener=listener)]
-        found.sort(key=lambda each: each.entry.number)
+        to_compare = len(entries) + (0 if execute else len(recorded.erasures))
+        with progress("comparing", to_compare, "erasures") as listener:
+            found = undone(store, None if execute else recorded, listener=listener)
         if execute:
             with JobProgress(JobStore(store)) as shown:
-                for each in found:
-                    if isinstance(each, UndoneRun):
-                        replay_runs(store, [each], thresholds, count=workers, dask=dask, listener=shown)
-                    else:
-                        replay_erasures(store, [each], thresholds, count=workers, dask=dask, listener=shown)
+                replay_undone(store, found, thresholds, count=workers, dask=dask, listener=shown)
     if as_json:
-        undone_json = [{**entry_json(each.entry), "cells_back": each.cells} for each in found]
-        print_json({"added": added, "executed": execute, "undone": undone_json})
-    else:
-        out().print(
-            f"added to the ledger: {counted(added, 'erasure')}; undone by a restore: {counted(len(found), 'erasure')}"
+        print_json(
+            {
+                "added": len(recorded.erasures),
+                "holds": [facts(hold, "row_key", "held_by", "reason", "released_at") for hold in recorded.holds],
+                "executed": execute,
+                "undone": [undone_json(each) for each in found],
+            }
         )
-        for each in found:
-            what = "retention run" if isinstance(each, UndoneRun) else "erasure"
-            back = "had come back and have been erased again" if execute else "have come back"
-            out().print(f"{what} {each.entry.number}: {each.cells:,} cells {back}")
+    else:
+        show_undone(recorded, found, executed=execute)
         unfinished = [entry.number for entry in entries if entry.kind == "range" and entry.executed_at is None]
         if unfinished:
             note(f"retention run {unfinished[-1]} has not finished; 'schemaless retention run --execute' continues it")

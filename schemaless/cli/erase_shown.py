@@ -1,13 +1,15 @@
-"""Prints plans and the status of erasures."""
+"""Prints plans and the status of erasures, and what a restore has undone."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
 from schemaless.erase.places import Places
 from schemaless.erase.plan import Plan
+from schemaless.erase.replay import Recorded, Undone
 from schemaless.erase.status import ErasureStatus
 from schemaless.erasures.ledger import Erasure
 from schemaless.numbers import shards_text
@@ -129,4 +131,58 @@ def entry_json(entry: Erasure) -> dict[str, Any]:
         **facts(entry, "kind", "scope", "reason", "requested_by"),
         **times_of(entry),
         "notes": dict(entry.notes),
+    }
+
+
+def show_undone(recorded: Recorded, undone: Sequence[Undone], *, executed: bool) -> None:
+    """Print what a file adds to the ledger, and what a restore has undone."""
+    released = sum(hold.released_at is not None for hold in recorded.holds)
+    if recorded.holds:
+        changed = counted(len(recorded.holds), "hold")
+        out().print(f"{'added' if executed else 'to add'} to the catalog: {changed}, of which {released:,} released")
+    out().print(
+        f"{'added' if executed else 'to add'} to the ledger: {counted(len(recorded.erasures), 'erasure')}; undone by a "
+        f"restore: {counted(len(undone), 'erasure')}"
+    )
+    for each in undone:
+        _show_undone(each, executed=executed)
+
+
+def _show_undone(undone: Undone, *, executed: bool) -> None:
+    entry, cells, copies = undone.entry, undone.cells.total(), undone.copies.total()
+    name = f"{'erasure' if entry.kind == 'keys' else 'retention run'} {entry.number}"
+    if entry.executed_at is None and not executed:
+        out().print(f"{name}: not executed yet in all shards; cells left: {cells:,}")
+    elif cells or copies:
+        back = counted(cells, "cell") + (
+            f" and {counted(copies, 'copy', 'copies')} in tables of moves" if copies else ""
+        )
+        out().print(f"{name}: {back} came back{', erased again' if executed else ''}")
+    else:
+        out().print(f"{name}: nothing to erase again")
+    for hold, kept in list(undone.held.items())[:_ROWS_SHOWN]:
+        held = f"held by {hold.held_by} since {hold.held_at:%Y-%m-%d} ({hold.reason})"
+        out().print(
+            f"{name}: {counted(kept, 'cell')} of row {hold.row_key} came back and will stay: {held}", markup=False
+        )
+    if len(undone.held) > _ROWS_SHOWN:
+        out().print(f"{name}: and cells of {len(undone.held) - _ROWS_SHOWN:,} more held rows; --json lists them")
+    if undone.gone:
+        them = "it" if undone.gone == 1 else "them"
+        out().print(
+            f"{name}: {counted(undone.gone, 'cell')} that it had erased will not be erased again: the restore lost "
+            f"{them}, or the newer versions that had made {them} expire"
+        )
+
+
+def undone_json(undone: Undone) -> dict[str, Any]:
+    """Return what a restore has undone of an erasure as JSON values."""
+    return {
+        **entry_json(undone.entry),
+        "cells_back": undone.cells.total(),
+        "copies_back": undone.copies.total(),
+        "held": [
+            {**facts(hold, "row_key", "held_by", "reason"), "cells": cells} for hold, cells in undone.held.items()
+        ],
+        "not_erased_again": undone.gone,
     }

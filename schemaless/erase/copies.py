@@ -110,6 +110,17 @@ def live_copies(internals: Internals, shard: int, ids: Sequence[int]) -> tuple[d
     return found, unread
 
 
+def live_bodies(internals: Internals, shard: int, ids: Sequence[int]) -> int:
+    """Return how many bodies of these cells are still in the tables that ``erase_copies`` would erase."""
+    database = internals.shards.database(shard)
+
+    def count(table: CopyTable) -> int:
+        statement = sql.count_live_copies(database, table.name, ids)
+        return int(internals.shards.pool_for(table.node).run(lambda connection: connection.rows(statement))[0][0])
+
+    return _while_tables_change(lambda: sum(map(count, copy_tables(internals, shard))))
+
+
 def _live_on(internals: Internals, node: Node, database: str, ids: Sequence[int], *, own: bool) -> dict[str, int]:
     def count(connection: Connection) -> dict[str, int]:
         side = side_of(connection, database)

@@ -16,11 +16,10 @@ from typing import Final
 from schemaless.datastore import Datastore
 from schemaless.erase.archives import erase_from_archives
 from schemaless.erase.copies import live_copies, tables_of_moves
-from schemaless.erase.job import bounds_of
 from schemaless.erase.places import archives, places
+from schemaless.erase.replay import what_came_back
 from schemaless.erase.status import ErasureStatus, record_acknowledgements
 from schemaless.erasures import sql
-from schemaless.erasures.ledger import Erasure
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.events import Advanced, Listener, ignore_events
 from schemaless.indexes.entries import Entries
@@ -87,10 +86,14 @@ def verify(
     found = Verification(record_acknowledgements(store, number))
     for shard in entry.shards:
         _verify_shard(store, shard.shard, number, found)
-        if entry.kind == "keys":
-            live = older_cells(internals, entry, shard.shard)
-            found.faults += Counter({f"cells of shard {shard.shard} older than the erasure": live})
         listener(Advanced())
+    back = what_came_back(internals, entry)
+    for shard_number, live in back.cells.items():
+        found.faults[f"cells of shard {shard_number} older than the erasure"] += live
+    found.outstanding += [
+        f"row {hold.row_key} is held by {hold.held_by}, so cells that a restore brought back stay: {live:,}"
+        for hold, live in back.held.items()
+    ]
     for table in tables_of_moves(store, {shard.shard for shard in entry.shards}):
         found.faults[f"table {table}, which the unfinished move will drop before it ends"] += 1
     _verify_archives(store, archive_folders, found)
@@ -104,15 +107,6 @@ def verify(
         internals.erasures.ledger.mark(number, "verified")
         found.status = record_acknowledgements(store, number)
     return found
-
-
-def older_cells(internals: Internals, entry: Erasure, shard: int) -> int:
-    """Count cells of an erasure's keys in a shard that are older than its execution there and have not been erased."""
-    database, before = internals.shards.database(shard), bounds_of(entry)[shard]
-    statements = (
-        sql.count_older(database, *target, before) for target in internals.erasures.ledger.targets(entry.number, shard)
-    )
-    return sum(int(internals.shards.rows(shard, statement)[0][0]) for statement in statements)
 
 
 def _verify_shard(store: Datastore, shard: int, number: int, found: Verification) -> None:

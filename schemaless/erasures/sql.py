@@ -234,10 +234,13 @@ def select_keys(
 
 
 def upsert_shard(catalog: str, erasure: int, shard: int, cells: int, body_bytes: int, last_event: int) -> bytes:
-    """Record an erasure's results in a shard; the time of the first execution is kept."""
+    """Record an erasure's results in a shard; the time of the first execution is kept.
+
+    Counts never become lower: a shard that was restored from a backup has lost its log of what was erased.
+    """
     values: dict[str, Term] = {
-        "cells": cells,
-        "body_bytes": body_bytes,
+        "cells": b"GREATEST(cells, %d)" % cells,
+        "body_bytes": b"GREATEST(body_bytes, %d)" % body_bytes,
         "last_event": last_event,
         "executed_at": b"COALESCE(executed_at, %b)" % NOW,
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -123,43 +123,61 @@ class Holds:
         rows = self._catalog().run(lambda connection: connection.rows(sql.select_holds(self._name, released=released)))
         return [_hold(row) for row in rows]
 
-    def of_rows(self, row_keys: Collection[bytes], during: tuple[datetime, datetime] | None = None) -> list[Hold]:
+    def of_rows(
+        self,
+        row_keys: Collection[bytes],
+        during: tuple[datetime, datetime] | None = None,
+        recorded: Iterable[Hold] = (),
+    ) -> list[Hold]:
         """Return those holds on some rows that are in force now, or that were in force at any time in a period.
 
         Args:
             row_keys: the rows, as 16 bytes each.
             during: start and end of the period; None to return only holds that are in force now.
+            recorded: holds from a file of the ledger, which count as ``restore`` would record them.
         """
+        recorded = [hold for hold in recorded if hold.row_key.bytes in row_keys]
+        needs_released = during is not None or bool(recorded)
 
         def operation(connection: Connection) -> list[Any]:
             parts = _parts(sorted(row_keys))
-            return [row for part in parts for row in self._rows_of(connection, part, released=during is not None)]
+            return [row for part in parts for row in self._rows_of(connection, part, released=needs_released)]
 
-        return [hold for hold in map(_hold, self._catalog().run(operation)) if _in_force(hold, during)]
+        holds = {_identity(hold): hold for hold in map(_hold, self._catalog().run(operation))}
+        holds |= {_identity(hold): hold for hold in _unrecorded(holds, recorded)}
+        return [hold for hold in holds.values() if _in_force(hold, during)]
 
-    def restore(self, holds: Iterable[Hold]) -> int:
-        """Add holds that were recorded in another catalog and are missing here; return their number.
+    def unrecorded(self, recorded: Iterable[Hold]) -> list[Hold]:
+        """Return those holds of another catalog that are missing here, or that were released there and not here."""
+        return _unrecorded({_identity(hold): hold for hold in self.all(released=True)}, recorded)
+
+    def restore(self, recorded: Iterable[Hold]) -> list[Hold]:
+        """Add holds that were recorded in another catalog and are missing here, and release those released there.
+
+        Returns:
+            The holds that were added or released.
 
         Raises:
             ServerError: the catalog's server is unreachable or rejects a statement.
         """
 
-        def identity(hold: Hold) -> tuple[uuid.UUID, str, datetime]:
-            return hold.row_key, hold.held_by, hold.held_at
-
-        def operation(connection: Connection) -> int:
+        def operation(connection: Connection) -> list[Hold]:
             with self.lock(connection), connection.transaction():
-                existing = {
-                    identity(_hold(row)) for row in connection.rows(sql.select_holds(self._name, released=True))
-                }
-                missing = {identity(hold): hold for hold in holds if identity(hold) not in existing}
-                for hold in missing.values():
+                rows = connection.rows(sql.select_holds(self._name, released=True))
+                existing = {_identity(hold): hold for hold in map(_hold, rows)}
+                changes = _unrecorded(existing, holds)
+                for hold in changes:
+                    if own := existing.get(_identity(hold)):
+                        assert hold.released_at is not None
+                        released = own.number, hold.released_at, hold.released_by
+                        connection.execute(sql.release_past_hold(self._name, *released))
+                        continue
                     times = hold.held_at, hold.released_at
                     who_and_why = hold.row_key.bytes, hold.held_by, hold.reason, hold.released_by
                     connection.execute(sql.insert_past_hold(self._name, *who_and_why, *times))
-            return len(missing)
+            return changes
 
-        holds = list(holds)
+        holds = list(recorded)
         return self._catalog().run(operation, writes=True)
 
     @contextmanager
@@ -194,6 +212,20 @@ class Holds:
 
     def _rows_of(self, connection: Connection, row_keys: Collection[bytes], *, released: bool = False) -> Any:
         return connection.rows(sql.select_holds(self._name, row_keys, released=released)) if row_keys else ()
+
+
+def _identity(hold: Hold) -> tuple[uuid.UUID, str, datetime]:
+    return hold.row_key, hold.held_by, hold.held_at
+
+
+def _unrecorded(existing: Mapping[tuple[uuid.UUID, str, datetime], Hold], recorded: Iterable[Hold]) -> list[Hold]:
+    """Return the recorded holds that do not exist, or that exist and have been released since."""
+    found = {}
+    for hold in recorded:
+        own = existing.get(_identity(hold))
+        if own is None or (own.released_at is None and hold.released_at is not None):
+            found[_identity(hold)] = hold
+    return list(found.values())
 
 
 def _in_force(hold: Hold, during: tuple[datetime, datetime] | None) -> bool:

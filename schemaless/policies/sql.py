@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
-from schemaless.wire.sql.parts import NOW, Term, blob_hex, insert, moment, table, text, upsert
+from schemaless.wire.sql.parts import NOW, Term, blob_hex, insert, moment, table, text, update, upsert
 
 _HOLD: Final = b"hold_id, row_key, held_by, reason, CONCAT(held_at,'+00:00'), CONCAT(released_at,'+00:00'), released_by"
 
@@ -73,6 +73,12 @@ def release_holds(catalog: str, row_keys: Iterable[bytes], held_by: str, release
         text(held_by),
         _of_rows(row_keys),
     )
+
+
+def release_past_hold(catalog: str, number: int, released_at: datetime, released_by: str | None) -> bytes:
+    """Release a hold that was released earlier, in another catalog."""
+    changes: dict[str, Term] = {"released_at": moment(released_at), "released_by": released_by}
+    return update(table(catalog, b"legal_hold"), changes, hold_id=number)
 
 
 def select_pending_erasures(catalog: str, row_keys: Iterable[bytes]) -> bytes:

@@ -13,8 +13,8 @@ from typing import Any, Final, Unpack
 
 from schemaless.cell import TOMBSTONE_BYTES
 from schemaless.datastore import Datastore
+from schemaless.erase.expired import Rule, blocks, id_span, rules_of
 from schemaless.erase.job import bounds_of, cells_at_once, erase_batches
-from schemaless.erasures.ledger import Erasure
 from schemaless.errors import InvalidInput
 from schemaless.internals import internals_of
 from schemaless.jobs.job import Job
@@ -24,7 +24,6 @@ from schemaless.jobs.runner import ShardRun
 from schemaless.jobs.throttle import Thresholds
 from schemaless.migrate.rebuild import weigh_files
 from schemaless.migrate.reclaimed import Part, file_sizes, record_sizes
-from schemaless.retention.expired import Rule, blocks, id_span
 from schemaless.retention.plan import server_time
 
 REASON: Final = "retention"
@@ -48,11 +47,6 @@ class RetainSpec(JobSpec):
             raise InvalidInput("a retention job needs the number of an entry in the ledger of erasures")
 
 
-def rules_of(entry: Erasure) -> list[Rule]:
-    """Return the rules of a retention run from its entry in the ledger."""
-    return [Rule.from_json(rule) for rule in entry.scope["rules"]]
-
-
 def work(store: Datastore, run: ShardRun) -> None:
     """Erase the expired cells of one shard; runs in a worker."""
     internals = internals_of(store)
@@ -67,7 +61,7 @@ def work(store: Datastore, run: ShardRun) -> None:
         after = max(state.checkpoint, low - 1)
         state.counters["held"] = state.counters.get("held", 0) if state.checkpoint else 0
         for block in blocks(internals, state.shard, rules, after, high, during, lambda: cells_at_once(run)):
-            state.counters["held"] += block.held
+            state.counters["held"] += len(block.held)
             yield block.up_to, block.ids
 
     erase_batches(store, run, spec.erasure, batches)

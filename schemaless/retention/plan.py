@@ -8,11 +8,11 @@ from datetime import datetime
 
 from schemaless.cell import TOMBSTONE_BYTES
 from schemaless.datastore import Datastore
+from schemaless.erase.expired import Rule, blocks, id_span
 from schemaless.events import Advanced, Listener, ignore_events
 from schemaless.internals import internals_of
 from schemaless.policies.retention import Policy
 from schemaless.retention import sql
-from schemaless.retention.expired import Rule, blocks, id_span
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ def plan(
         found = ShardPlan(shard)
         low, high = id_span(internals, shard)
         for block in blocks(internals, shard, rules, low - 1, high):
-            found.held += block.held
+            found.held += len(block.held)
             statement = sql.select_sizes(internals.shards.database(shard), block.ids)
             for column, cells, size in internals.shards.rows(shard, statement) if block.ids else ():
                 expired = found.columns.setdefault(str(column), Expired())

@@ -1,77 +1,12 @@
-"""SQL statements that find expired cells of a shard. None of them reads the body of a cell that is kept."""
+"""SQL statements about the time and sizes that plans of retention show."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 
-from schemaless.wire.sql.parts import LIVE, by_id, cell_table, id_range, moment, numbers, text
+from schemaless.wire.sql.parts import LIVE, by_id, numbers
 
 SELECT_NOW = b"SELECT CONCAT(UTC_TIMESTAMP(6),'+00:00')"
-
-
-def select_id_span(database: str) -> bytes:
-    """Select the lowest and the highest added_id; NULL without cells."""
-    return b"SELECT MIN(added_id), MAX(added_id) FROM %b" % by_id(database)
-
-
-def select_block_end(database: str, after: int, up_to: int, rows: int) -> bytes:
-    """Select the last added_id of the next rows; NULL if there are none."""
-    return b"SELECT MAX(added_id) FROM (SELECT added_id FROM %b WHERE %b ORDER BY added_id LIMIT %d) block" % (
-        by_id(database),
-        id_range(after, up_to),
-        rows,
-    )
-
-
-def select_expired(database: str, after: int, up_to: int, rules: Iterable[bytes]) -> bytes:
-    """Select added_id, row_key and column_name of the cells in a range that expire under a rule, erased ones included.
-
-    Args:
-        database: the shard's database.
-        after: added_id before the range.
-        up_to: last added_id of the range.
-        rules: conditions returned by ``expires``, at least one.
-    """
-    return b"SELECT added_id, row_key, column_name FROM %b WHERE %b AND (%b) ORDER BY added_id" % (
-        by_id(database),
-        id_range(after, up_to),
-        b" OR ".join(rules),
-    )
-
-
-def expires(
-    database: str,
-    column_name: str,
-    before: datetime | None,
-    kept_versions: int | None,
-    as_of: datetime | None = None,
-) -> bytes:
-    """Return the condition under which a cell of a column expires.
-
-    Args:
-        database: the shard's database.
-        column_name: the column.
-        before: time in UTC; cells created then or later are kept; None to disregard age.
-        kept_versions: cells with fewer newer versions than this, erased ones included, are kept; None to disregard
-            versions.
-        as_of: time in UTC; cells created then or later do not expire, and do not count as newer versions.
-    """
-    conditions = [b"column_name=%b" % text(column_name)]
-    existing = b""
-    if as_of is not None:
-        conditions.append(b"created_at<%b" % moment(as_of))
-        existing = b"AND newer.created_at<%b " % moment(as_of)
-    if before is not None:
-        conditions.append(b"created_at<%b" % moment(before))
-    if kept_versions is not None:
-        conditions.append(
-            b"(SELECT newer.ref_key FROM %b newer FORCE INDEX (cell_key) WHERE newer.row_key=cell.row_key "
-            b"AND newer.column_name=cell.column_name AND newer.ref_key>cell.ref_key %b"
-            b"ORDER BY newer.ref_key LIMIT 1 OFFSET %d) IS NOT NULL"
-            % (cell_table(database), existing, kept_versions - 1)
-        )
-    return b"(%b)" % b" AND ".join(conditions)
 
 
 def select_sizes(database: str, ids: Iterable[int]) -> bytes:

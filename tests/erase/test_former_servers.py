@@ -15,13 +15,16 @@ import schemaless
 from schemaless.erase.job import EraseSpec
 from schemaless.erase.job import run as run_erasure
 from schemaless.erase.receipt import receipt
+from schemaless.erase.replay import undone
 from schemaless.erase.verify import verify
 from schemaless.erasures.ledger import target
 from schemaless.failover.nodes import add_replica
 from schemaless.internals import internals_of
+from schemaless.jobs.throttle import Thresholds
 from schemaless.local.description import LocalServer
 from schemaless.move import run as moves
 from schemaless.move.spec import MoveSpec
+from schemaless.retention.replay import replay
 from tests.cli.conftest import Result, _of_no_configuration, invoke
 from tests.promotion import caught_up, sql, word
 
@@ -97,7 +100,15 @@ def test_an_erasure_reaches_the_replicas_of_a_cluster_that_the_shard_has_left(st
             not in invoke("erase", "status", number, url=url).out
         ), "verify has recorded it"
         assert verify(store, number).status.state == "verified"
+    # The old table is restored from before the erasure.
     (left,) = moves.left_behind(store, [1])
+    old = next(name for name in left.tables if name.startswith("cell_moved_"))
+    sql(replicated, f"UPDATE {store.name}_0001.{old} SET body=REPEAT('a', 9)")
+    (back,) = undone(store)
+    assert (back.cells, back.copies) == ({}, {1: 1})
+    replay(store, [back], Thresholds())
+    with caught_up(replicated):
+        assert (undone(store), verify(store, number).clean) == ([], True)
     moves.drop(store, left)
     logs = {each["where"]: each["until"] for each in receipt(store, number)["remains"]}
     assert {str(replicated.socket), str(replica.socket)} < logs.keys()

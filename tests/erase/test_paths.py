@@ -30,7 +30,7 @@ from schemaless.erase.job import EraseSpec
 from schemaless.erase.job import run as run_erasure
 from schemaless.erase.plan import plan
 from schemaless.erase.receipt import receipt, signature_holds, signed
-from schemaless.erase.replay import ledger_lines, load_ledger, replay, undone
+from schemaless.erase.replay import ledger_lines, load_ledger, read_ledger, undone
 from schemaless.erase.verify import verify
 from schemaless.erasures import sql as erasures_sql
 from schemaless.erasures.ledger import target
@@ -48,6 +48,7 @@ from schemaless.move.compare import compare
 from schemaless.move.copying import Copier
 from schemaless.move.fence import Side
 from schemaless.move.spec import MoveSpec
+from schemaless.retention.replay import replay
 from tests.movers import query
 
 MARKER = "sesame-7f3a-anna@example.org"
@@ -287,9 +288,12 @@ def test_erasures_are_repeated_after_a_restore(root, new_row, by_hand, monkeypat
         patch.setattr(erasures_sql, "update_times", killed)
         with pytest.raises(Killed):
             load_ledger(root, lines)
-    assert load_ledger(root, lines) == 1
-    assert load_ledger(root, lines) == 0
+    (expected,) = undone(root, read_ledger(root, lines))
+    assert (expected.cells.total(), undone(root)) == (1, [])
+    assert [entry.number for entry, _ in load_ledger(root, lines).erasures] == [number]
+    assert load_ledger(root, lines).erasures == []
     (found,) = undone(root)
+    assert found.cells == expected.cells
     replay(root, [found], Thresholds())
     assert found_by_reading(root) == 1
     assert root.get_cell_latest(subject, "BASE").body == {"later": True}

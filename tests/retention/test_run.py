@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -20,7 +21,8 @@ import schemaless
 from schemaless import CellErased, Datastore, InvalidInput, NewCell, RowHeld
 from schemaless.cell import TOMBSTONE_BYTES, Erased
 from schemaless.cli.main import run as command
-from schemaless.erase.replay import ledger_lines
+from schemaless.erase.replay import ledger_lines, undone
+from schemaless.erase.verify import verify
 from schemaless.erasures.ledger import target
 from schemaless.indexes.registry import Registry
 from schemaless.internals import internals_of
@@ -29,7 +31,6 @@ from schemaless.policies.retention import Policy
 from schemaless.retention import job
 from schemaless.retention.job import RETAIN, begin, outcome_of, run
 from schemaless.retention.plan import plan
-from schemaless.retention.replay import undone_runs
 
 COLUMNS = ("BASE", "LOG", "STATUS")
 Key = tuple[uuid.UUID, str, int]
@@ -305,7 +306,7 @@ def test_runs_are_repeated_after_a_restore(
         after = stored(fresh_store)
         internals.holds.release([released], "legal")
         internals.holds.hold([held_later], "court", "case-2")
-        assert undone_runs(erase_store) == []
+        assert undone(erase_store) == []
         (tmp_path / "ledger").write_bytes(b"\n".join(ledger_lines(erase_store)))
         restore(root, bodies)
     newer = {fresh_store.append_cell(row, column, "new").key for row, column in expiring for _ in range(2)}
@@ -319,8 +320,120 @@ def test_runs_are_repeated_after_a_restore(
         assert again[key][2] == (cells[key][1] if key[0] == held_later else body), key
     assert again.keys() - after.keys() == set(map(tuple, newer))
     assert [hold.row_key for hold in internals.holds.all()] == [held, held_later]
-    assert undone_runs(erase_store) == []
-    assert internals.erasures.ledger.entry(number).cells == len(erased_keys(fresh_store)) < len(erased)
+    (kept,) = undone(erase_store)
+    assert (kept.cells.total(), kept.gone) == (0, 0)
+    assert {hold.row_key: cells for hold, cells in kept.held.items()} == {
+        held_later: sum(key[0] == held_later for key in erased)
+    }
+    assert internals.erasures.ledger.entry(number).cells == len(erased) > len(erased_keys(fresh_store))
+
+
+def test_holds_released_since_the_backup_are_released_again(
+    fresh_store: Datastore,
+    erase_store: Datastore,
+    erase_url: str,
+    accounts: Any,
+    tmp_path: Path,
+    monkeypatch: Any,
+    capsys: Any,
+) -> None:
+    """The dry run shows what the file brings. Without its releases, held cells stay and are named until released."""
+    cells = fill(fresh_store, 17)
+    internals = internals_of(erase_store)
+    policy = Policy("LOG", 30)
+    internals.policies.set(policy)
+    wanted = expected(cells, [policy], set())
+    row = min(key[0] for key in wanted)
+    of_row = sum(key[0] == row for key in wanted)
+    monkeypatch.setenv("SCHEMALESS_URL", erase_url)
+    ledger, without = tmp_path / "ledger", tmp_path / "without"
+    with schemaless.connect(accounts.root(erase_url)) as root:
+        bodies = bodies_of(root)
+        internals.holds.hold([row], "legal", "case-1")
+        (backup,) = internals.holds.all()
+        internals.holds.release([row], "legal")
+        number = begin(erase_store)
+        assert number is not None
+        run(erase_store, number)
+        lines = list(ledger_lines(erase_store))
+        ledger.write_bytes(b"\n".join(lines))
+        without.write_bytes(b"\n".join(line for line in lines if b'"hold"' not in line))
+        restore(root, bodies)
+        internals.holds.restore([backup])
+
+        def replayed(file: Path, *options: str) -> Any:
+            capsys.readouterr()
+            assert command(["erase", "replay", "--from", str(file), "--json", *options]) == 0
+            return json.loads(capsys.readouterr().out)
+
+        shown = replayed(ledger)
+        assert (shown["added"], len(shown["holds"]), shown["executed"]) == (1, 1, False)
+        assert [(each["cells_back"], each["held"]) for each in shown["undone"]] == [(len(wanted), [])]
+        assert (internals.erasures.ledger.entries(), erased_keys(fresh_store)) == ([], set())
+
+        (found,) = replayed(without, "--execute")["undone"]
+        assert (found["cells_back"], found["not_erased_again"]) == (len(wanted) - of_row, 0)
+        assert [(each["row_key"], each["held_by"], each["cells"]) for each in found["held"]] == [
+            (str(row), "legal", of_row)
+        ]
+        assert internals.erasures.ledger.entry(number).cells == len(wanted)
+        verified = verify(erase_store, number)
+        assert verified.clean
+        assert (
+            f"row {row} is held by legal, so cells that a restore brought back stay: {of_row}" in verified.outstanding
+        )
+        assert command(["erase", "replay"]) == 0
+        assert f" of row {row} came back and will stay: held by legal since" in capsys.readouterr().out
+
+        (found,) = replayed(ledger, "--execute")["undone"]
+        assert (found["cells_back"], found["held"]) == (of_row, [])
+        assert internals.holds.all() == []
+        assert erased_keys(fresh_store) == wanted
+        assert (undone(erase_store), internals.erasures.ledger.entry(number).cells) == ([], len(wanted))
+
+
+def test_versions_that_a_restore_makes_the_last_ones_are_kept_and_reported(
+    fresh_store: Datastore,
+    erase_store: Datastore,
+    erase_url: str,
+    accounts: Any,
+    new_row: Callable[[], uuid.UUID],
+    monkeypatch: Any,
+    capsys: Any,
+) -> None:
+    """The restore lost the newer version: the cell stays, and the count of the ledger, too. Verification agrees."""
+    first, second = new_row(), new_row()
+    for row in (first, second):
+        fresh_store.put_cells([NewCell(row, "BASE", version, {"version": version}) for version in (1, 2)])
+    internals = internals_of(erase_store)
+    internals.policies.set(Policy("BASE", None, 1))
+    monkeypatch.setenv("SCHEMALESS_URL", erase_url)
+    with schemaless.connect(accounts.root(erase_url)) as root:
+        bodies = bodies_of(root)
+        number = begin(erase_store)
+        assert number is not None
+        run(erase_store, number)
+        shards = internals_of(root).shards
+        for shard, added_id, body in bodies:
+            database = shards.database(shard)
+            shards.execute(shard, f"UPDATE `{database}`.cell SET body=x'{body}' WHERE added_id={added_id}".encode())
+            shards.execute(shard, f"DELETE FROM `{database}`.erased_cell".encode())
+        shard = root.shard_of(first)
+        shards.execute(
+            shard, f"DELETE FROM `{shards.database(shard)}`.cell WHERE ref_key=2 AND row_key=x'{first.hex}'".encode()
+        )
+    found = verify(erase_store, number)
+    assert dict(found.faults) == {f"cells of shard {fresh_store.shard_of(second)} older than the erasure": 1}
+
+    assert command(["erase", "replay", "--execute"]) == 0
+    said = capsys.readouterr().out
+    assert f"retention run {number}: 1 cell came back, erased again" in said
+    assert (
+        f"retention run {number}: 1 cell that it had erased will not be erased again: the restore lost it, or" in said
+    )
+    assert erased_keys(fresh_store) == {(second, "BASE", 1)}
+    assert (undone(erase_store), internals.erasures.ledger.entry(number).cells) == ([], 2)
+    assert verify(erase_store, number).clean
 
 
 Bodies = list[tuple[int, int, str]]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self
 
+from schemaless.erase import sql
+from schemaless.erasures.ledger import Erasure
 from schemaless.internals import Internals
+from schemaless.policies.holds import Hold
 from schemaless.policies.retention import Policy
-from schemaless.retention import sql
 
 BLOCK_ROWS: Final = 2_000
 """Number of rows examined per statement."""
@@ -60,6 +62,11 @@ class Rule:
         )
 
 
+def rules_of(entry: Erasure) -> list[Rule]:
+    """Return the rules of a retention run from its entry in the ledger."""
+    return [Rule.from_json(rule) for rule in entry.scope["rules"]]
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """The expired cells of a range of added_ids.
@@ -67,12 +74,12 @@ class Block:
     Attributes:
         up_to: last added_id of the range.
         ids: added_ids of expired cells, erased ones included.
-        held: number of expired cells that are kept because their row is held.
+        held: expired cells that are kept, by added_id, each with a hold on its row.
     """
 
     up_to: int
     ids: Sequence[int]
-    held: int
+    held: Mapping[int, Hold]
 
 
 def blocks(
@@ -83,6 +90,7 @@ def blocks(
     top: int,
     during: tuple[datetime, datetime] | None = None,
     at_once: Callable[[], int] = lambda: BLOCK_ROWS,
+    recorded: Iterable[Hold] = (),
 ) -> Iterator[Block]:
     """Yield the expired cells after an added_id, up to another one.
 
@@ -97,6 +105,7 @@ def blocks(
         during: start and end of an earlier run, to yield what expired then: cells and versions that were created later
             do not count, and rows that were held then are kept as if they were held now.
         at_once: returns the maximum number of expired cells of the next block.
+        recorded: holds in a file of the ledger, which count as if they were in the catalog.
 
     Raises:
         ServerError: a server is unreachable or rejects a statement.
@@ -112,9 +121,9 @@ def blocks(
         while True:
             part = dict(rows[start : start + at_once()])
             start += len(part)
-            held = {hold.row_key.bytes for hold in internals.holds.of_rows({*part.values()}, during)}
-            ids = [added_id for added_id, row_key in part.items() if row_key not in held]
-            yield Block(up_to if start == len(rows) else max(part), ids, len(part) - len(ids))
+            holds = {hold.row_key.bytes: hold for hold in internals.holds.of_rows({*part.values()}, during, recorded)}
+            held = {added_id: holds[row_key] for added_id, row_key in part.items() if row_key in holds}
+            yield Block(up_to if start == len(rows) else max(part), [each for each in part if each not in held], held)
             if start == len(rows):
                 break
         after = up_to
