@@ -29,9 +29,9 @@ NOT_UNICODE: Final = "not unicode"
 ERASED: Final = "erased"
 
 REASONS: Final = (MISSING, NULL, WRONG_TYPE, OUT_OF_RANGE, NOT_FINITE, INEXACT, INVALID, TOO_LONG, NOT_UNICODE, ERASED)
-"""Why a typed column is null: no such key; JSON null; another JSON type; an integer beyond 64 bits; NaN, an infinity, or
-a number such as 1e400; a number or a time with more digits than the type holds; text that is not a UUID or a time; text
-over the limit; a lone surrogate; an erased cell."""
+"""Why a typed column is null: no such key; JSON null; another JSON type; an integer beyond 64 bits; NaN, an
+infinity, or a number such as 1e400; a number or a time with more digits than the type holds; text that is not a UUID
+or a time; text over the limit; a lone surrogate; an erased cell."""
 
 _LONG_FRACTION: Final = re.compile(r"[.,]\d{6}\d*[1-9]")
 _ANY_LENGTH: Final = "text"

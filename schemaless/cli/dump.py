@@ -8,6 +8,7 @@ import click
 
 from schemaless.admin import ndjson as loading
 from schemaless.cli.options import open_store, shards_of, shards_option, url_option
+from schemaless.errors import InvalidInput
 from schemaless.events import Advanced
 from schemaless.internals import internals_of
 from schemaless.terminal.files import OutputFile, data_output
@@ -25,8 +26,8 @@ def dump(url: str, column: str | None, shards_text: str | None, stored: bool, ou
 
     Each line is one cell: row_key, column_name, ref_key, added_id, created_at and body. Within each shard, cells are
     in the order of their added_id. 'schemaless load --from-dump' reads the lines. A body that does not decode ends the
-    dump with an error that names the cell; with --stored, bodies are not decoded. A file given with --output appears
-    only when the dump is complete.
+    dump with an error that names the cell; with --stored, bodies are not decoded. A column without cells is an error. A
+    file given with --output appears only when the dump is complete.
 
     \b
     Examples:
@@ -43,3 +44,5 @@ def dump(url: str, column: str | None, shards_text: str | None, stored: bool, ou
                 sink.write(lines)
                 listener(Advanced(cell.added_id - last[1] if cell.shard == last[0] else 1))
                 last = (cell.shard, cell.added_id)
+            if column is not None and last == (-1, 0):
+                raise InvalidInput(f"no cell in the given shards is in column {column!r}; check the name of the column")

@@ -5,6 +5,7 @@ Exit status: 0 if done, 1 if it failed or found faults, 2 for wrong usage, 3 if 
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import os
@@ -197,7 +198,9 @@ def _ended_by(problem: BaseException, arguments: list[str]) -> int:
             error(str(problem))
             return EXIT_FAILED
         case OSError():
-            error(f"{problem.filename or 'reading or writing'}: {problem.strerror or problem}")
+            full = problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # files that are written have their names
+            where = problem.filename or ("standard output" if full else "reading or writing")
+            error(f"{where}: {problem.strerror or problem}")
             try:
                 sys.stdout.flush()
             except OSError:

@@ -250,7 +250,7 @@ class ArchiveWriter:
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
-            os.fdatasync(self._fd)
+            getattr(os, "fdatasync", os.fsync)(self._fd)  # macOS has no fdatasync
         except OSError as refusal:
             self._drop()
             raise self._failed(refusal) from refusal

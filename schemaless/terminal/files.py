@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import click
 
 from schemaless.errors import InvalidInput
 from schemaless.terminal.output import data_sink, note
 from schemaless.terminal.shown import JSONTerminal
+
+_WRITE_ERRORS: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 
 
 class OutputFile(click.Path):
@@ -78,6 +81,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
     Raises:
         InvalidInput: the file cannot be created.
+        OSError: writing failed, for example because the disk is full; it names the file.
     """
     plain = path.is_file() or not path.exists()
     # Replace the target of a symbolic link, not the link.
@@ -97,7 +101,9 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
             if target.exists():
                 shutil.copymode(target, part)
             part.replace(target)
-    except BaseException:
+    except BaseException as problem:
+        if isinstance(problem, OSError) and problem.filename is None and problem.errno in _WRITE_ERRORS:
+            problem.filename = str(path)
         if plain:
             part.unlink(missing_ok=True)
         raise

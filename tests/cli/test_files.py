@@ -70,8 +70,9 @@ def test_a_failed_atomic_write_leaves_the_old_file(tmp_path, monkeypatch):
     write_whole(page, "before")
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OSError, match="No space left") as caught:
             write_whole(page, "after")
+        assert caught.value.filename == str(page)
         with pytest.raises(OSError, match="No space left"):
             write_whole(tmp_path / "new.html", b"new")
 

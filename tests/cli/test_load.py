@@ -447,14 +447,23 @@ def test_dump_to_an_unwritable_path_is_exit_2(invoke, datastore_url, tmp_path, p
     assert re.search("cannot write .*: there is no folder|is a directory", result.err)
 
 
+def test_dump_of_a_column_without_cells_is_exit_2(invoke, dumped, fresh_url, tmp_path):
+    """A mistyped column gives one line and no file, in place of an empty dump."""
+    result = invoke("dump", "--column", "TYPO", "--output", tmp_path / "dump", url=fresh_url)
+
+    assert (result.code, result.out) == (2, "")
+    assert "no cell in the given shards is in column 'TYPO'" in result.err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_output_to_a_full_disk_is_exit_1(invoke, start, dumped, fresh_url):
-    """One line with the reason; a truncated dump is a failure."""
+    """One line with the file and the reason; a truncated dump is a failure."""
     to_file = invoke("dump", "--output", "/dev/full", url=fresh_url)
     process = start("info", "--json", url=fresh_url, stdout="/dev/full")
     _, err = process.communicate(timeout=30)
 
-    assert (to_file.code, to_file.err) == (1, "schemaless: reading or writing: No space left on device\n")
-    assert (process.returncode, err.decode()) == (1, to_file.err)
+    assert (to_file.code, to_file.err) == (1, "schemaless: /dev/full: No space left on device\n")
+    assert (process.returncode, err.decode()) == (1, "schemaless: standard output: No space left on device\n")
 
 
 def test_dump_to_head_is_quiet(start, dumped, fresh_url):

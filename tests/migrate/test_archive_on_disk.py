@@ -46,6 +46,16 @@ def test_an_append_is_on_the_disk_when_it_returns(tmp_path, monkeypatch):
     ]
 
 
+def test_an_archive_needs_no_fdatasync(tmp_path, monkeypatch):
+    """Systems without fdatasync, such as macOS, sync with fsync."""
+    monkeypatch.delattr(archive.os, "fdatasync")
+    made = writer(tmp_path / "archive")
+    made.append([cell(1)])
+    made.close()
+
+    assert made.cells == 1
+
+
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
