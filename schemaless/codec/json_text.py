@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import ClassVar, Final
 
 from schemaless.cell import JSONDocument
@@ -23,6 +24,17 @@ _WRITE_ASCII: Final = json.JSONEncoder(ensure_ascii=True, check_circular=False, 
 
 class NotJSONText(Exception):
     """Signals, within the codec, that bytes are not JSON text; ``args[0]`` is the reason."""
+
+
+class IntegerTooLong(NotJSONText):
+    """Signals that text has an integer with more digits than Python reads (``sys.set_int_max_str_digits``)."""
+
+
+def not_json_text(refusal: ValueError) -> NotJSONText:
+    """Return the reason why ``json`` refused a text."""
+    if isinstance(refusal, json.JSONDecodeError):
+        return NotJSONText(one_line(refusal))
+    return IntegerTooLong(f"an integer has more than {sys.get_int_max_str_digits():,} digits; Python does not read it")
 
 
 class JSONText(Serializer):
@@ -145,4 +157,4 @@ def _parse(text: Payload, depth: int, values: int) -> JSONDocument:
     except ValueError as refusal:
         if not is_own(refusal, "json"):
             raise
-        raise NotJSONText(one_line(refusal)) from None
+        raise not_json_text(refusal) from None

@@ -15,7 +15,7 @@ from schemaless.cell import JSONDocument
 from schemaless.codec.documents import MAX_DEPTH
 from schemaless.codec.engine import ENGINE, Engine
 from schemaless.codec.fast import MISSED
-from schemaless.codec.json_text import NotJSONText, text_of
+from schemaless.codec.json_text import IntegerTooLong, NotJSONText, not_json_text, text_of
 from schemaless.codec.messagepack import pack_reference, unpack_reference
 from schemaless.codec.refusals import is_own
 from schemaless.codec.serializers import (
@@ -26,7 +26,6 @@ from schemaless.codec.serializers import (
     TOO_MANY_VALUES,
     NotHeld,
     Payload,
-    one_line,
 )
 from schemaless.codec.values import MAX_VALUES
 from schemaless.errors import CorruptBody, UnreadableLegacy
@@ -152,7 +151,7 @@ def read_exactly(text: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES
     except ValueError as refusal:
         if not is_own(refusal, "json"):
             raise
-        raise _unreadable(text, NotJSONText(one_line(refusal))) from None
+        raise _unreadable(text, not_json_text(refusal)) from None
     if not lost:
         try:
             pack_reference(value)
@@ -162,6 +161,8 @@ def read_exactly(text: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES
 
 
 def _unreadable(text: Payload, refusal: NotJSONText) -> UnreadableLegacy:
+    if isinstance(refusal, IntegerTooLong):
+        return UnreadableLegacy(f"no envelope, and JSON text that cannot be read: {refusal}")
     return UnreadableLegacy(f"no envelope, and not JSON text ({refusal}); it looks like {looks_like(bytes(text))}")
 
 

@@ -139,6 +139,12 @@ def train(
         payloads = [payload for _, payload in _payloads(sampled, codec, dictionaries)]
     else:
         payloads = _masked(sampled, Mask(len(rows["train"]), keep_common=values == "common"), codec, dictionaries)
+    if len(payloads) < _FEWEST_CELLS <= len(sampled):
+        raise InvalidInput(
+            f"only {len(payloads)} of the {len(sampled)} cells to train on can use a dictionary; the others have less "
+            f"than {codec.compress_min_bytes} bytes as {codec.serializer.name}, and are stored uncompressed, or cannot "
+            "be re-encoded"
+        )
     if len(payloads) < _FEWEST_CELLS or not parts["choose"] or not parts["judge"]:
         raise InvalidInput(
             f"{len(payloads)} cells of {len(rows['train'])} rows are too few to train on, with {len(rows['choose'])} "

@@ -185,6 +185,8 @@ def test_training_is_honest_where_nothing_repeats_or_little_is_there() -> None:
     assert not train(noise, ZSTD, sizes=(1_024,)).helps
     with pytest.raises(InvalidInput, match="too few"):
         train(noise[:6], ZSTD)
+    with pytest.raises(InvalidInput, match=r"only 0 of the \d+ cells .* have less than \d+ bytes as msgpack"):
+        train([(row, encode_body({"a": 1})) for row, _ in noise], ZSTD)
 
 
 def test_engines_agree_on_dictionaries() -> None:
