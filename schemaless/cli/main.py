@@ -21,7 +21,15 @@ from click.shell_completion import CompletionItem
 
 from schemaless.errors import InvalidCell, InvalidInput, SchemalessError, UnknownCodec
 from schemaless.interrupts import is_interrupt, settle_exit_status
-from schemaless.terminal.output import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, ReadOnlyCommand, error, redacted
+from schemaless.terminal.output import (
+    EXIT_FAILED,
+    EXIT_STOPPED,
+    EXIT_USAGE,
+    ReadOnlyCommand,
+    error,
+    redacted,
+    set_quiet,
+)
 from schemaless.terminal.shown import shown
 
 _SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
@@ -119,13 +127,19 @@ def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
     "--traceback", is_flag=True, help="Show the Python traceback of an error; accepted anywhere on the command line."
 )
 @click.option(
+    "-q",
+    "--quiet",
+    is_flag=True,
+    help="Show no progress and no notes, only results and errors, for cron; accepted anywhere on the command line.",
+)
+@click.option(
     "-d",
     "--datastore",
     metavar="NAME",
     shell_complete=_names,
     help="The datastore: its name in the configuration, or its URL; also accepted after the command.",
 )
-def cli(traceback: bool, datastore: str | None) -> None:
+def cli(traceback: bool, quiet: bool, datastore: str | None) -> None:
     """An append-only cell store on sharded MySQL.
 
     Data goes to standard output, progress and errors to standard error. No command rewrites stored cells without
@@ -138,6 +152,7 @@ def cli(traceback: bool, datastore: str | None) -> None:
 
     Exit status: 0 if done, 1 if it failed or found faults, 2 for wrong usage, 3 if stopped; run it again to resume.
     """
+    set_quiet(quiet)
 
 
 def _with_advice(error: click.ClickException) -> click.ClickException:
@@ -161,7 +176,9 @@ class _ShownRecords(logging.Formatter):
 def run(arguments: list[str]) -> int:
     """Run one command and return the exit status; report every error as one line on standard error."""
     show_traceback = "--traceback" in arguments
-    arguments = [argument for argument in arguments if argument != "--traceback"]
+    quiet = bool({"-q", "--quiet"} & set(arguments))
+    arguments = [argument for argument in arguments if argument not in ("--traceback", "-q", "--quiet")]
+    arguments = ["-q", *arguments] if quiet else arguments
     signal.signal(signal.SIGTERM, _on_sigterm)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
         signal.signal(signal.SIGHUP, _on_sigterm)
@@ -169,7 +186,11 @@ def run(arguments: list[str]) -> int:
         logging.lastResort.setFormatter(_ShownRecords())
     try:
         outcome: Any = cli.main(args=arguments, prog_name="schemaless", standalone_mode=False)
-        return outcome if isinstance(outcome, int) else 0
+        status = outcome if isinstance(outcome, int) else 0
+        if status and quiet:
+            # What was found may have been a note.
+            error(f"failed or found something to report (exit status {status}); the same command without -q shows it")
+        return status
     except click.exceptions.Exit as exit_request:
         return exit_request.exit_code
     except click.ClickException as usage_error:

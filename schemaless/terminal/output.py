@@ -29,6 +29,8 @@ EXIT_STOPPED: Final = 3
 
 _REFRESHES_PER_S = 4.0
 
+_quiet = False
+
 json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
@@ -67,14 +69,23 @@ def line_break() -> str:
     return " " if sys.stdout.isatty() else "\n"
 
 
+def set_quiet(quiet: bool) -> None:
+    """Omit progress and notes from now on, or show them again; errors are always shown."""
+    global _quiet
+    _quiet = quiet
+
+
 def err(*, wrap: bool = False) -> Console:
-    """Return the console for progress, notes and errors; long lines are left to the terminal unless ``wrap``."""
-    return _Console(sys.stderr, soft_wrap=not wrap)
+    """Return the console for progress and notes; long lines are left to the terminal unless ``wrap``."""
+    # Not a terminal if quiet: a live display would swallow the lines of standard output, too.
+    return _Console(sys.stderr, soft_wrap=not wrap, quiet=_quiet, force_terminal=False if _quiet else None)
 
 
 def error(message: str) -> None:
     """Print one error line."""
-    err().print(f"[bold red]schemaless:[/] {escape(shown(redacted(message), one_line=True))}")
+    _Console(sys.stderr, soft_wrap=True).print(
+        f"[bold red]schemaless:[/] {escape(shown(redacted(message), one_line=True))}"
+    )
 
 
 def redacted(text: str) -> str:
@@ -84,7 +95,7 @@ def redacted(text: str) -> str:
 
 
 def note(message: str) -> None:
-    """Print one line on standard error."""
+    """Print one line on standard error, unless the command is quiet."""
     err().print(escape(shown(message, one_line=True)))
 
 
@@ -197,7 +208,7 @@ def key_json(key: CellKey) -> dict[str, Any]:
 
 @contextmanager
 def progress(description: str, total: int | None, unit: str) -> Iterator[Progress]:
-    """Show progress with rate and remaining time on standard error.
+    """Show progress with rate and remaining time on standard error, unless the command is quiet.
 
     On a terminal, one line is redrawn; otherwise a line is printed every five seconds.
 
