@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -114,6 +115,11 @@ def semi_synchronous(primary: LocalServer, *replicas: LocalServer) -> Iterator[N
         sql(server, f"SET GLOBAL rpl_semi_sync_{role}_enabled = 1")
         if server is not primary:
             sql(server, f"STOP {word(server)} IO_THREAD", f"START {word(server)} IO_THREAD")
+    connected = f"SHOW GLOBAL STATUS LIKE 'rpl_semi_sync_{source}_clients'"
+    give_up_s = time.monotonic() + 30
+    while int(sql(primary, connected)[0][1]) < len(replicas):
+        assert time.monotonic() < give_up_s, "the replicas do not connect"
+        time.sleep(0.01)
     try:
         yield
     finally:

@@ -19,6 +19,7 @@ from schemaless.errors import InvalidInput
 from schemaless.indexes.sql import index_table
 from schemaless.keys import heartbeat_database, shard_database
 from schemaless.topology.model import Cluster, Topology
+from schemaless.topology.sql.replicas import READ_FOR_THREADS
 from schemaless.wire.accounts import Account
 from schemaless.wire.node import Node
 from schemaless.wire.sql.sessions import grant
@@ -95,8 +96,12 @@ _ON_WRITTEN: Final[dict[Role, str]] = {
 _ON_ROUTING: Final = {"datastore": "UPDATE (`topology_token`)", "shard_range": "INSERT, DELETE"}
 """Privileges of ``move`` on the catalog tables that assign shards to clusters."""
 
-_ON_REPLICATION: Final = ("replication_connection_status", "replication_group_members")
-"""Tables of MySQL's performance_schema that ``admin`` reads, for received transactions and group members."""
+_ON_REPLICATION: Final[dict[Role, tuple[str, ...]]] = {
+    "admin": (*READ_FOR_THREADS, "replication_group_members"),
+    "measure": READ_FOR_THREADS,
+}
+"""Tables of MySQL's performance_schema that roles read, for replication threads, and for received transactions and
+group members."""
 
 _ON_MOVED: Final = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX, REFERENCES, LOCK TABLES"
 """Privileges of ``move`` on a shard's database on all servers; no other role can drop tables of cells."""
@@ -126,13 +131,13 @@ _SERVER_WIDE: Final[dict[Role, dict[bool, str]]] = {
         True: "PROCESS, BINLOG MONITOR, BINLOG ADMIN",
     },
     "erase": {False: "PROCESS", True: "PROCESS"},
-    "measure": {False: "PROCESS", True: "PROCESS"},
-    "admin": {False: "PROCESS", True: "PROCESS"},
+    "measure": {False: "PROCESS", True: "PROCESS, SLAVE MONITOR"},
+    "admin": {False: "PROCESS", True: "PROCESS, SLAVE MONITOR"},
 }
 """Optional privileges on ``*.*`` by role, for MySQL (False) and MariaDB (True).
 
-They give access to InnoDB's history length and file sizes, and allow the binary log's volume to be measured and
-reduced.
+They give access to InnoDB's history length and file sizes, and to MariaDB's replication threads, and allow the binary
+log's volume to be measured and reduced.
 """
 
 _LISTENS: Final = "REPLICATION SLAVE"
@@ -218,8 +223,9 @@ def grants(
         if clusters:
             database = _database(heartbeat_database(topology.name), partial_revokes)
             statements.append(grant(_ON_CLUSTER.get(role, "SELECT"), f"{database}.*", account))
-            if role == "admin" and not mariadb:
-                statements += [grant("SELECT", f"`performance_schema`.`{table}`", account) for table in _ON_REPLICATION]
+            if not mariadb:
+                tables = _ON_REPLICATION.get(role, ())
+                statements += [grant("SELECT", f"`performance_schema`.`{table}`", account) for table in tables]
         for shard, is_home in _shards(topology, clusters, everywhere=role in ("erase", "move")):
             database = shard_database(topology.name, shard)
             statements += _of_shard(role, database, account, partial_revokes, is_home=is_home)

@@ -101,7 +101,7 @@ def grants(
       schemaless grants --role app --server db-1:3306 | mysql -h db-1 -u root -p
     """
     if name is not None:
-        mariadb = False  # makes no difference for admin, the only role here
+        mariadb = False  # no server is asked; on MariaDB, 'topology show' names what admin then lacks
         topology, catalog = _planned(role, name, shards, clusters)
         indexes: tuple[int, ...] = ()
     else:

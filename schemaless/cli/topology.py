@@ -17,7 +17,7 @@ from schemaless.cli.topology_failover import (
 )
 from schemaless.failover import nodes
 from schemaless.failover.clusters import add_cluster as add
-from schemaless.failover.states import node_states
+from schemaless.failover.states import NodeState, node_states
 from schemaless.numbers import shards_text
 from schemaless.terminal.output import (
     EXIT_FAILED,
@@ -57,9 +57,9 @@ def show(url: str, as_json: bool) -> int:
     """Show every server and its state.
 
     For a primary with replicas, the command also warns if a failover would lose cells: asynchronous replication
-    loses everything not yet sent. It also warns of a semi-synchronous timeout below one hour. A server with the
-    cells of a shard that the catalog places elsewhere was restored from a backup that is older than a move, and is
-    reported.
+    loses everything not yet sent. It also warns of a semi-synchronous timeout below one hour, and of replicas whose
+    replication threads the account may not read. A server with the cells of a shard that the catalog places elsewhere
+    was restored from a backup that is older than a move, and is reported.
 
     \b
     Examples:
@@ -67,7 +67,8 @@ def show(url: str, as_json: bool) -> int:
       schemaless topology show --json
 
     Exit status: 0 if all servers answer and have no other shards' cells, primaries accept writes and have their claims,
-    replicas are read-only, and semi-synchronous replication has not become asynchronous, else 1.
+    replicas are read-only and replicate, and semi-synchronous replication neither blocks writes nor has become
+    asynchronous, else 1.
     """
     datastore, states = node_states(url)
     faults = [state for state in states if state.fault]
@@ -91,7 +92,7 @@ def show(url: str, as_json: bool) -> int:
                 str(state.node),
                 state.version or "does not answer",
                 datastore.cluster(state.cluster).engine,
-                {None: "-", True: "read-only", False: "yes"}[state.read_only],
+                _writes(state),
                 shards_text(datastore.shards_of(state.cluster)).replace(",", ", "),
             ]
             for state in states
@@ -103,6 +104,12 @@ def show(url: str, as_json: bool) -> int:
             for warning in state.warnings:
                 note(f"{state.cluster}: {warning}")
     return EXIT_FAILED if faults else 0
+
+
+def _writes(state: NodeState) -> str:
+    if state.semi_sync is not None and state.semi_sync.blocks_writes:
+        return "wait"
+    return {None: "-", True: "read-only", False: "yes"}[state.read_only]
 
 
 @topology.command("add-cluster")
@@ -262,6 +269,8 @@ def set_primary(
             "topology lost' lists their cells once the server answers). If it comes back, make sure that connected "
             "programs cannot reach it"
         )
+    for warning in change.warnings:
+        note(warning)
     if change.url is not None:
         note(
             f"the catalog is on the new primary: export SCHEMALESS_URL='{change.url}', and replace the old URL in each "

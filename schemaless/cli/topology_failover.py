@@ -69,6 +69,8 @@ def say_adoption(done: Adoption) -> None:
         )
     if done.url is not None:
         note(f"the catalog is on the new primary: export SCHEMALESS_URL='{done.url}'")
+    for warning in done.warnings:
+        note(warning)
     if done.changed:
         say_reconnect()
 
@@ -95,7 +97,7 @@ def adoption_data(done: Adoption) -> dict[str, Any]:
         **_common_data(done),
         "removed": [{**_node_data(node), "reason": reason} for node, reason in done.removed.items()],
         "unasked": [_node_data(node) for node in done.unasked],
-        **facts(done, "old_primary", "old_written_s", "quorum", "url"),
+        **facts(done, "old_primary", "old_written_s", "quorum", "url", "warnings"),
     }
 
 
@@ -109,7 +111,7 @@ def change_data(change: NodeChange) -> dict[str, Any]:
     return {
         **_common_data(change),
         "removed": [_node_data(node) for node in change.removed],
-        **facts(change, "old_primary", "url"),
+        **facts(change, "old_primary", "url", "warnings"),
     }
 
 

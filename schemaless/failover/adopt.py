@@ -37,6 +37,7 @@ from schemaless.failover.promotion import (
     missing_from,
     received,
 )
+from schemaless.failover.semi_sync import promotion_warnings, require_commits
 from schemaless.failover.sql import rename_cells
 from schemaless.keys import shard_database
 from schemaless.schema.databases import databases_like, tables_of
@@ -81,6 +82,7 @@ class Adoption:
         url: the datastore's new URL if the catalog moved, else None.
         quorum: whether the new primary belongs to a group whose majority has everything that was acknowledged, so that
             the old primary cannot commit any more.
+        warnings: what the new primary lacks to survive its own failure: a replica, or semi-synchronous replication.
     """
 
     cluster: Cluster
@@ -91,6 +93,7 @@ class Adoption:
     old_primary: str | None = None
     url: str | None = None
     quorum: bool = False
+    warnings: tuple[str, ...] = ()
 
     @property
     def old_written_s(self) -> float | None:
@@ -149,6 +152,7 @@ def _adopt(url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: 
             change.require_new(node)
         pool = change.pool(node)
         _require_writable(pool, now)
+        require_commits(pool, cluster, timeout_s)
         change.verify(now, node)
         unasked: tuple[Node, ...] = ()
         old, home, quorum = None, None, False
@@ -179,8 +183,9 @@ def _adopt(url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: 
             and change.url.node != node
             and (home.node == node or is_same_server(home, change.pool(node)))
         )
+        done = replace(after, nodes=tuple(remaining))
         return Adoption(
-            replace(after, nodes=tuple(remaining)),
+            done,
             after != now,
             arrived_s,
             removed,
@@ -188,6 +193,7 @@ def _adopt(url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: 
             old,
             replace(change.url, node=node).for_database(change.topology.name) if moved else None,
             quorum,
+            promotion_warnings(pool, now, done),
         )
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from schemaless.errors import InvalidInput, ServerTimeout, ServerUnavailable, TopologyError
 from schemaless.failover.group_replication import has_replaced
+from schemaless.failover.semi_sync import require_commits
 from schemaless.keys import shard_database
 from schemaless.schema.databases import Identity, verify_identity
 from schemaless.schema.engines import check_server
@@ -91,6 +92,7 @@ class Change:
                 "check a replica; if another server has taken its place, name it with 'schemaless topology set-primary'"
             )
         # The check below writes to the primary.
+        require_commits(source, cluster.name, timeout_s)
         self.verify(cluster, primary)
         arrived_s = follows(target, source, self.topology.name, cluster.name, timeout_s)
         if arrived_s is None:

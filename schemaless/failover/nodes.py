@@ -14,6 +14,7 @@ from schemaless.errors import InvalidInput, SchemalessError, TopologyError
 from schemaless.failover.adopt import take_over
 from schemaless.failover.change import Change, opened, server_of
 from schemaless.failover.group_replication import has_majority
+from schemaless.failover.semi_sync import promotion_warnings, require_commits
 from schemaless.topology.configuration import datastore_url
 from schemaless.topology.lost_primaries import record_lost_primary, settle
 from schemaless.topology.model import Cluster
@@ -38,6 +39,7 @@ class NodeChange:
         old_primary: state of the previous primary: "read-only", "unreachable", or "the same server"; None if the
             primary did not change.
         url: the datastore's new URL if the catalog moved, else None.
+        warnings: what a new primary lacks to survive its own failure: a replica, or semi-synchronous replication.
     """
 
     cluster: Cluster
@@ -46,6 +48,7 @@ class NodeChange:
     removed: tuple[Node, ...] = ()
     old_primary: str | None = None
     url: str | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def add_replica(url: str, cluster: str, replica: str, *, timeout_s: float = ARRIVAL_TIMEOUT_S) -> NodeChange:
@@ -160,6 +163,7 @@ def set_primary(
                 f"{node} is read-only, so it cannot be the primary of {cluster}; stop its replication and make it "
                 "writable first (STOP REPLICA; SET GLOBAL super_read_only = OFF, read_only = OFF). Nothing was written"
             )
+        require_commits(change.pool(node), cluster, timeout_s)
         change.verify(now, node)
         old = change.old_primary(now, node, timeout_s)
         home = change.home(moves=now, to=node, old=old)
@@ -195,4 +199,5 @@ def set_primary(
             removed=(*([] if keep_old else [now.primary]), *dropped),
             old_primary=old,
             url=replace(change.url, node=node).for_database(change.topology.name) if moved else None,
+            warnings=promotion_warnings(change.pool(node), now, result),
         )

@@ -17,7 +17,7 @@ SELECT_MEMBERS: Final = (
 """Selects the group's members as the server sees them; no rows without the Group Replication plugin."""
 
 
-SHOW_SEMI_SYNC_STATUS: Final = b"SHOW GLOBAL STATUS LIKE 'Rpl\\_semi\\_sync\\_%\\_status'"
+SHOW_SEMI_SYNC_STATUS: Final = b"SHOW GLOBAL STATUS LIKE 'Rpl\\_semi\\_sync\\_%'"
 
 
 SHOW_GROUP: Final = b"SHOW GLOBAL VARIABLES LIKE 'group_replication_group_name'"

@@ -13,7 +13,7 @@ from schemaless.schema.engines import setting_faults
 from schemaless.survey.table_sizes import tables_elsewhere
 from schemaless.topology.model import Cluster, Topology
 from schemaless.topology.moves import StrayTable, stray_tables, strays_text
-from schemaless.topology.replication import is_read_only
+from schemaless.topology.replication import ReplicaThreads, is_read_only, replica_threads
 from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool
 from schemaless.wire.secret import Secret
@@ -32,7 +32,8 @@ class NodeState:
         epoch: epoch of the claim that the catalog requires of the cluster's primary; 0 if it requires none.
         claim: epoch of the node's own claim; None if it has none, or none is required.
         last_claim: epoch of the last claim on its cluster that the node knows of.
-        semi_sync: its semi-synchronous replication, if it is a primary with replicas.
+        semi_sync: its semi-synchronous replication, if it is a primary that has replicas or waits for some.
+        threads: its replication threads, if it is a replica.
         unsafe: settings that are unsafe for the cluster's storage engine, and what to set instead.
         elsewhere: tables whose storage engine is not the cluster's, if it is a primary.
         strays: tables of cells that it should not have.
@@ -47,13 +48,14 @@ class NodeState:
     claim: int | None = None
     last_claim: int = 0
     semi_sync: SemiSync | None = None
+    threads: ReplicaThreads | None = None
     unsafe: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
     strays: tuple[StrayTable, ...] = ()
 
     @property
     def fault(self) -> str | None:
-        """Description of a contradiction between the node and the catalog, or None."""
+        """Description of a contradiction between the node and the catalog, or of broken replication, or None."""
         if self.error is not None:
             return self.error
         if self.last_claim > self.epoch:
@@ -73,15 +75,18 @@ class NodeState:
             )
         if self.node.role == "replica" and not self.read_only:
             return "the replica accepts writes, which reach no other server; make it read-only"
-        if self.strays:
-            return strays_text(self.strays)
-        return None if self.semi_sync is None else self.semi_sync.fault
+        if self.threads is not None and self.threads.running is False:
+            return self.threads.problem
+        stopped = None if self.semi_sync is None else self.semi_sync.fault(self.cluster)
+        return stopped or (strays_text(self.strays) if self.strays else None)
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings about settings that could lose cells in a failover or crash, and tables in an unexpected engine."""
+        """Warnings about settings that could lose cells, tables in an unexpected engine, and what cannot be read."""
         replication = [] if self.semi_sync is None else self.semi_sync.warnings
-        return [*replication, *(f"{self.node}: {problem}" for problem in (*self.unsafe, *self.elsewhere))]
+        unknown = self.threads.problem if self.threads is not None and self.threads.running is None else None
+        problems = filter(None, (unknown, *self.unsafe, *self.elsewhere))
+        return [*replication, *(f"{self.node}: {problem}" for problem in problems)]
 
 
 def node_states(url: str) -> tuple[Topology, list[NodeState]]:
@@ -145,8 +150,21 @@ def node_state(pool: NodePool, datastore: str, cluster: Cluster, node: Node) -> 
             # Accounts created before claims existed lack the privilege; that matters only if a claim is required.
             if cluster.epoch:
                 raise
-        waits = semi_sync(pool) if is_primary and cluster.replicas else None
-        read_only, unsafe = is_read_only(pool), setting_faults(pool, cluster.engine)
-        return NodeState(cluster.name, node, version, read_only, None, cluster.epoch, claim, last, waits, tuple(unsafe))
+        waits = semi_sync(pool) if is_primary else None
+        if waits is not None and not waits.enabled and not cluster.replicas:
+            waits = None
+        return NodeState(
+            cluster.name,
+            node,
+            version,
+            is_read_only(pool),
+            None,
+            cluster.epoch,
+            claim,
+            last,
+            waits,
+            None if is_primary else replica_threads(pool),
+            tuple(setting_faults(pool, cluster.engine)),
+        )
     except SchemalessError as problem:
         return NodeState(cluster.name, node, None, None, str(problem))

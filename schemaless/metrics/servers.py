@@ -1,4 +1,4 @@
-"""Metrics of servers: reachability, circuit breakers and replica lag.
+"""Metrics of servers: reachability, circuit breakers, replica lag, and replication that has stopped.
 
 Lag is measured with GTIDs, which any account may read, so nothing has to be written. It is the age of the oldest
 recorded GTID position of the primary that the replica has not reached.
@@ -13,10 +13,12 @@ from typing import Final, NamedTuple
 
 from schemaless.datastore import Datastore
 from schemaless.errors import ServerError
+from schemaless.failover.semi_sync import semi_sync
 from schemaless.internals import internals_of
 from schemaless.metrics.metric import Collector, Metric, Read, Sample
 from schemaless.topology.model import Cluster
 from schemaless.topology.replica_position import gtid_position, wait_for_gtid
+from schemaless.topology.replication import replica_threads
 from schemaless.topology.shards import Shards
 from schemaless.wire.node import Node
 from schemaless.wire.parallel import on_servers
@@ -40,6 +42,16 @@ BREAKER: Final = Metric(
 LAG: Final = Metric(
     "replica_lag_seconds",
     "Seconds by which the replica lags behind the commits of its primary.",
+    ("cluster", "server"),
+)
+BLOCKED: Final = Metric(
+    "writes_blocked",
+    "1 if commits on the semi-synchronous primary wait for a replica that is missing or silent, else 0.",
+    ("cluster", "server"),
+)
+RUNNING: Final = Metric(
+    "replica_running",
+    "1 if the replica's replication threads run, else 0; absent if the account may not read their state.",
     ("cluster", "server"),
 )
 
@@ -112,12 +124,19 @@ class _Servers:
         primary = self._pool(cluster.primary)
         answers = _answers(primary)
         samples = _of_server(answers, primary, cluster, "primary")
+        if answers:
+            samples.append(BLOCKED.at(semi_sync(primary).blocks_writes, cluster.name, cluster.primary))
         if answers and cluster.replicas:
             self._lag.note_primary(cluster)
         for replica in cluster.replicas:
-            answers = _answers(self._pool(replica))
-            samples += _of_server(answers, self._pool(replica), cluster, "replica")
-            if answers and (lag := self._lag.of(replica)) is not None:
+            pool = self._pool(replica)
+            answers = _answers(pool)
+            samples += _of_server(answers, pool, cluster, "replica")
+            if not answers:
+                continue
+            if (running := replica_threads(pool).running) is not None:
+                samples.append(RUNNING.at(running, cluster.name, replica))
+            if (lag := self._lag.of(replica)) is not None:
                 samples.append(LAG.at(lag.seconds, cluster.name, replica))
         return samples
 
@@ -145,4 +164,4 @@ def _reading(store: Datastore) -> Read:
     return _Servers(store).read
 
 
-SERVERS: Final = Collector("servers", (UP, BREAKER, LAG), _EVERY_S, _reading)
+SERVERS: Final = Collector("servers", (UP, BREAKER, LAG, BLOCKED, RUNNING), _EVERY_S, _reading)

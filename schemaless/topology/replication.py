@@ -9,11 +9,20 @@ from __future__ import annotations
 import secrets
 import time
 from contextlib import suppress
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 from schemaless.errors import AccessDenied, ServerError
 from schemaless.topology.heartbeat import make_tables, read_token, remove_token, write_token
 from schemaless.topology.replica_position import gtid_position, wait_for_gtid
+from schemaless.topology.sql.replicas import (
+    READ_FOR_THREADS,
+    SELECT_HAS_THREADS,
+    SELECT_THREADS,
+    SHOW_THREADS_MARIADB,
+    THREADS_MARIADB,
+)
+from schemaless.wire.accounts import own_grant
 from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DatabaseMissing
 from schemaless.wire.pool import NodePool
@@ -22,6 +31,68 @@ from schemaless.wire.sql.sessions import SELECT_READ_ONLY, lock_is_free, release
 _POLL_S: Final = 0.02
 _WAIT_S: Final = 1.0
 """Maximum wait per query, in seconds; it must stay below the pool's read timeout."""
+
+
+_THREAD_STATES: Final = {
+    "ON": None,
+    "YES": None,
+    "OFF": "stopped",
+    "NO": "stopped",
+    "CONNECTING": "connecting",
+    "PREPARING": "connecting",
+}
+_MAX_MESSAGE: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaThreads:
+    """Replication threads of a replica.
+
+    Attributes:
+        running: whether all of them run; None if that is unknown.
+        problem: which thread does not run, or why that is unknown; None if all run.
+    """
+
+    running: bool | None
+    problem: str | None
+
+
+def replica_threads(pool: NodePool) -> ReplicaThreads:
+    """Read whether a replica's threads run. A missing privilege is described in the result, with its GRANT."""
+
+    def ask(connection: Connection) -> ReplicaThreads:
+        try:
+            if connection.is_mariadb:
+                channels = [[row[at] for at in THREADS_MARIADB] for row in connection.rows(SHOW_THREADS_MARIADB)]
+            else:
+                channels = [list(row) for row in connection.rows(SELECT_THREADS)]
+        except AccessDenied:
+            return ReplicaThreads(None, f"unknown whether it replicates; run on that server: {_missing(connection)}")
+        if not channels and not connection.is_mariadb and not connection.rows(SELECT_HAS_THREADS)[0][0]:
+            return ReplicaThreads(None, "unknown whether it replicates: its performance_schema is off")
+        if not channels:
+            return ReplicaThreads(False, "it replicates from no server; remove it from the catalog, or start it again")
+        problem = next(filter(None, (_stopped(*channel) for channel in channels)), None)
+        return ReplicaThreads(problem is None, problem)
+
+    return pool.run(ask)
+
+
+def _stopped(receiver: str, receiver_error: Any, message: str, applier: str, applier_error: Any) -> str | None:
+    """Describe a thread that does not run. The applier's message is left out: it may contain keys of cells."""
+    for thread, state, error, text in (
+        ("its IO thread, which receives transactions", receiver, receiver_error, message[:_MAX_MESSAGE]),
+        ("its SQL thread, which applies transactions", applier, applier_error, "see SHOW REPLICA STATUS there"),
+    ):
+        if (wrong := _THREAD_STATES.get(state.upper(), f"in the unknown state {state}")) is not None:
+            return f"{thread}, is {wrong}" + (f" (error {error}: {text})" if int(error or 0) else "")
+    return None
+
+
+def _missing(connection: Connection) -> str:
+    if connection.is_mariadb:
+        return own_grant(connection, "SLAVE MONITOR")
+    return "; ".join(own_grant(connection, "SELECT", f"performance_schema.{table}") for table in READ_FOR_THREADS)
 
 
 def is_same_server(one: NodePool, other: NodePool) -> bool:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import re
 import shlex
+import threading
+from collections.abc import Iterator
 
 import pytest
 
 import schemaless
+from schemaless.failover import nodes, semi_sync
 from schemaless.internals import internals_of
+from schemaless.local.description import LocalServer
+from schemaless.metrics import servers
+from tests.accounts import Accounts, accounts_on
+from tests.promotion import semi_synchronous, sql, word
 
 pytestmark = pytest.mark.mysql
 
@@ -51,6 +58,7 @@ def test_topology_from_add_to_set_primary(invoke, flavour, replicated, tmp_path)
     removed = invoke("topology", "remove-replica", "--cluster", "cluster-1", replica.url, "--json", url=url)
 
     assert (renamed.code, renamed.out) == (0, f"{link} is the primary of cluster-1\n")
+    assert "replication is not semi-synchronous: a failover loses cells" in renamed.err
     assert f"export SCHEMALESS_URL='mysql://root@/{name}?unix_socket={link}'" in renamed.err
     assert [node["address"] for node in removed.json["removed"]] == [str(replica.socket)]
     assert [node["role"] for node in removed.json["cluster"]["nodes"]] == ["primary"]
@@ -87,3 +95,88 @@ def test_commands_that_local_up_prints_register_the_replicas(invoke, replicated)
         assert [str(node) for node in internals_of(store).topology.clusters[0].replicas] == [
             str(replicated.replicas[0].socket)
         ]
+
+
+@pytest.fixture(scope="module")
+def waits(replicated: LocalServer) -> Iterator[Accounts]:
+    """Accounts for the datastore ``waits``, whose only cluster has a replica."""
+    with accounts_on([replicated.url], prefix="waits_") as made:
+        url = made.create("waits", 1)
+        made.allow("measure", "waits", 1)
+        nodes.add_replica(made.url("admin", url), "cluster-1", made.url("admin", replicated.replicas[0].url))
+        yield made
+
+
+def figures(url: str) -> dict[str, float]:
+    """Return the exporter's figures about replication."""
+    with schemaless.connect(url) as store:
+        samples = list(servers.SERVERS.reading(store)())
+    return {each.metric.name: each.value for each in samples if each.metric in (servers.BLOCKED, servers.RUNNING)}
+
+
+def test_writes_that_wait_for_a_stopped_replica_are_reported(invoke, waits, replicated, eventually, monkeypatch):
+    """``topology show``, ``status``, metrics and a change of servers say so; a healthy semi-synchronous pair is green.
+
+    MySQL counts a stopped replica as connected until the primary sends something; the waiting commit still shows.
+    """
+    monkeypatch.setattr(semi_sync, "STALLED_S", 0.2)
+    (replica,) = replicated.replicas
+    url = waits.url("measure", replicated.url, "waits")
+    admin = waits.url("admin", replicated.url, "waits")
+    add = ("topology", "add-replica", "--cluster", "cluster-1", "--timeout", "0.1", waits.url("admin", replica.url))
+
+    def waiting() -> bool:
+        return sql(replicated, "SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_%_wait_sessions'")[0][1] != "0"
+
+    with semi_synchronous(replicated, replica):
+        green = invoke("topology", "show", url=url)
+        calm = invoke("status", "--json", url=url).json["findings"]
+        before = figures(url)
+        sql(replica, f"STOP {word(replica)} IO_THREAD")
+        thread = threading.Thread(target=sql, args=(replicated, "CREATE TABLE waits_0000.written (id INT)"))
+        thread.start()
+        eventually(waiting, "a commit waits")
+        shown = invoke("topology", "show", url=url)
+        found = invoke("status", "--json", url=url)
+        after = figures(url)
+        refused = invoke(*add, url=admin)
+        sql(replica, f"START {word(replica)} IO_THREAD")
+        thread.join(30)
+    sql(replicated, "DROP TABLE waits_0000.written")
+
+    assert (green.code, green.err) == (0, "")
+    assert [each for each in calm if each["severity"] == "fault"] == []
+    assert before == {"writes_blocked": 0, "replica_running": 1}
+    assert shown.code == found.code == refused.code == 1
+    assert "cluster-1, primary" in shown.err
+    assert "writes on cluster-1 wait for a replica" in shown.err
+    assert "its IO thread, which receives transactions, is stopped" in shown.err
+    assert re.search(r"primary +\S+ +\S+ +innodb +wait ", shown.out)
+    faults = [each["text"] for each in found.json["findings"] if each["severity"] == "fault"]
+    assert [text.split(":")[0] for text in faults] == [
+        "writes on cluster-1 wait for a replica",
+        "its IO thread, which receives transactions, is stopped",
+    ]
+    assert after == {"writes_blocked": 1, "replica_running": 0}
+    assert "writes on cluster-1 wait for a replica" in refused.err
+
+
+def test_replication_that_is_broken_or_cannot_be_read_is_reported(invoke, waits, replicated):
+    """A stopped applier is a fault; a missing privilege is a warning with the GRANT, not the absence of a fault."""
+    (replica,) = replicated.replicas
+    url = waits.url("app", replicated.url, "waits")
+    measure = waits.url("measure", replicated.url, "waits")
+    unread = invoke("topology", "show", url=url)
+    absent = figures(url)
+    sql(replica, f"STOP {word(replica)} SQL_THREAD")
+    try:
+        stopped = invoke("topology", "show", url=measure)
+    finally:
+        sql(replica, f"START {word(replica)} SQL_THREAD")
+
+    privilege = "SLAVE MONITOR" if replicated.flavour == "mariadb" else "SELECT"
+    assert unread.code == 0
+    assert f"unknown whether it replicates; run on that server: GRANT {privilege} ON " in unread.err
+    assert absent == {"writes_blocked": 0}
+    assert stopped.code == 1
+    assert "its SQL thread, which applies transactions, is stopped" in stopped.err

@@ -29,13 +29,14 @@ from schemaless.local.description import LocalServer
 from schemaless.move.record import Records
 from schemaless.wire.connection import Connection
 from tests.accounts import Accounts, accounts_on
-from tests.promotion import failed_over, over, read_only, rebuilt, sql
+from tests.promotion import failed_over, over, read_only, rebuilt, semi_synchronous, sql
 
 pytestmark = pytest.mark.mysql
 
 _names = itertools.count(1)
 SHARD, ELSEWHERE = 0, 2
 TIMEOUT_S = 0.3
+ASYNCHRONOUS = "replication is not semi-synchronous: a failover loses cells that were acknowledged but not sent yet"
 
 
 @pytest.fixture(scope="module")
@@ -373,9 +374,7 @@ def test_show_warns_of_asynchronous_replication_and_reports_an_old_primary(
         old = [state.fault for state in node_states(url)[1] if state.cluster == "cluster-1"]
 
     assert (calm["primary"].fault, calm["replica"].fault, calm["replica"].warnings) == (None, None, [])
-    assert calm["primary"].warnings == [
-        "replication is asynchronous: a failover loses cells that were acknowledged but not sent yet"
-    ]
+    assert calm["primary"].warnings == [ASYNCHRONOUS]
     assert (claimed.fault, claimed.claim) == (None, 1)
     assert "the primary has no claim, but the catalog requires claim 1" in str(unclaimed.fault)
     assert any("has recorded claim 2, but this catalog requires 1" in str(fault) for fault in old)
@@ -441,6 +440,21 @@ def test_a_server_is_not_adopted_while_a_replica_has_more_transactions(
         client.put_cell(rows(), "BASE", 1, 1)
         with read_only(first), pytest.raises(TopologyError, match="promote that replica instead"):
             adopt(second)
+
+
+def test_adoption_says_what_the_new_primary_lacks(client, adopt, first, second):
+    """A new primary whose commits wait for a replica is refused; one without a replica, or asynchronous, is named."""
+    claimed = adopt(first, timeout_s=30)
+    with over(first):
+        with semi_synchronous(second), pytest.raises(TopologyError, match="writes on cluster-1 wait for a replica"):
+            adopt(second)
+        done = adopt(second)
+
+    assert claimed.warnings == (f"{first.socket}: {ASYNCHRONOUS}",)
+    assert [warning.partition(":")[0] for warning in done.warnings] == [
+        "cluster-1 has no replica left",
+        str(second.socket),
+    ]
 
 
 def test_mariadb_is_refused(flavour, admin_url, admin_urls):

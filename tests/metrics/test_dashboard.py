@@ -54,6 +54,8 @@ def test_queries_ask_for_what_is_exported():
     wanted = (
         capacity.DAYS,
         servers.LAG,
+        servers.BLOCKED,
+        servers.RUNNING,
         servers.BREAKER,
         followers.LAG_S,
         followers.PARKED,

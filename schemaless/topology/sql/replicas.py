@@ -24,6 +24,31 @@ SELECT_GTID_POSITION_MARIADB: Final = b"SELECT @@global.gtid_binlog_pos, @@globa
 SELECT_GTID_APPLIED: Final = b"SELECT @@global.gtid_executed"
 """Selects the position up to which a replica has applied transactions."""
 
+READ_FOR_THREADS: Final = (
+    "replication_connection_status",
+    "replication_applier_status",
+    "replication_applier_status_by_worker",
+)
+"""Tables of MySQL's performance_schema that ``SELECT_THREADS`` reads."""
+
+SELECT_THREADS: Final = (
+    b"SELECT receiver.SERVICE_STATE, receiver.LAST_ERROR_NUMBER, receiver.LAST_ERROR_MESSAGE, applier.SERVICE_STATE, "
+    b"(SELECT MAX(LAST_ERROR_NUMBER) FROM performance_schema.replication_applier_status_by_worker worker "
+    b"WHERE worker.CHANNEL_NAME=receiver.CHANNEL_NAME) "
+    b"FROM performance_schema.replication_connection_status receiver "
+    b"JOIN performance_schema.replication_applier_status applier ON applier.CHANNEL_NAME=receiver.CHANNEL_NAME "
+    b"WHERE receiver.CHANNEL_NAME<>'group_replication_recovery'"
+)
+"""Selects the state and last error of the receiver (IO thread) and applier (SQL thread) of each channel; MySQL only."""
+
+SELECT_HAS_THREADS: Final = b"SELECT @@performance_schema"
+"""Selects whether ``SELECT_THREADS`` can have rows."""
+
+SHOW_THREADS_MARIADB: Final = b"SHOW ALL SLAVES STATUS"
+"""Shows replication channels; ``THREADS_MARIADB`` says where the values of ``SELECT_THREADS`` are."""
+
+THREADS_MARIADB: Final = (12, 36, 37, 13, 38)
+
 SHOW_SEMI_SYNC: Final = b"SHOW GLOBAL VARIABLES LIKE 'rpl\\_semi\\_sync\\_%'"
 
 
