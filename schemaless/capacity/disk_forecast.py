@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from schemaless.capacity.disks import Disk
 from schemaless.capacity.forecast import Forecast, NoForecast
 from schemaless.capacity.measurement import Measurement
-from schemaless.capacity.steps import Rate, Step
+from schemaless.capacity.steps import Burst, Rate, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class DiskForecast:
         rate: Constant rate of the last four weeks, or of the whole weeks since the last step if they are fewer.
         errors: Half the width of each day's 95 % interval, in the order of ``history``.
         used: Bytes used in the past.
+        bursts: Finished imports, which the forecast, the steps and the rate leave out.
     """
 
     disk: Disk
@@ -49,6 +50,7 @@ class DiskForecast:
     rate: Rate | None = None
     errors: tuple[float, ...] = ()
     used: DiskUsage = field(default_factory=DiskUsage)
+    bursts: tuple[Burst, ...] = ()
 
 
 def disk_usage(

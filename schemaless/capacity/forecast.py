@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from schemaless.capacity.steps import Burst, bursts, usual_days
 from schemaless.errors import InvalidInput
 from schemaless.numbers import check_number
 
@@ -49,6 +50,17 @@ _BURN_IN_DAYS: Final = 9
 
 _LEVEL_VARIANCES: Final = (0.0, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0)
 """Candidate variances of the level's daily step, relative to the variance of the noise."""
+
+MOST_TIMES: Final = 100.0
+"""Largest upper end of an interval as a multiple of the lower end."""
+
+_FEWEST_CERTAIN_DAYS: Final = 7
+"""Shortest horizon of a forecast; if the intervals of more days are too wide, there is none."""
+
+_UNCERTAIN: Final = (
+    "the growth cannot be forecast yet: the measured days differ so much that the interval of their total would span a "
+    f"factor of more than {MOST_TIMES:.0f}"
+)
 
 _FEWEST_ERRORS: Final = 28
 """Minimum number of errors to resample noise from; with fewer, the noise is normal."""
@@ -84,6 +96,11 @@ class Band(NamedTuple):
             else first_day + datetime.timedelta(math.floor(days) - math.ceil(earlier_days))
             for name, days in self._asdict().items()
         }
+
+
+def is_too_wide(low: float, high: float) -> bool:
+    """Return whether an interval of a positive figure is too wide to be of use."""
+    return high > MOST_TIMES * low
 
 
 def whole_days(days: float) -> int | None:
@@ -182,6 +199,7 @@ class Forecast:
         weekly_share: Weight of the models with a weekly pattern, 0 to 1.
         compound_share: Weight of the models with multiplicative effects, 0 to 1.
         back_test: None if the history is too short for one, or ends in days without growth.
+        bursts: Finished imports, whose days were left out.
     """
 
     first_day: datetime.date
@@ -195,6 +213,7 @@ class Forecast:
     back_test: BackTest | None
     # Cumulative sums; axes: future, day.
     _totals: Any = field(repr=False, compare=False)
+    bursts: tuple[Burst, ...] = ()
 
     @property
     def horizon_days(self) -> int:
@@ -258,7 +277,8 @@ def forecast(
     Args:
         history: Whole days in order, with the growth of each, 0 or more, in any unit. A missing day was not measured,
             which differs from a day without growth.
-        horizon_days: Number of days to forecast; by default five times the length of the history, at most five years.
+        horizon_days: Number of days to forecast; by default five times the length of the history, at most five years,
+            and no further than the 80 % interval of the sum spans a factor of 100.
         seed: Seed of the simulated futures; the same seed gives the same figures.
         parts: Series that add up to ``history`` and end on the same day; the shortest one determines the default
             horizon.
@@ -267,6 +287,11 @@ def forecast(
         InvalidInput: The days are out of order, a value is negative or not finite, or [report] is not installed.
     """
     _check(history, horizon_days)
+    if _reason(history) is None:
+        _check_extra()
+    # Days are left out of all parts alike, because their futures are added up.
+    left_out = tuple(dict.fromkeys(burst for series in (history, *parts) for burst in bursts(series)))
+    history, parts = usual_days(history, left_out), [usual_days(part, left_out) for part in parts]
     grown = [part for part in parts if any(value for _, value in part)] or [history]
     shortest = min(grown, key=len)
     for part in (shortest, *grown):
@@ -278,18 +303,33 @@ def forecast(
     futures = _sum_of_futures(grown, horizon, seed)
     weekly = futures.weekly_share > 0.5
     totals = futures.paths.cumsum(axis=1)
+    cumulative = _bands(totals)
+    if horizon_days is None:
+        certain = [day for day, band in enumerate(cumulative, 1) if not is_too_wide(band.low_80, band.high_80)]
+        horizon = certain[-1] if certain else 0
+        if horizon < _FEWEST_CERTAIN_DAYS:
+            return NoForecast(_UNCERTAIN, len(shortest))
     return Forecast(
         first_day=first_day,
         history_days=len(shortest),
-        daily=_bands(futures.paths),
-        cumulative=_bands(totals),
+        daily=_bands(futures.paths[:, :horizon]),
+        cumulative=cumulative[:horizon],
         growth_share_per_year=_bands(futures.growth[:, None])[0],
         weekdays=_weekdays(futures.weekday_effects, first_day) if weekly else None,
         weekly_share=futures.weekly_share,
         compound_share=futures.compound_share,
         back_test=_back_test(history, grown, seed),
-        _totals=totals,
+        bursts=left_out,
+        _totals=totals[:, :horizon],
     )
+
+
+def _check_extra() -> None:
+    try:
+        import numpy  # noqa: F401 - these packages are missing if the extra is not installed
+        import statsmodels  # noqa: F401
+    except ImportError:
+        raise InvalidInput("forecasts need the extra 'report': pip install 'schemaless-store[report]'") from None
 
 
 def _reason(history: History) -> str | None:
@@ -369,11 +409,7 @@ class _Candidate(NamedTuple):
 
 def _sum_of_futures(parts: Sequence[History], horizon_days: int, seed: int) -> _Futures:
     """Simulate each part by itself, and add up their futures."""
-    try:
-        import numpy
-        import statsmodels  # noqa: F401 - the package that is missing if the extra is not installed
-    except ImportError:
-        raise InvalidInput("forecasts need the extra 'report': pip install 'schemaless-store[report]'") from None
+    import numpy
 
     if len(parts) == 1:
         return _futures(_dense(parts[0]), horizon_days, seed)

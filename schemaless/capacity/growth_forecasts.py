@@ -13,7 +13,7 @@ from schemaless.capacity.disks import Disk
 from schemaless.capacity.forecast import Forecast, NoForecast, forecast
 from schemaless.capacity.report import ColumnForecast
 from schemaless.capacity.series import Series, errors, weighted
-from schemaless.capacity.steps import rate, steps
+from schemaless.capacity.steps import rate, steps, usual_days
 from schemaless.capacity.whatif import Scenario
 
 _MOST_COLUMNS: Final = 40
@@ -43,11 +43,19 @@ class GrowthForecasts:
         days = weighted(series, self.weights)
         parts = self._by_datastore(series, self.weights)
         growth = forecast(days, seed=self.seed, parts=parts)
+        imports = growth.bursts if isinstance(growth, Forecast) else ()
+        usual = usual_days(days, imports)
         # The first day of a datastore that is younger than another is not a step.
         start = max((part[0][0] for part in parts if part), default=datetime.date.min)
-        changes = steps([(day, value) for day, value in days if day >= start]) if isinstance(growth, Forecast) else ()
+        changes = steps([(day, value) for day, value in usual if day >= start]) if isinstance(growth, Forecast) else ()
         return DiskForecast(
-            disk, tuple(days), growth, changes, rate(days, changes), tuple(errors(series, self.weights))
+            disk,
+            tuple(days),
+            growth,
+            changes,
+            rate(usual, changes),
+            tuple(errors(series, self.weights)),
+            bursts=imports,
         )
 
     def total(self, forecasts: Sequence[DiskForecast]) -> DiskForecast | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Sequence
 from typing import Final
@@ -11,7 +12,7 @@ from schemaless.capacity.forecast import Forecast, NoForecast
 from schemaless.capacity.measurement import Measurement
 from schemaless.capacity.report import CapacityReport
 from schemaless.capacity.series import RECENT_DAYS
-from schemaless.capacity.steps import Step
+from schemaless.capacity.steps import Burst, Step
 from schemaless.codec.registry import LEGACY, NONE, PACKED, codec_named
 from schemaless.codec.trial import NEEDS_NATIVE
 
@@ -21,7 +22,7 @@ _ONE_CODEC_SHARE: Final = 0.98
 
 
 def warnings_of(report: CapacityReport) -> list[str]:
-    """Return reasons not to rely on the headline: failed back-tests, and recent steps in the growth."""
+    """Return reasons not to rely on the headline: failed back-tests, and recent imports and steps in the growth."""
     first = report.now.first
     warnings = []
     for disk_forecast in report.disks:
@@ -33,10 +34,15 @@ def warnings_of(report: CapacityReport) -> list[str]:
                 "the constant rate of recent weeks"
             )
         warnings += [
+            f"{_burst_text(disk_forecast, burst)}. If imports recur, disks fill up sooner"
+            for burst in disk_forecast.bursts
+            if _is_recent(disk_forecast, burst.last_day)
+        ]
+        warnings += [
             f"{_step_text(disk_forecast, step)}. The forecast mistakes such a step for a trend or for chance; the "
             "constant rate uses only the days since then"
             for step in disk_forecast.steps
-            if _is_recent(disk_forecast, step)
+            if _is_recent(disk_forecast, step.day)
         ]
     if first is not None and warnings and first.at_rate is None:
         warnings.append("there are too few days since the step for a constant rate")
@@ -50,8 +56,16 @@ def _step_text(disk_forecast: DiskForecast, step: Step) -> str:
     )
 
 
-def _is_recent(disk_forecast: DiskForecast, step: Step) -> bool:
-    return (disk_forecast.history[-1][0] - step.day).days < _RECENT_STEP_DAYS
+def _burst_text(disk_forecast: DiskForecast, burst: Burst) -> str:
+    days = f"on {burst.first_day}" if burst.first_day == burst.last_day else f"{burst.first_day} to {burst.last_day}"
+    return (
+        f"an import on {disk_forecast.disk.name} ({days}, {burst.times:,.0f} times the usual daily growth) is left out "
+        "of the forecast and of the constant rate"
+    )
+
+
+def _is_recent(disk_forecast: DiskForecast, day: datetime.date) -> bool:
+    return (disk_forecast.history[-1][0] - day).days < _RECENT_STEP_DAYS
 
 
 def notes_of(report: CapacityReport) -> list[str]:
@@ -108,7 +122,14 @@ def _disk_notes(disk_forecast: DiskForecast) -> list[str]:
         notes.append(f"{disk.name}: no forecast, because {forecast.reason}")
     elif isinstance(forecast, Forecast) and forecast.back_test is None:
         notes.append(f"{disk.name}: the history is too short for a back-test of the forecast")
-    notes += [_step_text(disk_forecast, step) for step in disk_forecast.steps if not _is_recent(disk_forecast, step)]
+    notes += [
+        _burst_text(disk_forecast, burst)
+        for burst in disk_forecast.bursts
+        if not _is_recent(disk_forecast, burst.last_day)
+    ]
+    notes += [
+        _step_text(disk_forecast, step) for step in disk_forecast.steps if not _is_recent(disk_forecast, step.day)
+    ]
     return notes
 
 
@@ -229,7 +250,9 @@ _FORECAST: Final = (
     "A time series model of the bytes added per day: level, slope, weekly pattern and noise (statsmodels' unobserved "
     "components). The result is averaged over 40 variants, weighted by how well each predicts every day of the history "
     "from the days before it. The 80 % and 95 % bands come from 1,000 simulated futures with the errors seen in the "
-    "history. The forecast covers five times the length of the history, at most five years."
+    "history. The forecast covers five times the length of the history, at most five years, and only as many days as "
+    "its 80 % interval spans a factor of at most 100. At most two finished imports are left out: days with at least "
+    "four times the usual growth, which add more than two weeks' usual growth."
 )
 _BACK_TEST: Final = (
     "The same forecast, made without the last quarter of the history and compared with it. Correct bands contain about "

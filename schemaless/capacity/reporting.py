@@ -15,7 +15,7 @@ from typing import Final
 from schemaless.capacity import history
 from schemaless.capacity.combined import Collected, combine, predicted
 from schemaless.capacity.comparison import GrowthOfAll, compare
-from schemaless.capacity.disk_forecast import disk_usage
+from schemaless.capacity.disk_forecast import DiskForecast, disk_usage
 from schemaless.capacity.disks import GivenDisk, disks_of, with_disks
 from schemaless.capacity.engines import EngineEffect, Engines, engine_effects
 from schemaless.capacity.expiry import Retention
@@ -25,7 +25,7 @@ from schemaless.capacity.measurement import CodecTrials, Measurement
 from schemaless.capacity.planning import Cost, Level, Planning, PlanningOptions, levels, verdict
 from schemaless.capacity.report import CapacityReport
 from schemaless.capacity.report_notes import how_obtained, note_on_other_tables, notes_of, warnings_of
-from schemaless.capacity.series import daily
+from schemaless.capacity.series import Series, daily
 from schemaless.capacity.skew import skew_of
 from schemaless.capacity.whatif import (
     NOTHING,
@@ -252,11 +252,6 @@ def assemble_report(
     trials = newest.trials
     retention = Retention(policies or {}, trials.superseded, trials.layout)
     series = daily([*measurements[:-1], newest])
-    effects = codec_effects(trials.columns, series)
-    choice = options.choice(effects, newest)
-    codec = options.codec or _chosen(choice)
-    if not any(effect.codec == codec for effect in effects):
-        codec = None
     weights = growth_weights(newest, trials.disk_per_body)
     forecasts = GrowthForecasts(series, weights, newest.datastore_of, options.seed)
     disks = []
@@ -264,6 +259,12 @@ def assemble_report(
         disk_forecast = forecasts.of_disk(disk)
         used = disk_usage(disk, disk_forecast.history, [*measurements[:-1], newest])
         disks.append(replace(disk_forecast, used=used))
+    series = _without_bursts(series, disks)
+    effects = codec_effects(trials.columns, series)
+    choice = options.choice(effects, newest)
+    codec = options.codec or _chosen(choice)
+    if not any(effect.codec == codec for effect in effects):
+        codec = None
     _check_codecs(options, effects)
     files = predicted(newest)
     others = _others(trials, newest, weights, engines or {})
@@ -301,6 +302,15 @@ def assemble_report(
         warnings=(*_change_warnings(changes), *warnings_of(report)),
         notes=(*notes, *differences, *newest.notes, *notes_of(report), *other_tables),
     )
+
+
+def _without_bursts(series: Sequence[Series], disks: Sequence[DiskForecast]) -> list[Series]:
+    left_out = {
+        cluster: frozenset(day for burst in disk_forecast.bursts for day in burst.dates)
+        for disk_forecast in disks
+        for cluster in disk_forecast.disk.clusters
+    }
+    return [replace(one, left_out=left_out.get(one.cluster, frozenset())) for one in series]
 
 
 def _change_warnings(changes: Sequence[str]) -> list[str]:

@@ -47,22 +47,34 @@ class Day:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Daily growth of a column in a cluster, without gaps, up to the last whole day before the measurement."""
+    """Daily growth of a column in a cluster, without gaps, up to the last whole day before the measurement.
+
+    Attributes:
+        cluster: Name of the cluster.
+        column_name: Name of the column.
+        days: Growth of each day.
+        left_out: Days of finished imports, which averages leave out.
+    """
 
     cluster: str
     column_name: str
     days: tuple[Day, ...]
+    left_out: frozenset[datetime.date] = frozenset()
+
+    @property
+    def _recent(self) -> list[Day]:
+        return [day for day in self.days if day.day not in self.left_out][-RECENT_DAYS:]
 
     @property
     def cells_per_day(self) -> float:
         """Average number of cells a day over the last four weeks."""
-        recent = self.days[-RECENT_DAYS:]
+        recent = self._recent
         return sum(day.cells for day in recent) / len(recent) if recent else 0.0
 
     @property
     def bytes_per_day(self) -> float:
         """Average body bytes a day over the last four weeks."""
-        recent = self.days[-RECENT_DAYS:]
+        recent = self._recent
         return sum(day.body_bytes for day in recent) / len(recent) if recent else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Detect steps in the daily growth, and calculate the constant rate since the last one. Pure functions.
+"""Detect steps and bursts in the daily growth, and calculate the constant rate. Pure functions.
 
 A launch, a new client, a purge or an import can change the daily growth permanently from one day to the next. The
 models of ``forecast`` mistake such a step for a wandering level or a trend, and are wrong for weeks. Steps are
@@ -8,6 +8,10 @@ before it and one week after. A step counts if it is at least six standard error
 changes the level by 20 % or more. Noise, trends and single outliers do not count as steps; a level that wanders by 5 %
 a day may.
 
+A burst is a finished import: days that add several times the usual growth, after which the growth is as before. It
+says nothing about the days to come, and a trend fitted through it is absurd, so forecasts, steps and rates leave its
+days out, as if they had not been measured.
+
 The rate is the simplest forecast: every day adds the average of the last four weeks, without a trend or a model.
 """
 
@@ -15,7 +19,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, Final
@@ -35,6 +39,91 @@ _MOST_AUTOCORRELATION: Final = 0.9
 
 _OUTLIER: Final = 4.0
 """Number of standard deviations to which residuals are clipped, so that a one-day import does not count as a step."""
+
+
+_BURST_AROUND: Final = 45
+"""Days before and after each day whose lower quartile is the level that a burst is compared with."""
+
+_BURST_TIMES: Final = 4.0
+"""Smallest growth on a day of a burst, as a multiple of that level."""
+
+_BURST_PAUSE: Final = 3
+"""Longest pause within a burst, in days; imports may rest at weekends."""
+
+_BURST_DAYS_WORTH: Final = 14
+"""Smallest excess of a burst, as a multiple of the usual daily growth; less is part of the noise."""
+
+_LIKE_BEFORE: Final = 1.5
+"""Largest ratio between the usual growth and the growth right before and after a burst."""
+
+_MOST_BURSTS: Final = 2
+"""Maximum number of bursts; more are a recurring pattern, which the forecast has to include."""
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """From ``first_day`` to ``last_day``, the daily growth was ``times`` its usual level."""
+
+    first_day: datetime.date
+    last_day: datetime.date
+    times: float
+
+    @property
+    def dates(self) -> list[datetime.date]:
+        """The days."""
+        return [self.first_day + datetime.timedelta(day) for day in range((self.last_day - self.first_day).days + 1)]
+
+
+def bursts(history: Sequence[tuple[datetime.date, float]]) -> tuple[Burst, ...]:
+    """Return the finished imports in a history, oldest first; empty if there are none, or if they recur.
+
+    Args:
+        history: Whole days in order, with the growth of each.
+    """
+    import numpy
+
+    values = numpy.array([value for _, value in history])
+    if len(values) < _DAYS_BEFORE + _DAYS_AFTER:
+        return ()
+    around = numpy.pad(values, _BURST_AROUND, constant_values=numpy.nan)
+    windows = numpy.lib.stride_tricks.sliding_window_view(around, 2 * _BURST_AROUND + 1)
+    # NaN sorts last; nanpercentile would take ten times as long.
+    ranks = (numpy.isfinite(windows).sum(axis=1) - 1) // 4
+    level = numpy.sort(windows, axis=1)[numpy.arange(len(values)), ranks]
+    high = numpy.flatnonzero((level > 0) & (values >= _BURST_TIMES * level))
+    if not len(high):
+        return ()
+    found = []
+    for run in numpy.split(high, numpy.flatnonzero(numpy.diff(high) > _BURST_PAUSE + 1) + 1):
+        times = _burst_times(values, int(run[0]), int(run[-1]) + 1)
+        if times is not None:
+            found.append(Burst(history[run[0]][0], history[run[-1]][0], times))
+    return tuple(found) if len(found) <= _MOST_BURSTS else ()
+
+
+def _burst_times(values: Any, start: int, stop: int) -> float | None:
+    """Return the growth of a run of days as a multiple of the usual growth; None if the run is no finished import."""
+    import numpy
+
+    before, after = values[max(0, start - _DAYS_AROUND) : start], values[stop : stop + _DAYS_AROUND]
+    if len(after) < (_DAYS_AFTER if len(before) >= _DAYS_AFTER else _DAYS_BEFORE):
+        return None
+    usual = float(numpy.median(numpy.concatenate([before, after])))
+    # A launch rises as fast, but falls slowly or not at all.
+    sides = [side for side in (before, before[-_DAYS_AFTER:], after, after[:_DAYS_AFTER]) if len(side) >= _DAYS_AFTER]
+    returned = all(usual / _LIKE_BEFORE <= float(numpy.median(side)) <= _LIKE_BEFORE * usual for side in sides)
+    run = values[start:stop]
+    if not usual or not returned or float(run.sum()) < (_BURST_DAYS_WORTH + len(run)) * usual:
+        return None
+    return float(run.mean()) / usual
+
+
+def usual_days(
+    history: Sequence[tuple[datetime.date, float]], left_out: Iterable[Burst]
+) -> list[tuple[datetime.date, float]]:
+    """Return a history without the days of bursts."""
+    dates = {day for burst in left_out for day in burst.dates}
+    return [(day, value) for day, value in history if day not in dates]
 
 
 @dataclass(frozen=True, slots=True)

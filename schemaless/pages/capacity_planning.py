@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from schemaless.capacity.forecast import Band
+from schemaless.capacity.forecast import Band, is_too_wide
 from schemaless.capacity.planning import FULL, Level
 from schemaless.capacity.report import CapacityReport
 from schemaless.capacity.skew import fullest
 from schemaless.numbers import Interval, added
-from schemaless.pages.capacity_words import Answer, Table, at_rate_text, until_text
+from schemaless.pages.capacity_words import TOO_WIDE, Answer, Table, at_rate_text, until_text
 from schemaless.terminal.output import bytes_text, estimate_text
 
 FULLEST: Final = "Largest shards"
@@ -204,7 +204,9 @@ def price_text(price: float) -> str:
 
 
 def band_text(band: Band, text: Callable[[float], str]) -> str:
-    """Format a figure with its 80 % interval."""
+    """Format a figure with its 80 % interval, or say that it cannot be forecast."""
+    if is_too_wide(band.low_80, band.high_80):
+        return TOO_WIDE
     return estimate_text(Interval(band.low_80, band.mid, band.high_80), text)
 
 

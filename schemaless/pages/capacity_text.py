@@ -7,14 +7,17 @@ import math
 from collections.abc import Sequence
 
 from schemaless.capacity.disk_forecast import DiskForecast
-from schemaless.capacity.forecast import Forecast, NoForecast
+from schemaless.capacity.forecast import Forecast, NoForecast, is_too_wide
 from schemaless.capacity.report import CapacityReport, ColumnForecast, stored
+from schemaless.capacity.steps import usual_days
 from schemaless.numbers import Interval, added
 from schemaless.pages.capacity_comparison import comparison_tables
 from schemaless.pages.capacity_planning import allocated, costs_table, fullest_table, levels_table
 from schemaless.pages.capacity_words import (
+    TOO_WIDE,
     Table,
     at_rate_text,
+    between_text,
     date_text,
     horizon_text,
     per_day_text,
@@ -69,7 +72,7 @@ def history_table(report: CapacityReport) -> Table:
         for begin in range(0, min(len(sums), len(total.history)) // 7 * 7, 7):
             band = total.forecast.between(begin, begin + 7)
             day = total.forecast.first_day + datetime.timedelta(begin)
-            growth = f"{bytes_text(band.mid)} (80 %: {bytes_text(band.low_80)} to {bytes_text(band.high_80)})"
+            growth = f"{bytes_text(band.mid)} (80 %: {between_text(band.low_80, band.high_80, bytes_text)})"
             rows.append([day.isoformat(), "7", "forecast", growth])
     return Table("By week", ["week from", "days", "source", "growth of disk usage"], rows, 3)
 
@@ -128,9 +131,9 @@ def _forecasts(report: CapacityReport) -> Table:
 
 def _forecast_row(name: str, growth: DiskForecast | ColumnForecast) -> list[str]:
     forecast = growth.forecast
-    now = per_day_text(growth.history)
     if isinstance(forecast, NoForecast):
-        return [name, str(forecast.days), now, forecast.reason, *[""] * 5]
+        return [name, str(forecast.days), per_day_text(growth.history), forecast.reason, *[""] * 5]
+    now = per_day_text(usual_days(growth.history, forecast.bursts))
     change = forecast.growth_share_per_year
     test = forecast.back_test
     held = ["too short", "", "", ""]
@@ -142,7 +145,9 @@ def _forecast_row(name: str, growth: DiskForecast | ColumnForecast) -> list[str]
             f"{test.inside_80_share:.0%}, {test.inside_95_share:.0%}" + ("" if test.failure is None else ": failed"),
         ]
     week = "none" if forecast.weekdays is None else _week_text(forecast.weekdays)
-    year = f"{share_text(change.mid)} ({share_text(change.low_80)} to {share_text(change.high_80)})"
+    year = TOO_WIDE
+    if not is_too_wide(1 + change.low_80, 1 + change.high_80):
+        year = f"{share_text(change.mid)} ({share_text(change.low_80)} to {share_text(change.high_80)})"
     return [name, str(forecast.history_days), now, year, week, *held]
 
 
@@ -159,8 +164,8 @@ def _coming(report: CapacityReport) -> Table:
                 f"{days:,}",
                 (total.forecast.first_day + datetime.timedelta(days - 1)).isoformat(),
                 bytes_text(band.mid),
-                f"{bytes_text(band.low_80)} to {bytes_text(band.high_80)}",
-                f"{bytes_text(band.low_95)} to {bytes_text(band.high_95)}",
+                between_text(band.low_80, band.high_80, bytes_text),
+                between_text(band.low_95, band.high_95, bytes_text),
             ]
         )
     return Table("Expected growth of disk usage", ["days", "until the end of", "growth", "80 %", "95 %"], rows, 2)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from schemaless.capacity.forecast import HISTORY_TIMES, MOST_DAYS, whole_days
+from schemaless.capacity.forecast import HISTORY_TIMES, MOST_DAYS, MOST_TIMES, is_too_wide, whole_days
 from schemaless.capacity.steps import rate
 from schemaless.capacity.whatif import DiskOutlook, Scenario
 from schemaless.numbers import Interval
 from schemaless.terminal.output import bytes_text, counted, estimate_text
+
+TOO_WIDE: Final = "cannot be forecast yet"
+"""Shown instead of an interval that would be too wide to be of use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,8 @@ def interval_text(outlook: DiskOutlook) -> str:
     for percent, low, high in ((80, days.low_80, days.high_80), (95, days.low_95, days.high_95)):
         if math.isinf(low):
             interval = f"more than {horizon:,} days"
+        elif _is_vague(low, high, horizon):
+            interval = TOO_WIDE
         elif math.isinf(high):
             interval = f"{whole(low)} days or more"
         else:
@@ -107,9 +113,23 @@ def interval_text(outlook: DiskOutlook) -> str:
     return f"{date}{'; '.join(intervals)}.{beyond}"
 
 
+def _is_vague(low_days: float, high_days: float, horizon: int) -> bool:
+    return is_too_wide(max(1.0, low_days), min(high_days, horizon))
+
+
+def between_text(low: float, high: float, text: Callable[[float], str]) -> str:
+    """Format an interval of a figure, or say that it cannot be forecast."""
+    return TOO_WIDE if is_too_wide(low, high) else f"{text(low)} to {text(high)}"
+
+
 def horizon_text(outlook: DiskOutlook) -> str:
     """Return a sentence that explains the length of the forecast."""
     horizon, measured = outlook.horizon_days or 0, outlook.history_days or 0
+    if horizon < min(HISTORY_TIMES * measured, MOST_DAYS):
+        return (
+            f"The forecast covers only {horizon:,} days: the measured days differ so much that the 80 % interval of "
+            f"more days would span a factor of over {MOST_TIMES:.0f}."
+        )
     length = f"{HISTORY_TIMES} times the {measured:,} days measured"
     limit = "" if horizon == HISTORY_TIMES * measured else f", at most {MOST_DAYS:,}"
     return f"The forecast covers only {horizon:,} days: {length}{limit}."
@@ -121,6 +141,8 @@ def range_text(low: float, high: float, horizon: int) -> str:
         return f"over {horizon:,}"
     if high == 0:
         return ""
+    if _is_vague(low, high, horizon):
+        return TOO_WIDE
     return f"{whole(low)} or more" if math.isinf(high) else f"{whole(low)} to {whole(high)}"
 
 

@@ -12,6 +12,7 @@ import pytest
 from schemaless.capacity.disks import GivenDisk
 from schemaless.capacity.forecast import BackTest, Forecast, NoForecast
 from schemaless.capacity.measurement import NO_CODEC_TRIALS, Measurement
+from schemaless.capacity.planning import PlanningOptions
 from schemaless.capacity.report import CapacityReport
 from schemaless.capacity.report_notes import note_on_other_tables
 from schemaless.capacity.reporting import assemble_report
@@ -21,7 +22,7 @@ from schemaless.codec.trial import NEEDS_NATIVE
 from schemaless.pages.capacity_json import report_json
 from schemaless.pages.capacity_page import capacity_html
 from schemaless.pages.capacity_text import history_table, tables
-from schemaless.pages.capacity_words import answer
+from schemaless.pages.capacity_words import TOO_WIDE, answer
 from tests.capacity.reports import (
     GIB,
     MIB,
@@ -258,6 +259,32 @@ def test_a_full_disk_is_full_today(odd):
     """Without free space there are 0 days."""
     assert odd["a full disk"].now.first is not None
     assert odd["a full disk"].now.first.days == (0, 0, 0, 0, 0)
+
+
+def test_a_finished_import_is_named_and_left_out():
+    """It changes neither the days nor the costs, and no interval spans more than a factor of 100."""
+    first = TODAY - datetime.timedelta(38)
+    found = measurement(days=78)
+    burst = replace(
+        found,
+        growth=tuple(
+            replace(day, body_bytes=day.body_bytes.times(20)) if 0 <= (day.day - first).days < 8 else day
+            for day in found.growth
+        ),
+    )
+    planning = PlanningOptions(price_per_tb=90, lead_days=30)
+
+    imported, plain = report(burst, planning=planning), report(found, planning=planning)
+
+    (warning,) = (warning for warning in imported.warnings if "cluster-1" in warning)
+    assert f"({first} to {first + datetime.timedelta(7)}, " in warning
+    assert "is left out" in warning
+    assert imported.now.first.days.mid == pytest.approx(plain.now.first.days.mid, rel=0.05)
+    assert imported.now.first.bytes_per_day == pytest.approx(plain.now.first.bytes_per_day, rel=0.05)
+    assert imported.now.first.at_rate.mid == pytest.approx(plain.now.first.at_rate.mid, rel=0.05)
+    price = imported.planning.costs[0].price
+    assert price.high_80 < 3 * price.low_80
+    assert TOO_WIDE not in capacity_html(imported)
 
 
 def test_a_column_that_the_measurement_lacks_does_not_end_the_report():

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from schemaless.capacity.steps import Step, rate, steps
+from schemaless.capacity.steps import Step, bursts, rate, steps, usual_days
 from tests.capacity.reports import WEEK
 
 pytestmark = pytest.mark.once
@@ -62,6 +62,41 @@ def test_steps_needs_enough_days():
     assert steps(history(20, 1, step=((10, 5.0),))) == ()
     assert steps([(day, value if day.day == 1 else 0.0) for day, value in history(90, 1)]) == ()
     assert steps([]) == ()
+
+
+@pytest.mark.parametrize(
+    ("days", "at", "length", "times"),
+    [(78, 40, 8, 20.0), (78, 40, 1, 500.0), (140, 30, 20, 6.0), (60, 0, 3, 20.0), (400, 380, 10, 12.0)],
+)
+def test_bursts_finds_a_finished_import(days, at, length, times):
+    """Its days and size; the other days are as usual, and have no step."""
+    made = history(days, 5, step=((at, times), (at + length, 1 / times)))
+
+    (found,) = bursts(made)
+
+    assert [(day - FIRST).days for day in (found.first_day, found.last_day)] == [at, at + length - 1]
+    assert found.times == pytest.approx(times, rel=0.5)
+    assert [day for day, _ in usual_days(made, [found])] == [day for day, _ in made if day not in found.dates]
+    assert steps(usual_days(made, [found])) == ()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {},
+        {"noise": 0.5},
+        {"a_year": 50.0},
+        {"wanders": 0.03},
+        {"step": ((60, 8.0),)},
+        {"step": ((96, 20.0),)},
+        {"step": ((60, 6.0), *((number, 0.93) for number in range(61, 86)))},
+        {"step": tuple((at, times) for first in (20, 50, 80) for at, times in ((first, 20.0), (first + 4, 1 / 20)))},
+    ],
+    ids=["steady", "noise", "growth", "wandering", "a step", "unfinished", "a launch", "recurring"],
+)
+def test_bursts_has_no_false_positives(kind):
+    """Only a finished import that does not recur is a burst; everything else is part of the forecast."""
+    assert [bursts(history(100, seed, **kind)) for seed in range(8)] == [()] * 8
 
 
 def test_rate_averages_whole_weeks():
