@@ -46,10 +46,7 @@ timeout_option: Final = click.option(
 def say_reconnect() -> None:
     """Say how soon connected programs follow a change."""
     latest_s = math.ceil(MAX_REFRESH_INTERVAL_S)
-    note(
-        f"connected programs follow this change within {latest_s} s while in use; those with version 0.1 "
-        f"follow it when they reconnect"
-    )
+    note(f"connected programs follow this change within {latest_s} s while in use")
 
 
 def say_adoption(done: Adoption) -> None:

@@ -1,11 +1,12 @@
 """Adoption of a failover: clients write to the server that another tool has promoted.
 
 Nothing here promotes a server; the tool that does calls ``adopt`` afterwards. The steps, each safe to repeat, are:
-checks; a new epoch in the catalog, for which no server has a claim yet; a new block of added_ids in each shard; the
-claim on the new primary; its address in the catalog. From the new epoch on, a program that connects or reads the
-catalog does not write to the cluster until the claim exists; a program with open connections to a running old primary
-writes there until it reads the catalog. If ``adopt`` is killed between two steps, writes to the cluster may fail until
-it is run again. Each run takes a new epoch, so no epoch is used twice.
+checks; the number of a new block of added_ids in the catalog; that block in each shard; a new epoch in the catalog, for
+which no server has a claim yet; the claim on the new primary; its address in the catalog. From the new epoch on, a
+program that connects or reads the catalog does not write to the cluster until the claim exists, so little happens
+between the two; a program with open connections to a running old primary writes there until it reads the catalog. If
+``adopt`` is killed between two steps, writes to the cluster may fail until it is run again. Each run takes a new epoch,
+so no epoch is used twice.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from schemaless.keys import shard_database
 from schemaless.schema.databases import databases_like, tables_of
 from schemaless.topology.catalog import TopologyChanged
 from schemaless.topology.configuration import datastore_url
+from schemaless.topology.heartbeat import make_tables
 from schemaless.topology.lost_primaries import record_lost_primary
 from schemaless.topology.model import Cluster
 from schemaless.topology.replication import is_read_only, is_same_server
@@ -214,12 +216,15 @@ def take_over(change: Change, home: NodePool, after: Cluster, reachable: Collect
     databases = [shard_database(name, shard) for shard in change.topology.shards_of(after.name)]
     block = _next_block(change, before, databases, after.primary, reachable)
     _fence_foreign_shards(change, home, pool, after, check=True)
-    change.write(home, replace(before, epoch=epoch, id_block=block))
-    _fence_foreign_shards(change, home, pool, after)
+    # The block's number first: no later adoption may use it, even if this server and its ids are lost.
+    change.write(home, replace(before, id_block=block))
     for _ in on_servers(
         [(after.primary, database) for database in databases], lambda database: begin_block(pool, database, block)
     ):
         pass
+    make_tables(pool, name)
+    change.write(home, replace(before, epoch=epoch, id_block=block))
+    _fence_foreign_shards(change, home, pool, after)
     make_claim(pool, name, after.name, epoch)
     try:
         return change.write(home, replace(after, epoch=epoch, id_block=block))

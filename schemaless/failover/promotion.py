@@ -11,7 +11,6 @@ from schemaless.failover.sql import SELECT_RECEIVED, select_own_claim, upsert_cl
 from schemaless.keys import heartbeat_database
 from schemaless.schema.databases import next_id
 from schemaless.schema.sql import show_tables
-from schemaless.topology.heartbeat import make_tables
 from schemaless.topology.sql.moving import moved, select_top
 from schemaless.topology.sql.replicas import SELECT_GTID_APPLIED, select_lacking
 from schemaless.wire.accounts import own_grant
@@ -142,7 +141,6 @@ def last_claim(pool: NodePool, datastore: str, cluster: str) -> int:
 
 
 def make_claim(pool: NodePool, datastore: str, cluster: str, epoch: int) -> None:
-    """Claim a cluster for a writable server; safe to repeat."""
-    make_tables(pool, datastore)
+    """Claim a cluster for a writable server whose heartbeat tables exist; safe to repeat."""
     sql = upsert_claim(heartbeat_database(datastore), cluster, epoch)
     pool.run(lambda connection: connection.execute(sql), writes=True)

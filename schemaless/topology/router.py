@@ -145,14 +145,19 @@ class Router:
                 # Claims first: no call may use the new routing before its claims are required.
                 self._require_claims(after)
                 self.routing = after
-                moved = sum(old != new for old, new in zip(before.changes, after.changes, strict=True))
-                others = [c.name for c in after.topology.clusters if c not in before.topology.clusters]
+                moved = sum(
+                    old.primary != new.primary for old, new in zip(before.clusters, after.clusters, strict=True)
+                )
+                nodes = {cluster.name: cluster.nodes for cluster in before.topology.clusters}
+                others = [c.name for c in after.topology.clusters if c.nodes != nodes.get(c.name)]
                 if moved:
                     # A move is reported for each shard (INFO), a failover once per cluster (WARNING).
                     level = logging.WARNING if others else logging.INFO
                     log.log(level, "the topology of %r has changed: %d shards are on another server", self._name, moved)
                 elif others:
                     log.warning("the topology of %r has changed: other servers in %s", self._name, ", ".join(others))
+                else:
+                    log.debug("the catalog of %r has changed, but no shard is on another server", self._name)
             self._unreadable = False
         except SchemalessError as error:
             # Warn once: the catalog is read after every error that a move or failover could explain.

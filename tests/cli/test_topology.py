@@ -32,7 +32,7 @@ def test_topology_from_add_to_set_primary(invoke, flavour, replicated, tmp_path)
 
     assert (added.code, shown.code) == (0, 0)
     assert re.fullmatch(rf"{replica.socket} added to cluster-1; a transaction took [\d,]+ ms to arrive\n", added.out)
-    assert "connected programs follow this change within 38 s while in use" in added.err
+    assert added.err == "connected programs follow this change within 38 s while in use\n"
     assert (again.json["changed"], list(again.json["arrived_ms"])) == (False, [str(replica.socket)])
     assert [line.split()[:3] for line in shown.out.splitlines()[1:]] == [
         ["cluster-1", "primary", str(replicated.socket)],

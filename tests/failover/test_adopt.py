@@ -142,6 +142,34 @@ def test_first_claim_is_made_while_programs_write(client, adopt, first, rows):
     assert internals_of(client).topology.cluster("cluster-1").epoch == 1
 
 
+def test_first_claim_follows_at_once_when_it_is_required(client, adopt, first, rows, monkeypatch, caplog):
+    """No shard is changed, and no table created, between the two: new connections are refused until the claim is made.
+
+    Connected programs report no shard on another server, since none is.
+    """
+    original, sent = Connection.ask, []
+
+    def send(connection, statement, **options):
+        sent.append(statement)
+        return original(connection, statement, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "ask", send)
+        adopt(first)
+    required = next(n for n, statement in enumerate(sent) if b"primary_epoch=1" in statement)
+    made = next(n for n, statement in enumerate(sent) if b"INSERT" in statement and b".primary_claim" in statement)
+    internals_of(client).shards.router.look_at_s = 0
+    with caplog.at_level("INFO", "schemaless"):
+        client.put_cell(rows(), "BASE", 1, 1)
+
+    assert required < made
+    shard = f"{client.name}_0000".encode()
+    assert any(shard in statement for statement in sent[:required])
+    assert [each for each in sent[required:made] if shard in each or each.startswith(b"CREATE")] == []
+    assert internals_of(client).topology.cluster("cluster-1").epoch == 1
+    assert [record.getMessage() for record in caplog.records] == []
+
+
 def test_server_without_the_claim_is_not_used(client, adopt, first, rows):
     """Another server behind the same address, whose copy of the claim names a different server, is not used."""
     adopt(first)
