@@ -11,7 +11,7 @@ from schemaless.arrow.infer import Proposal
 from schemaless.cli.jobs import stop_option, workers_option
 from schemaless.cli.options import execute_option, note_dry, note_failed_erasures, open_store, url_option
 from schemaless.cli.quantities import FiniteRange
-from schemaless.errors import InvalidInput
+from schemaless.errors import ExportFailed, InvalidInput
 from schemaless.export.admin import (
     DEFAULT_NAME,
     ExportStatus,
@@ -44,6 +44,7 @@ from schemaless.terminal.progress import duration
 
 _SHARDS_SHOWN = 16
 _SKIPPED_SHOWN = 16
+_MISSING_SHOWN = 16
 
 name_option: Final = click.option("--name", default=DEFAULT_NAME, metavar="NAME", help="Name of the export.")
 
@@ -196,19 +197,30 @@ def status(name: str | None, url: str, as_json: bool) -> int:
       schemaless export status
       schemaless export status parquet --json
 
-    Exit status: 0, or 1 if a shard has stopped or is missing, or a cell was exported without its body.
+    Exit status: 0, or 1 if a shard is not running, a file is missing, a cell was exported without its body, or, without
+    NAME, a target cannot be read.
     """
+    statuses: list[ExportStatus] = []
+    unreadable: list[dict[str, Any]] = []
     with open_store(url) as store:
-        names = [name] if name is not None else list(exports(store))
-        statuses = [export_status(store, each) for each in names]
+        targets = exports(store)
+        for each in targets if name is None else [name]:
+            try:
+                statuses.append(export_status(store, each))
+            except (InvalidInput, ExportFailed) as error:
+                if name is not None:
+                    raise
+                unreadable.append({"name": each, "uri": targets[each], "faults": True, "error": str(error)})
     if as_json:
-        print_json(_json(statuses[0]) if name is not None else [_json(each) for each in statuses])
-    elif not statuses:
+        print_json(_json(statuses[0]) if name is not None else [*map(_json, statuses), *unreadable])
+    elif not targets:
         out().print("there is no export yet; 'schemaless export parquet' creates one")
     else:
-        for each in statuses:
-            _show(each, as_json=False)
-    return EXIT_FAILED if any(each.has_faults for each in statuses) else 0
+        for found in statuses:
+            _show(found, as_json=False)
+        for problem in unreadable:
+            note(f"export {problem['name']}: {problem['error']}")
+    return EXIT_FAILED if unreadable or any(found.has_faults for found in statuses) else 0
 
 
 @export.command(cls=ReadOnlyCommand)
@@ -353,6 +365,9 @@ def _show(status: ExportStatus, *, as_json: bool) -> None:
         if counts:
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(counts.items()))
             note(f"null in {column}: {reasons}")
+    missing = [file for shard in status.shards for file in shard.missing]
+    for file in missing[:_MISSING_SHOWN]:
+        note(f"{status.uri}/{file} is missing; 'schemaless export parquet' writes it again")
     for number, added_id, error in status.skipped[:_SKIPPED_SHOWN]:
         note(f"shard {number}, added_id {added_id} was exported without its body: {error}")
     for worker in status.workers:
@@ -393,6 +408,7 @@ def _json(status: ExportStatus) -> dict[str, Any]:
                 "behind_s": shard.follower.behind_s,
                 "location": shard.entry.location,
                 "files": [asdict(file) for file in shard.entry.files],
+                "missing": shard.missing,
             }
             for shard in status.shards
         ],

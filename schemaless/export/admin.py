@@ -23,6 +23,7 @@ from schemaless.export.manifest import (
     ShardEntry,
     cells_folder,
     latest_folder,
+    missing_files,
     present_files,
     read_definition,
     read_shard,
@@ -33,7 +34,7 @@ from schemaless.followers.caught_up import CaughtUp
 from schemaless.followers.membership import Timing
 from schemaless.followers.rows import FollowerRows
 from schemaless.followers.settings import Setting, Settings
-from schemaless.followers.states import DIED, STOPPED
+from schemaless.followers.states import DIED, RUNNING, STOPPED
 from schemaless.followers.status import ShardStatus, WorkerStatus, shard_statuses, workers_of
 from schemaless.followers.supervisor import OpenWork, Supervisor
 from schemaless.internals import internals_of
@@ -86,10 +87,12 @@ class ShardExportStatus:
     Attributes:
         follower: the shard's progress row.
         entry: its entry in the manifest.
+        missing: names of files that the entry lists and that do not exist.
     """
 
     follower: ShardStatus
     entry: ShardEntry
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +140,8 @@ class ExportStatus:
 
     @property
     def has_faults(self) -> bool:
-        """True if a shard has stopped or is missing, or a cell was exported without its body."""
-        bad = any(shard.follower.state in (STOPPED, "missing") for shard in self.shards)
+        """True if a shard is not running, a file is missing, or a cell was exported without its body."""
+        bad = any(shard.follower.state != RUNNING or shard.missing for shard in self.shards)
         return bad or bool(self.skipped)
 
 
@@ -210,13 +213,13 @@ def _combined(found: Definition, wanted: Definition, uri: str) -> Definition:
 
 
 def _align(store: Datastore, target: Target, definition: Definition) -> None:
-    """Set progress rows back to the target's state, and restart shards that have stopped."""
+    """Set progress rows back to the target's state, before missing files too, and restart shards that have stopped."""
     shards = internals_of(store).shards
     follower = follower_name(definition.name)
     rows = FollowerRows(shards).look((follower, shard) for shard in range(store.shard_count)).rows
     for (_, shard), row in rows.items():
         entry = read_shard(target, shard)
-        location = entry.location
+        location = min([entry.location, *(file.after for file in missing_files(target, shard).values())])
         if definition.latest:
             location = 0 if entry.latest is None else min(location, entry.latest.up_to)
         database = shards.database(shard)
@@ -288,7 +291,7 @@ def export_status(store: Datastore, name: str) -> ExportStatus:
         )
     missing = "it has no progress row here; to create one, run 'schemaless export remove', then 'export parquet'"
     shards = tuple(
-        ShardExportStatus(status, read_shard(target, status.shard))
+        ShardExportStatus(status, read_shard(target, status.shard), tuple(missing_files(target, status.shard)))
         for status in shard_statuses(access, follower, missing)
     )
     return ExportStatus(definition, uri, setting, shards, tuple(workers_of(access, follower)))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from schemaless.arrow.batches import load
-from schemaless.errors import ExportFailed, LeaseLost
+from schemaless.errors import LeaseLost
 from schemaless.events import Advanced, Listener, Total, ignore_events
 from schemaless.export.manifest import (
     DataFile,
@@ -71,20 +70,13 @@ def compact_shard(target: Target, shard: int, file_bytes: int) -> ShardEntry:
     folder = cells_folder(shard)
     for group in list(groups(writer.entry, file_bytes)):
         with writer.reading():
-            file, content = merged(_tables(target, shard, group), group)
+            file, content = merged([read_table(target, f"{folder}/{file.name}") for file in group], group)
         replaced = [each.name for each in group]
         file = writer.announce(file, replaced)
         writer.replace(folder, file, content, replaced)
         writer.complete()
     writer.sweep()
     return writer.entry
-
-
-def _tables(target: Target, shard: int, files: Iterable[DataFile]) -> list[Any]:
-    try:
-        return [read_table(target.open_input(f"{cells_folder(shard)}/{file.name}")) for file in files]
-    except (OSError, load().ArrowException) as error:
-        raise ExportFailed(f"{target.uri}: cannot read files of shard {shard}: {error}") from error
 
 
 def compact(

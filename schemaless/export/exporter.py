@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -17,9 +17,19 @@ from schemaless.arrow.fields import typed_columns
 from schemaless.cell import StoredCell
 from schemaless.cells.paging import Row
 from schemaless.codec.exact_text import exact_text
-from schemaless.errors import CorruptBody, ExportFailed, LocationLost, SchemalessError
+from schemaless.errors import CorruptBody, ExportFailed, InvalidInput, LocationLost, SchemalessError
 from schemaless.export.latest import latest_file
-from schemaless.export.manifest import DataFile, Definition, Pending, ShardWriter, cells_folder, latest_folder
+from schemaless.export.manifest import (
+    ROOT,
+    DataFile,
+    Definition,
+    Pending,
+    ShardWriter,
+    cells_folder,
+    latest_folder,
+    missing_files,
+    read_definition,
+)
 from schemaless.export.parquet import CellFile, without_documents
 from schemaless.export.target import Target
 from schemaless.followers.erasures import ErasureEvent
@@ -127,7 +137,7 @@ class ShardExport:
         return self._definition.latest and self.writer.entry.location > (0 if latest is None else latest.up_to)
 
     def recover(self, check: Callable[[], None]) -> None:
-        """Complete the change that a writer announced before it died, and delete the files it left behind.
+        """Complete the change that a writer announced before it died, replace missing files, and delete unlisted ones.
 
         Args:
             check: called after each page; it raises an error to stop.
@@ -136,6 +146,7 @@ class ShardExport:
         if pending is not None:
             self._finish(pending, check)
             self.location = max(self.location, self.writer.entry.location)
+        self._replace_missing(check)
         self.writer.sweep()
 
     def write_next(self, check: Callable[[], None]) -> tuple[int, bool]:
@@ -146,10 +157,10 @@ class ShardExport:
         self.location = max(self.location, end.location)
         return built.rows, end.is_end
 
-    def write_latest(self) -> None:
-        """Bring the file of the latest versions up to date."""
+    def write_latest(self, *, lost: bool = False) -> None:
+        """Bring the file of the latest versions up to date, or write it again if it is ``lost``."""
         with self.writer.reading():
-            file, content = latest_file(self._target, self._shard, self.writer.entry)
+            file, content = latest_file(self._target, self._shard, self.writer.entry, lost=lost)
         self.writer.write_latest(file, content)
 
     def erase(self, erased: Mapping[int, int]) -> None:
@@ -195,6 +206,15 @@ class ShardExport:
                 return built, _End(after if up_to is None else up_to, True)
             after = page.next_location
         return built, _End(after, False)
+
+    def _replace_missing(self, check: Callable[[], None]) -> None:
+        for name, file in missing_files(self._target, self._shard).items():
+            if name.startswith(latest_folder(self._shard)):
+                self.write_latest(lost=True)
+                continue
+            built, _ = self._build(file.after, file.up_to, check)
+            again, content = built.close(file.after, file.up_to)
+            self._write(replace(again, erased=file.erased), content, replaced=[file.name])
 
     def _publish(self, built: CellFile, after: int, up_to: int) -> None:
         self._write(*built.close(after, up_to))
@@ -250,20 +270,14 @@ class Exporter:
 
     def handle_erased(self, context: HandlerContext, lease: LeaseState, events: Sequence[ErasureEvent]) -> bool:
         """Rewrite the files that contain documents of erased cells; return True if they were rewritten."""
-
-        def check() -> None:
-            context.check_active(lease)
-
-        check()
-        try:
-            self._export(lease, check).erase({event.erased.added_id: event.erased.erasure for event in events})
-        except ExportFailed as error:
-            self._open.pop(lease.pair[1], None)
+        erased = {event.erased.added_id: event.erased.erasure for event in events}
+        if (error := self._try(context, lease, lambda check: self._export(lease, check).erase(erased))) is not None:
             lease.retry_erasures(str(error))
             return False
-        except SchemalessError:
-            self._open.pop(lease.pair[1], None)
-            raise
+        if lease.state != STOPPED:
+            # The message of an earlier attempt is out of date.
+            context.rows.note_attempt(lease.move, 0, None, None)
+            context.recorded(lease)
         return True
 
     def replay(self, context: HandlerContext, lease: LeaseState) -> None:
@@ -275,29 +289,54 @@ class Exporter:
         lease.careful = 0
         if not cells:
             return True
-        try:
-            self._handle(context, lease, cells)
-        except (Interrupted, KeyboardInterrupt):
-            raise
-        except SchemalessError as error:
-            self._open.pop(lease.pair[1], None)
-            if self._pace.once and isinstance(error, CorruptBody | ExportFailed | LocationLost):
-                self._stop(context, lease, error)
-                return False
-            raise
-        except Exception as error:
-            self._open.pop(lease.pair[1], None)
-            if not lease.failures:
-                _log.exception("%s: cannot export shard %d", *lease.pair)
-            # Any other exception would end this worker, and then every worker that takes over the shard.
-            raise ExportFailed(f"{type(error).__name__}: {error}") from error
+        error = self._try(context, lease, lambda check: self._handle(context, lease, cells, check))
+        if error is not None and lease.state != STOPPED:
+            lease.fail(error)
         return False
 
-    def _handle(self, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell]) -> None:
+    def _try(
+        self, context: HandlerContext, lease: LeaseState, work: Callable[[Callable[[], None]], None]
+    ) -> SchemalessError | None:
+        """Do some work in a shard, or stop the shard or record why it waits; return the error of the latter two.
+
+        Raises:
+            SchemalessError: a server failed, or another process has taken over the shard.
+        """
+
         def check() -> None:
             context.check_active(lease)
 
         check()
+        failure: SchemalessError
+        try:
+            work(check)
+        except Interrupted:
+            raise
+        except SchemalessError as error:
+            self._open.pop(lease.pair[1], None)
+            if not isinstance(error, CorruptBody | ExportFailed | InvalidInput | LocationLost):
+                raise
+            failure = error
+        except Exception as error:  # noqa: BLE001 - it would end this worker, and every worker that takes over the shard
+            self._open.pop(lease.pair[1], None)
+            if not lease.failures:
+                _log.exception("%s: cannot export shard %d", *lease.pair)
+            failure = ExportFailed(f"{type(error).__name__}: {error}")
+        else:
+            return None
+        if self._pace.once:
+            context.rows.stop(lease.move, str(failure))
+            lease.state = STOPPED
+            _log.warning("%s: shard %d has stopped: %s", *lease.pair, failure)
+        else:
+            # The caller backs off; this makes the status say why.
+            context.rows.note_attempt(lease.move, lease.attempts, 0.0, str(failure))
+        context.recorded(lease)
+        return failure
+
+    def _handle(
+        self, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell], check: Callable[[], None]
+    ) -> None:
         export = self._export(lease, check)
         if lease.reached < export.location:
             # The manifest is ahead of the row, because the last owner was killed between the two.
@@ -319,6 +358,12 @@ class Exporter:
         shard = lease.pair[1]
         held, export = self._open.get(shard, (None, None))
         if held is not lease or export is None:
+            if read_definition(self._target) is None:
+                # Writing would create an export without the files so far.
+                raise ExportFailed(
+                    f"{self._target.uri} has no {ROOT}; is the folder mounted? If it was deleted, run 'schemaless "
+                    "export parquet' again, which writes everything again"
+                )
             export = ShardExport(self._internals, self._target, self._definition, self._pace, shard)
             export.recover(check)
             if export.is_latest_behind:
@@ -335,14 +380,3 @@ class Exporter:
             return 0.0
         age_s = (datetime.now(UTC) - first.created_at).total_seconds()
         return max(0.0, min(_POLL_S, self._pace.max_age_s - age_s))
-
-    def _stop(self, context: HandlerContext, lease: LeaseState, error: SchemalessError) -> None:
-        context.rows.stop(lease.move, str(error))
-        context.recorded(lease)
-        lease.state = STOPPED
-        _log.warning("%s: shard %d has stopped: %s", *lease.pair, error)
-
-
-def skipped(files: Sequence[DataFile]) -> dict[str, str]:
-    """Return the errors of the cells that were exported without their body, by added_id."""
-    return {added_id: error for file in files for added_id, error in file.skipped.items()}

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from schemaless.arrow.batches import load
-from schemaless.errors import ExportFailed
 from schemaless.export.manifest import DataFile, ShardEntry, cells_folder, latest_folder
 from schemaless.export.parquet import described, read_table, written
 from schemaless.export.target import Target
@@ -17,24 +16,21 @@ NAME: Final = "latest.parquet"
 _KEY: Final = ["row_key", "column_name"]
 
 
-def latest_file(target: Target, shard: int, entry: ShardEntry) -> tuple[DataFile, Any]:
+def latest_file(target: Target, shard: int, entry: ShardEntry, *, lost: bool = False) -> tuple[DataFile, Any]:
     """Return the description and the content of a shard's file of the latest versions.
 
-    The content is the previous file's, updated with the files written since.
+    The content is the previous file's, updated with the files written since; if the previous file is ``lost``, it is
+    that of all files.
 
     Raises:
         ExportFailed: a file cannot be read.
     """
     pa = load()
     old = entry.latest
-    names = [f"{latest_folder(shard)}/{old.name}"] if old is not None else []
-    since = 0 if old is None else old.up_to
+    names = [f"{latest_folder(shard)}/{old.name}"] if old is not None and not lost else []
+    since = 0 if old is None or lost else old.up_to
     names += [f"{cells_folder(shard)}/{file.name}" for file in entry.files if file.up_to > since]
-    try:
-        tables = [read_table(target.open_input(name)) for name in names]
-    except (OSError, pa.ArrowException) as error:
-        raise ExportFailed(f"{target.uri}: cannot read files of shard {shard}: {error}") from error
-    table = pa.concat_tables(tables, promote_options="default")
+    table = pa.concat_tables([read_table(target, name) for name in names], promote_options="default")
     content = written(newest(table))
     up_to = max([since, *(file.up_to for file in entry.files)])
     rows = load("pyarrow.parquet").ParquetFile(pa.BufferReader(content)).metadata.num_rows

@@ -69,18 +69,21 @@ class Definition:
         """Parse the definition in a ``manifest.json``.
 
         Raises:
-            InvalidInput: it was written by another version of this library, or by another program.
+            InvalidInput: it is damaged, or was written by another version of this library or by another program.
         """
         try:
             found = json.loads(content)
-            if found.pop("format") != FORMAT:
-                raise ValueError("another format")
+            if (number := found.pop("format")) != FORMAT:
+                raise InvalidInput(
+                    f"{uri}/{ROOT} has format {number!r}, and this version reads format {FORMAT}; use the version that "
+                    "wrote it, or export to an empty target"
+                )
             found["columns"] = None if found["columns"] is None else tuple(found["columns"])
             return cls(**{**found, "fields": tuple(found["fields"])})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidInput(
-                f"{uri}/{ROOT} is not an export manifest that this version can read ({error}); export to an empty "
-                "target"
+                f"{uri}/{ROOT} is damaged ({error}); delete it, and run 'schemaless export parquet' with all options "
+                "of the export, which writes it again and keeps the files"
             ) from error
 
 
@@ -220,6 +223,22 @@ def present_files(target: Target, shard: int) -> tuple[DataFile, ...]:
     return entry.files
 
 
+def missing_files(target: Target, shard: int) -> dict[str, DataFile]:
+    """Return the files that a shard's entry lists and that do not exist, by their names below the target."""
+
+    def missing() -> dict[str, DataFile]:
+        listed = {f"{cells_folder(shard)}/{file.name}": file for file in present_files(target, shard)}
+        if (latest := read_shard(target, shard).latest) is not None:
+            listed[f"{latest_folder(shard)}/{latest.name}"] = latest
+        folders = (cells_folder(shard), latest_folder(shard))
+        found = {f"{folder}/{name}" for folder in folders for name in target.names(folder)}
+        return {name: file for name, file in listed.items() if name not in found}
+
+    # A file that is being replaced between two reads is missing only once.
+    first = missing()
+    return {name: file for name, file in missing().items() if name in first} if first else first
+
+
 def unlisted_files(target: Target, shard: int, read_entry: Callable[[], ShardEntry]) -> list[str]:
     """Return the names of a shard's files that its entry does not list.
 
@@ -309,10 +328,16 @@ class ShardWriter:
 
         Raises:
             LeaseLost: another writer has.
+            ExportFailed: the manifest is gone.
         """
         mine = (self._fence, self.token)
-        if any((place.fence, place.writer) > mine for place in _entries(self._target, self._shard)):
-            raise LeaseLost(f"another process has taken over shard {self._shard} of the export in {self._target.uri}")
+        writers = {(place.fence, place.writer) for place in _entries(self._target, self._shard)}
+        if any(writer > mine for writer in writers):
+            raise self._lost()
+        if mine not in writers:
+            raise ExportFailed(
+                f"{self._target.uri}: the manifest of shard {self._shard} has vanished; is the folder mounted?"
+            )
 
     def announce(self, file: DataFile, replaced: Sequence[str] = ()) -> DataFile:
         """Record a file that is about to be written, and return it with its final name."""
@@ -369,6 +394,7 @@ class ShardWriter:
         try:
             self._target.put(name, content, self.token, self.check)
         except (Vanished, FileNotFoundError) as error:
+            self.check()
             raise self._lost() from error
 
     def replace(self, folder: str, file: DataFile, content: Any, replaced: Sequence[str]) -> None:
@@ -376,6 +402,7 @@ class ShardWriter:
         try:
             self._target.replace(folder, file.name, content, replaced, self.token, self.check)
         except (Vanished, FileNotFoundError) as error:
+            self.check()
             raise self._lost() from error
 
     def _named(self, file: DataFile) -> DataFile:
@@ -388,6 +415,8 @@ class ShardWriter:
             self._target.delete(names)
 
     def _write(self, entry: ShardEntry) -> None:
+        # Before folders are created: the target may not be mounted any more.
+        self.check()
         self._generation += 1
         self._put(entry)
         self.entry = entry
@@ -399,6 +428,8 @@ class ShardWriter:
         try:
             self._target.put(f"{_folder(self._shard)}/{place.name}", content, self.token)
         except (Vanished, FileNotFoundError) as error:
+            if entry is not None:
+                self.check()
             raise self._lost() from error
 
     def _prune(self) -> None:

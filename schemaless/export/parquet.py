@@ -124,9 +124,19 @@ def described(file: DataFile, content: Any) -> DataFile:
     return replace(file, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
 
-def read_table(source: Any) -> Any:
-    """Return the table of a Parquet file."""
-    return load("pyarrow.parquet").read_table(source, partitioning=None)
+def read_table(target: Target, name: str) -> Any:
+    """Return the table of a Parquet file.
+
+    Raises:
+        ExportFailed: it cannot be read.
+    """
+    try:
+        return load("pyarrow.parquet").read_table(target.open_input(name), partitioning=None)
+    except (OSError, load().ArrowException) as error:
+        raise ExportFailed(
+            f"{target.uri}: cannot read {name}: {error}; if it is damaged, delete it, and run 'schemaless export "
+            "parquet' again, which writes missing files again"
+        ) from error
 
 
 def written(table: Any) -> Any:
@@ -154,10 +164,7 @@ def without_documents(
         ExportFailed: the file cannot be read.
     """
     pa = load()
-    try:
-        table = read_table(target.open_input(name))
-    except (OSError, pa.ArrowException) as error:
-        raise ExportFailed(f"{target.uri}: cannot read {name}: {error}") from error
+    table = read_table(target, name)
     compute = load("pyarrow.compute")
     concerned = compute.is_in(table["added_id"], pa.array(sorted(erased), pa.int64()))
     held = table.filter(compute.and_(concerned, compute.is_valid(table["body"])))["added_id"].to_pylist()

@@ -161,7 +161,6 @@ class LocalTarget(Target):
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
         self.uri: str = str(self._root)
-        self._folders: set[Path] = set()
 
     def names(self, folder: str) -> list[str]:
         """Return the names of the files in a folder."""
@@ -264,14 +263,10 @@ class LocalTarget(Target):
 
     def _make(self, folder: Path) -> None:
         """Create a folder and make it durable."""
-        if folder in self._folders:
-            return
         missing = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         for each in missing:
             self._sync(each.parent)
-        if TEMPORARY not in folder.parts[len(self._root.parts) :]:
-            self._folders.add(folder)
 
     @staticmethod
     def _prefix(name: str) -> str:

@@ -133,6 +133,8 @@ def _follower(follower: FollowerView) -> Iterator[Finding]:
         text = f"has parked {counted(follower.parked, 'cell')}"
         yield Finding("notice", where, text, f"schemaless trigger parked {name}")
     if is_export:
+        if waiting := follower.shards.get("waiting"):
+            yield Finding("fault", where, f"cannot continue in {counted(waiting, 'shard')}", status)
         # An export that runs from cron lags between its runs and has no worker.
         return
     if follower.state == PAUSED:

@@ -26,30 +26,39 @@ ONCE = Pace(once=True)
 
 
 @pytest.fixture
-def export(follow_store: Datastore, tmp_path: Path) -> Callable[..., Worker]:
-    """Prepares an export to ``tmp_path / "lake"`` and runs a worker for it, a number of turns."""
+def worker_of(follow_store: Datastore, tmp_path: Path) -> Callable[..., Worker]:
+    """Prepares an export to ``tmp_path / "lake"`` and returns a worker for it."""
 
-    def run(
+    def make(
+        pace: Pace = ONCE,
         name: str = "w1",
         *,
         columns: tuple[str, ...] | None = None,
         fields: tuple[str, ...] = (),
         latest: bool = False,
-        pace: Pace = ONCE,
         uri: str | None = None,
-        times: int = 4,
     ) -> Worker:
         uri = uri or str(tmp_path / "lake")
         wanted = Definition("parquet", follow_store.name, follow_store.shard_count, columns, fields, latest)
         definition = prepare(follow_store, uri, wanted)
         internals = internals_of(follow_store)
-        worker = Worker(
+        return Worker(
             internals.follower_access,
             [Exporter(internals, open_target(uri), definition, pace)],
             name,
             timing=CALM,
             stop=threading.Event(),
         )
+
+    return make
+
+
+@pytest.fixture
+def export(worker_of: Callable[..., Worker]) -> Callable[..., Worker]:
+    """Prepares an export, as ``worker_of`` does, and runs a worker for it, a number of turns."""
+
+    def run(name: str = "w1", *, pace: Pace = ONCE, times: int = 4, **definition: Any) -> Worker:
+        worker = worker_of(pace, name, **definition)
         with worker.membership:
             turn(worker, times=times)
             worker.release_all()

@@ -67,20 +67,42 @@ def test_an_export_to_a_target_that_cannot_be_written_ends(put, invoke, follow_u
     lake = tmp_path / "lake"
     assert invoke("export", "parquet", "--to", lake, url=follow_url).code == 0
     put(8)
-    folder = lake / "cells"
-    folder.rename(lake / "away")
-    folder.write_text("a file in the way")
+    (lake / "tmp").rmdir()
+    (lake / "tmp").write_text("a file in the way")
 
     failed = invoke("export", "parquet", "--to", lake, url=follow_url)
-    folder.unlink()
-    (lake / "away").rename(folder)
+    (lake / "tmp").unlink()
     again = invoke("export", "parquet", "--to", lake, url=follow_url)
 
     assert (failed.code, again.code) == (1, 0)
     assert "stopped" in failed.out
     assert "fix the cause and run the same command again" in failed.err
     assert "4 files" not in again.out
-    assert len(rows_of(folder, "added_id")) == 16
+    assert len(rows_of(lake / "cells", "added_id")) == 16
+
+
+def test_a_damaged_manifest_is_written_again_once_it_is_deleted(put, invoke, follow_url, tmp_path):  # noqa: F811
+    """The error says so; the files are kept, and the status is not green meanwhile."""
+    put(8)
+    arguments = ("export", "parquet", "--to", tmp_path / "lake", "--column", "BASE")
+    assert invoke(*arguments, url=follow_url).code == 0
+    manifest = tmp_path / "lake/manifest.json"
+    content = manifest.read_bytes()
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")}
+    manifest.write_bytes(content[:40])
+
+    damaged = invoke(*arguments, url=follow_url)
+    status = invoke("export", "status", "--json", url=follow_url)
+    manifest.unlink()
+    lost = invoke("export", "status", url=follow_url)
+    again = invoke(*arguments, "--json", url=follow_url)
+
+    assert (damaged.code, status.code, lost.code, again.code) == (2, 1, 1, 0)
+    assert "delete it, and run 'schemaless export parquet' with all options" in damaged.err
+    assert "delete it" in status.json[0]["error"]
+    assert "is the folder mounted?" in lost.err
+    assert (again.json["rows"], manifest.read_bytes()) == (8, content)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")} == files
 
 
 def test_export_arguments_that_cannot_be_used(invoke, follow_url, tmp_path):  # noqa: F811

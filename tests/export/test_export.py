@@ -21,11 +21,13 @@ from schemaless.export.exporter import Pace, ShardExport
 from schemaless.export.manifest import Definition, read_definition, read_shard
 from schemaless.export.target import ObjectTarget, open_target
 from schemaless.followers.rows import FollowerRows
+from schemaless.followers.status import shard_statuses
 from schemaless.internals import internals_of
 from schemaless.pages.erasure_page import erasure_page
 from tests.admin.ndjson import LINES
 from tests.arrow.random_documents import random_document
 from tests.export.conftest import ONCE, rows_of
+from tests.followers.workers import turn
 
 pytestmark = [pytest.mark.mysql, pytest.mark.myrocks]
 
@@ -291,3 +293,84 @@ def test_an_object_store_has_the_same_rows(put, export, follow_store, tmp_path):
     found = [(row["shard"], row["added_id"]) for table in tables for row in table.to_pylist()]
     assert sorted(found) == sorted(cells)
     assert len(tables) == 4
+
+
+def test_an_export_waits_while_its_target_is_away(put, worker_of, follow_store, tmp_path):
+    """The shards say why, nothing is written beside the target, and the export continues once it is back."""
+    cells = put(40)
+    lake, away = tmp_path / "lake", tmp_path / "away"
+    worker = worker_of(Pace(min_bytes=0, max_age_s=0), latest=True)
+
+    def turns(times: int) -> None:
+        for _ in range(times):
+            for lease in worker.leases.held.values():
+                lease.defer(0, "")
+            turn(worker)
+
+    with worker.membership:
+        turns(2)
+        lake.rename(away)
+        cells |= put(40)
+        turns(3)
+        waiting = list(shard_statuses(internals_of(follow_store).follower_access, "export:parquet", ""))
+        assert {shard.state for shard in waiting} == {"waiting"}
+        assert all("is the folder mounted?" in str(shard.cause) for shard in waiting)
+        assert not lake.exists()
+        away.rename(lake)
+        turns(2)
+
+    found = [(row["shard"], row["added_id"]) for row in rows_of(lake / "cells", "shard, added_id")]
+    assert sorted(found) == sorted(cells)
+    assert not export_status(follow_store, "parquet").has_faults
+
+
+@pytest.mark.parametrize("damage", ["deleted", "truncated"])
+def test_lost_and_damaged_files_are_written_again(
+    fresh_store, new_row, export, follow_store, erase_store, tmp_path, damage
+):
+    """A missing file by the next run; a damaged one once it is deleted, also if an erasure concerns it."""
+    rows = [new_row() for _ in range(40)]
+    fresh_store.put_cells([NewCell(row, "BASE", 1, {"secret": f"secret of {row}"}) for row in rows])
+    export(latest=True)
+    shard = fresh_store.shard_of(rows[0])
+    concerned = [*(tmp_path / "lake").glob(f"*/{shard:04d}/*.parquet")]
+    assert len(concerned) == 2
+    erase_store.erase(rows[0], reason="ticket-1")
+    if damage == "truncated":
+        for path in concerned:
+            path.write_bytes(path.read_bytes()[:-20])
+        export("w2", latest=True)
+        (status,) = [each for each in export_status(follow_store, "parquet").shards if each.follower.shard == shard]
+        assert status.follower.state == "stopped"
+        assert "if it is damaged, delete it" in str(status.follower.cause)
+    for path in concerned:
+        path.unlink()
+    broken = export_status(follow_store, "parquet")
+    assert broken.has_faults
+    assert {name for each in broken.shards for name in each.missing} == {
+        str(path.relative_to(tmp_path / "lake")) for path in concerned
+    }
+    export("w3", latest=True)
+
+    assert not export_status(follow_store, "parquet").has_faults
+    for folder in ("cells", "latest"):
+        found = rows_of(tmp_path / "lake" / folder)
+        assert [row["row_key"] for row in found if row["body"] is None] == [str(rows[0])]
+        assert {row["row_key"] for row in found} == set(map(str, rows))
+        assert len(found) == 40
+    looked = FollowerRows(internals_of(follow_store).shards).look([("export:parquet", shard)])
+    assert all(row.erased_event == row.last_event == 1 for row in looked.rows.values())
+
+
+def test_missing_files_are_written_again_without_new_cells(put, export, tmp_path):
+    """The run has nothing else to do, and the fields are those of the export."""
+    cells = put(40, body={"a": 1})
+    export(columns=("BASE",), fields=("a:int",), latest=True)
+    for path in (tmp_path / "lake").rglob("*.parquet"):
+        path.unlink()
+    export("w2", columns=("BASE",), fields=("a:int",), latest=True)
+
+    for folder in ("cells", "latest"):
+        found = rows_of(tmp_path / "lake" / folder, "shard, added_id, a")
+        assert sorted((row["shard"], row["added_id"]) for row in found) == sorted(cells)
+        assert {row["a"] for row in found} == {1}

@@ -11,7 +11,7 @@ import pytest
 from schemaless.cli.main import cli
 from schemaless.status.model import Finding, status_json
 from schemaless.status.tables import tables_of
-from tests.status.statuses import CAPACITY, JOB, PARTS, REPLICA, cluster, everything, status
+from tests.status.statuses import CAPACITY, INDEX, JOB, PARTS, REPLICA, cluster, everything, status
 
 pytestmark = pytest.mark.once
 
@@ -91,6 +91,12 @@ def test_every_finding_has_a_command_that_parses():
             "notice",
             "move 3",
             "schemaless shards resume --job 3",
+        ),
+        (
+            {"followers": (replace(INDEX, kind="export", name="lake", shards={"running": 3, "waiting": 1}),)},
+            "fault",
+            "export lake",
+            "schemaless export status lake",
         ),
         ({"capacity": replace(CAPACITY, warnings=("odd",))}, "notice", "capacity", "schemaless capacity report"),
         ({"capacity": replace(CAPACITY, changes=("move 2",))}, "notice", "capacity", "schemaless capacity measure"),
