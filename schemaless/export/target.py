@@ -250,8 +250,13 @@ class LocalTarget(Target):
         folder = self._root / TEMPORARY
         self._make(folder)
         temporary = folder / f"{self._prefix(name)}-{writer}-{name.rpartition('/')[2]}"
-        self._create(temporary, content)
-        self._sync(temporary)
+        try:
+            self._create(temporary, content)
+            self._sync(temporary)
+        except (Exception, KeyboardInterrupt):
+            # It would keep a full disk full.
+            temporary.unlink(missing_ok=True)
+            raise
         return temporary
 
     def _rename(self, temporary: Path, path: Path) -> None:

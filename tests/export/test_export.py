@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 from collections import Counter
+from pathlib import Path
 
 import pyarrow.fs
 import pyarrow.parquet as pq
@@ -15,11 +17,12 @@ from schemaless.codec.documents import identical
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.erase.receipt import receipt
+from schemaless.errors import ExportFailed
 from schemaless.export.admin import export_status, file_names, prepare, remove
 from schemaless.export.compact import compact
 from schemaless.export.exporter import Pace, ShardExport
 from schemaless.export.manifest import Definition, read_definition, read_shard
-from schemaless.export.target import ObjectTarget, open_target
+from schemaless.export.target import LocalTarget, ObjectTarget, open_target
 from schemaless.followers.rows import FollowerRows
 from schemaless.followers.status import shard_statuses
 from schemaless.internals import internals_of
@@ -374,3 +377,17 @@ def test_missing_files_are_written_again_without_new_cells(put, export, tmp_path
         found = rows_of(tmp_path / "lake" / folder, "shard, added_id, a")
         assert sorted((row["shard"], row["added_id"]) for row in found) == sorted(cells)
         assert {row["a"] for row in found} == {1}
+
+
+def test_a_failed_write_leaves_no_temporary_file(tmp_path, monkeypatch):
+    """It would keep a full disk full."""
+
+    def fill(self: LocalTarget, path: Path, content: bytes) -> None:
+        path.write_bytes(content[:1])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    target = open_target(str(tmp_path))
+    monkeypatch.setattr(LocalTarget, "_create", fill)
+    with pytest.raises(ExportFailed, match=r"cells/0000/a: .*No space left"):
+        target.put("cells/0000/a", b"22", "w1")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
