@@ -16,7 +16,7 @@ from schemaless.codec.envelope import is_erased
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
 from schemaless.events import Listener, ignore_events
-from schemaless.export.exporter import Exporter, Pace, export_name, follower_name, is_export
+from schemaless.export.exporter import Exporter, Pace, export_name, follower_name, is_export, lost_target
 from schemaless.export.manifest import (
     ROOT,
     Definition,
@@ -46,6 +46,9 @@ DEFAULT_NAME = "parquet"
 
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
+_MAX_DEATHS: Final = 3
+"""Number of workers that a shard may kill at the same place in a run with ``--once``."""
+
 _SAMPLED_SHARDS: Final = 8
 _SAMPLED_IDS: Final = 500
 
@@ -157,7 +160,7 @@ def prepare(store: Datastore, uri: str, definition: Definition) -> Definition:
         definition: contents of the export. Without columns and fields, those of an existing export are used.
 
     Raises:
-        InvalidInput: the target contains a different export, or the export has a different target.
+        InvalidInput: the target contains a different export, or the export has a different target or has lost it.
         ExportFailed: the target cannot be read or written.
     """
     load()
@@ -180,6 +183,8 @@ def prepare(store: Datastore, uri: str, definition: Definition) -> Definition:
             f"export {definition.name} writes to {masked(before.spec['uri'])}; give another --name for {uri}, or run "
             f"'schemaless export remove {definition.name} --execute' first"
         )
+    if found is None and before is not None and _is_lost(store, target, follower):
+        raise lost_target(uri, definition.name)
     if definition != found:
         target.put(ROOT, definition.written(), "prepare")
     settings.create(follower, {"uri": uri}, lambda shard: 0)
@@ -210,6 +215,13 @@ def _combined(found: Definition, wanted: Definition, uri: str) -> Definition:
             )
     fields = tuple(column.declared for column in have.values())
     return replace(found, fields=fields, latest=found.latest or wanted.latest)
+
+
+def _is_lost(store: Datastore, target: Target, follower: str) -> bool:
+    """Return whether an export has made progress of which the target has nothing."""
+    shards = range(store.shard_count)
+    rows = FollowerRows(internals_of(store).shards).look((follower, shard) for shard in shards).rows.values()
+    return any(row.location for row in rows) and not any(read_shard(target, shard).location for shard in shards)
 
 
 def _align(store: Datastore, target: Target, definition: Definition) -> None:
@@ -257,7 +269,10 @@ def export_supervisor(
     # Each process reads the topology itself, because it may have changed since this process did.
     work = ExportCells(replace(opening_of(store), topology=None), uri, definition, pace)
     access = internals_of(store).follower_access
-    return Supervisor(access, work, lambda: [follower_name(definition.name)], workers, timing=timing)
+    names = [follower_name(definition.name)]
+    # With --follow, a remedy is awaited, such as more memory; --once has to end.
+    max_deaths = _MAX_DEATHS if pace.once else None
+    return Supervisor(access, work, lambda: names, workers, timing=timing, max_deaths=max_deaths)
 
 
 def caught_up(store: Datastore, definition: Definition, listener: Listener = ignore_events) -> CaughtUp:
@@ -285,10 +300,7 @@ def export_status(store: Datastore, name: str) -> ExportStatus:
     target = open_target(uri)
     definition = read_definition(target)
     if definition is None:
-        raise InvalidInput(
-            f"{uri} has no {ROOT}, but export {name} writes there; is the folder mounted? If it is, "
-            "'schemaless export parquet' writes the file again"
-        )
+        raise lost_target(uri, name)
     missing = "it has no progress row here; to create one, run 'schemaless export remove', then 'export parquet'"
     shards = tuple(
         ShardExportStatus(status, read_shard(target, status.shard), tuple(missing_files(target, status.shard)))

@@ -65,6 +65,15 @@ def is_export(follower: str) -> bool:
     return follower.startswith(_KIND)
 
 
+def lost_target(uri: str, name: str) -> InvalidInput:
+    """Return the error of an export whose target has no ``manifest.json``."""
+    return InvalidInput(
+        f"{uri} has no {ROOT}, but export {name} writes there; is the folder mounted? If only that file is gone, run "
+        "'schemaless export parquet' with all options of the export. If everything is, run 'schemaless export remove "
+        f"{name} --execute' before, and all cells are exported again"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Pace:
     """When a file is written, and what happens on errors.
@@ -360,10 +369,7 @@ class Exporter:
         if held is not lease or export is None:
             if read_definition(self._target) is None:
                 # Writing would create an export without the files so far.
-                raise ExportFailed(
-                    f"{self._target.uri} has no {ROOT}; is the folder mounted? If it was deleted, run 'schemaless "
-                    "export parquet' again, which writes everything again"
-                )
+                raise lost_target(self._target.uri, self._definition.name)
             export = ShardExport(self._internals, self._target, self._definition, self._pace, shard)
             export.recover(check)
             if export.is_latest_behind:

@@ -26,6 +26,7 @@ from schemaless.followers.access import DatastoreAccess
 from schemaless.followers.black_box import BlackBox
 from schemaless.followers.handler import Handler
 from schemaless.followers.membership import HEALTHY, QUARANTINE, Pair, Role, Timing, remove_worker
+from schemaless.followers.parked import Move
 from schemaless.followers.rows import FollowerRow, FollowerRows
 from schemaless.followers.states import DIED
 from schemaless.followers.worker import Worker
@@ -165,6 +166,8 @@ class Supervisor:
         followers: returns the names of the followers that they serve.
         count: number of processes for healthy shards.
         timing: intervals and timeouts of the workers.
+        max_deaths: number of successive deaths at the same place after which a shard is stopped; None to continue, if
+            the handlers count the attempts at a cell themselves or wait for a remedy.
     """
 
     def __init__(
@@ -175,6 +178,7 @@ class Supervisor:
         count: int,
         *,
         timing: Timing | None = None,
+        max_deaths: int | None = None,
     ) -> None:
         if count < 1:
             raise InvalidInput(f"workers must be 1 or more, got {count}")
@@ -183,6 +187,7 @@ class Supervisor:
         self._followers = followers
         self._count = count
         self._timing = timing or Timing()
+        self._max_deaths = max_deaths
         self._name = runner_name()
         # A fork would inherit locks held by threads of this process, and everything the function's module has opened.
         self._context = multiprocessing.get_context("spawn")
@@ -306,7 +311,11 @@ class Supervisor:
         looked = rows.look((name, shard) for name in names for shard in range(self._access.shard_count))
         blamed = False
         if pair is not None and (row := looked.rows.get(pair)) is not None and row.worker == child.name:
-            pause_s = self._kills.setdefault(pair, _Kills()).next_pause_s(row)
+            kills = self._kills.setdefault(pair, _Kills())
+            pause_s = kills.next_pause_s(row)
+            if self._max_deaths is not None and kills.count >= self._max_deaths:
+                rows.stop(Move(pair, row.epoch, row.location), f"{DIED} ({how}), {kills.count} times in a row")
+                _log.warning("%s: shard %d has stopped: %d workers died while handling it", *pair, kills.count)
             blamed = rows.quarantine(pair, row.epoch, f"{DIED} ({how})", pause_s)
             if blamed and not row.quarantined:
                 _log.warning(

@@ -7,6 +7,7 @@ import json
 import random
 from collections import Counter
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow.fs
 import pyarrow.parquet as pq
@@ -18,12 +19,14 @@ from schemaless.codec.recode import recode
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.erase.receipt import receipt
 from schemaless.errors import ExportFailed
-from schemaless.export.admin import export_status, file_names, prepare, remove
+from schemaless.export.admin import caught_up, export_status, export_supervisor, file_names, prepare, remove
 from schemaless.export.compact import compact
 from schemaless.export.exporter import Pace, ShardExport
 from schemaless.export.manifest import Definition, read_definition, read_shard
 from schemaless.export.target import LocalTarget, ObjectTarget, open_target
-from schemaless.followers.rows import FollowerRows
+from schemaless.followers.black_box import BlackBox
+from schemaless.followers.rows import FollowerRow, FollowerRows
+from schemaless.followers.states import DIED, QUARANTINED, STOPPED
 from schemaless.followers.status import shard_statuses
 from schemaless.internals import internals_of
 from schemaless.pages.erasure_page import erasure_page
@@ -318,6 +321,8 @@ def test_an_export_waits_while_its_target_is_away(put, worker_of, follow_store, 
         waiting = list(shard_statuses(internals_of(follow_store).follower_access, "export:parquet", ""))
         assert {shard.state for shard in waiting} == {"waiting"}
         assert all("is the folder mounted?" in str(shard.cause) for shard in waiting)
+        with pytest.raises(InvalidInput, match="run 'schemaless export remove parquet --execute' before"):
+            worker_of()
         assert not lake.exists()
         away.rename(lake)
         turns(2)
@@ -379,15 +384,49 @@ def test_missing_files_are_written_again_without_new_cells(put, export, tmp_path
         assert {row["a"] for row in found} == {1}
 
 
-def test_a_failed_write_leaves_no_temporary_file(tmp_path, monkeypatch):
-    """It would keep a full disk full."""
+@pytest.mark.parametrize(("pace", "state"), [(ONCE, STOPPED), (Pace(), QUARANTINED)], ids=["once", "follow"])
+def test_a_cell_that_kills_every_worker_ends_a_run_that_is_to_end(put, worker_of, follow_store, tmp_path, pace, state):
+    """After three deaths, its shard is stopped; the next run tries it again, in quarantine."""
+    pair = "export:parquet", 1
+    cells = put(8)
+    healthy, *dying = (worker_of(pace, name) for name in ("healthy", "w1", "w2", "w3"))
+    definition = Definition("parquet", follow_store.name, follow_store.shard_count, None, ())
+    keeper = export_supervisor(follow_store, str(tmp_path / "lake"), definition, pace, 1)
+    ended = caught_up(follow_store, definition)
 
-    def fill(self: LocalTarget, path: Path, content: bytes) -> None:
-        path.write_bytes(content[:1])
+    def row() -> FollowerRow:
+        return healthy.context.rows.look([pair]).rows[pair]
+
+    for worker in dying:
+        with worker.membership:
+            view = worker.membership.view
+            assert view is not None
+            worker.leases.claim(view, pair, row())
+        child = Mock(box=BlackBox())
+        child.name = worker.name
+        assert keeper._settle(child, pair, "SIGKILL")
+    assert (row().state, str(row().message).startswith(f"{DIED} (SIGKILL)")) == (state, True)
+    if state == STOPPED:
+        with healthy.membership:
+            turn(healthy, times=4)
+            healthy.release_all()
+        assert ended()
+        found = [(each["shard"], each["added_id"]) for each in rows_of(tmp_path / "lake" / "cells")]
+        assert sorted(found) == sorted(cell for cell in cells if cell[0] != 1)
+        worker_of(pace)
+        assert row().state == QUARANTINED
+
+
+class Full(LocalTarget):
+    """A folder on a full disk."""
+
+    def _create(self, path: Path, content: bytes) -> None:
+        super()._create(path, content[:1])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    target = open_target(str(tmp_path))
-    monkeypatch.setattr(LocalTarget, "_create", fill)
+
+def test_a_failed_write_leaves_no_temporary_file(tmp_path):
+    """It would keep a full disk full."""
     with pytest.raises(ExportFailed, match=r"cells/0000/a: .*No space left"):
-        target.put("cells/0000/a", b"22", "w1")
+        Full(tmp_path).put("cells/0000/a", b"22", "w1")
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
