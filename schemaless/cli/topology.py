@@ -237,10 +237,12 @@ def set_primary(
 ) -> None:
     """Change a cluster's primary in the catalog.
 
-    Use it after a failover or a switchover by another tool, or when the server's address has changed. The servers
-    themselves are not changed. Before it writes anything, the command checks that the new primary accepts writes and
-    has every shard of the cluster, that the old one, if it answers, is read-only and has nothing that the new one
-    lacks, and that each replica follows the new one.
+    Use it after a failover or a switchover by another tool, or when the server's address has changed. If the primary's
+    address leads to another server now, name the same address again. The servers themselves are not changed.
+
+    Before it writes anything, the command checks that the new primary accepts writes and has every shard of the
+    cluster, that the old one, if it answers, is read-only and has nothing that the new one lacks, and that each replica
+    follows the new one.
 
     The catalog is on the first cluster. If that cluster's primary changes, the catalog is on the new server too: give a
     URL with that server (--url), and use such a URL in every program from then on.
@@ -256,9 +258,6 @@ def set_primary(
     )
     if as_json:
         print_json(change_data(change))
-        return
-    if not change.changed:
-        out().print(f"{change.cluster.primary} is already the primary of {cluster}", markup=False)
         return
     out().print(f"{change.cluster.primary} is the primary of {cluster}", markup=False)
     for node in change.removed:

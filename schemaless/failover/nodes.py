@@ -14,6 +14,7 @@ from schemaless.errors import InvalidInput, SchemalessError, TopologyError
 from schemaless.failover.adopt import take_over
 from schemaless.failover.change import Change, opened, server_of
 from schemaless.failover.group_replication import has_majority
+from schemaless.failover.promotion import held_claim
 from schemaless.failover.semi_sync import promotion_warnings, require_commits
 from schemaless.topology.configuration import datastore_url
 from schemaless.topology.lost_primaries import record_lost_primary, settle
@@ -130,6 +131,9 @@ def set_primary(
 ) -> NodeChange:
     """Change a cluster's primary in the catalog, after a failover, a switchover or a change of address.
 
+    The server may be the current primary: if its address leads to another server than before, this makes programs
+    replace their connections when they next read the catalog, and gives the server the cluster's claim if it lacks it.
+
     The new primary must accept writes and have every shard of the cluster. The old one, if it answers, must be
     read-only and must not have transactions that the new one lacks. Replicas must follow the new primary. If the
     cluster uses claims, the new primary gets the next one. An old primary that does not answer is recorded on the new
@@ -153,10 +157,8 @@ def set_primary(
     with opened(address) as change:
         now = change.topology.cluster(cluster)
         node = change.node_of(primary)
-        if node == now.primary:
-            change.verify(now, node)
-            return NodeChange(now, False, {})
-        if node.having("replica") not in now.replicas:
+        same = node == now.primary
+        if not same and node.having("replica") not in now.replicas:
             change.require_new(node)
         if is_read_only(change.pool(node)):
             raise TopologyError(
@@ -165,8 +167,8 @@ def set_primary(
             )
         require_commits(change.pool(node), cluster, timeout_s)
         change.verify(now, node)
-        old = change.old_primary(now, node, timeout_s)
-        home = change.home(moves=now, to=node, old=old)
+        old = "the same server" if same else change.old_primary(now, node, timeout_s)
+        home = change.home() if same else change.home(moves=now, to=node, old=old)
         if keep_old and old != "read-only":
             reason = f"the same server as {node}" if old == "the same server" else old
             raise TopologyError(
@@ -190,14 +192,15 @@ def set_primary(
         if old == "unreachable" and not has_majority(change.pool(node), len(now.nodes)):
             record_lost_primary(change.pool(node), change.topology.name, cluster, now.primary)
         result = replace(now, nodes=(node, *arrived_s))
-        result = take_over(change, home, result, arrived_s) if now.epoch else change.write(home, result)
-        moved = change.url.node != node and (home.node == node or is_same_server(home, change.pool(node)))
+        claims = now.epoch and not (same and held_claim(change.pool(node), change.topology.name, cluster) == now.epoch)
+        result = take_over(change, home, result, arrived_s) if claims else change.write(home, result)
+        moved = not same and change.url.node != node and (home.node == node or is_same_server(home, change.pool(node)))
         return NodeChange(
             result,
             True,
             arrived_s,
-            removed=(*([] if keep_old else [now.primary]), *dropped),
-            old_primary=old,
+            removed=(*([] if keep_old or same else [now.primary]), *dropped),
+            old_primary=None if same else old,
             url=replace(change.url, node=node).for_database(change.topology.name) if moved else None,
             warnings=promotion_warnings(change.pool(node), now, result),
         )

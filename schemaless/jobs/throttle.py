@@ -217,7 +217,12 @@ class ClusterWatch:
         load: ServerActivity | None = None
         lags: dict[str, float | None] = {str(replica.node): None for replica in self._replicas}
         try:
-            load = self._primary.ask(self._ask_primary)
+            try:
+                load = self._primary.ask(self._ask_primary)
+            except TopologyError:
+                # The address may lead to another server now, which only a new connection reaches.
+                self._primary.pool.replace_connections()
+                load = self._primary.ask(self._ask_primary)
         except (ServerUnavailable, ServerTimeout, OutcomeUnknown) as problem:
             waits.append(("unreachable", f"the primary {problem.node} does not answer: {problem.message}"))
         else:

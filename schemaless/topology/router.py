@@ -57,6 +57,7 @@ class Router:
         self._refresh_locks: dict[int, AbstractContextManager[Any]] = {}
         self.routing: Routing = Routing(topology, token, self.judge, self.confirm)
         self._require_claims(self.routing)
+        pools.when_replaced(self._server_replaced)
         self.look_at_s: float = self._next_refresh_s()
 
     def close(self) -> None:
@@ -103,6 +104,12 @@ class Router:
                 self._read()
         return self.routing
 
+    def _server_replaced(self, node: Node) -> None:
+        """Forget what is known about the shards of a server, because its address leads to another one."""
+        with self._refresh_lock():
+            before = self.routing
+            self.routing = Routing(before.topology, before.token, self.judge, self.confirm, before, node)
+
     def _refresh_lock(self) -> AbstractContextManager[Any]:
         return self._refresh_locks.setdefault(os.getpid(), self._pools.runtime.lock())
 
@@ -141,6 +148,9 @@ class Router:
                         f"the catalog now describes another datastore: {entry.topology.name!r} with "
                         f"{entry.topology.shard_count} shards"
                     )
+                if before.token is not None and entry.topology == before.topology:
+                    # Only the token is new: 'topology set-primary' named the same address again.
+                    self._pools.replace_connections()
                 after = Routing(entry.topology, entry.token, self.judge, self.confirm, before)
                 # Claims first: no call may use the new routing before its claims are required.
                 self._require_claims(after)

@@ -36,7 +36,8 @@ class Routing:
         topology: the topology that was read.
         token: the catalog's token at that time; None if unknown, or if the topology has never changed.
         clusters: the cluster of each shard.
-        changes: per shard, how often its cluster, primary or epoch has changed since the datastore was opened.
+        changes: per shard, how often its cluster, primary or epoch has changed, or a server of it was replaced,
+            since the datastore was opened.
         proven: per shard, the primary's pool once the shard's identity is verified there; most calls use it directly.
         verified: pairs of a shard and a node on which its identity is verified.
     """
@@ -50,6 +51,7 @@ class Routing:
         judge: Judge,
         confirm: Callable[[Node, int], None],
         before: Routing | None = None,
+        replaced: Node | None = None,
     ) -> None:
         """Create a routing.
 
@@ -59,6 +61,7 @@ class Routing:
             judge: decides whether an error under this routing means that a shard has moved.
             confirm: raises an error if the last attempt to read the catalog failed.
             before: the previous routing; its proofs stay valid for shards that have not moved.
+            replaced: an address that leads to another server than under the previous routing, if any.
         """
         self.topology: Topology = topology
         self.token: bytes | None = token
@@ -78,7 +81,10 @@ class Routing:
             new = next((cluster for cluster in topology.clusters if cluster.name == old.name), old)
             if new.epoch and new.primary != old.primary:
                 self._replaced[old.primary] = replace(claim_of(topology.name, new), epoch=NEVER)
-        stayed = [_location(old) == _location(new) for old, new in zip(before.clusters, clusters, strict=True)]
+        stayed = [
+            _location(old) == _location(new) and not (replaced is not None and _has(new, replaced))
+            for old, new in zip(before.clusters, clusters, strict=True)
+        ]
         self.changes = tuple(count if stays else count + 1 for count, stays in zip(before.changes, stayed, strict=True))
         self.proven = [pool if stays else None for pool, stays in zip(before.proven, stayed, strict=True)]
         self.verified = {
@@ -87,7 +93,7 @@ class Routing:
 
     def has_on(self, shard: int, address: Node) -> bool:
         """Return True if a server is a node of the shard's cluster, in any role."""
-        return any(node.having("primary") == address for node in self.clusters[shard].nodes)
+        return _has(self.clusters[shard], address)
 
     def moved(self, error: ServerError, node: Node, shard: int, lost: ServerError | None) -> Elsewhere | None:
         """Check whether an error means that a shard has moved; see ``wire.route.Route``."""
@@ -102,6 +108,10 @@ class Routing:
         """Return the claims that primaries must hold, by address; former primaries get a claim that no server holds."""
         claims = {cluster.primary: claim_of(self.topology.name, cluster) for cluster in self.topology.clusters}
         return {**self._replaced, **{node: claim for node, claim in claims.items() if claim.epoch}}
+
+
+def _has(cluster: Cluster, address: Node) -> bool:
+    return any(node.having("primary") == address for node in cluster.nodes)
 
 
 def _location(cluster: Cluster) -> tuple[str, Node, int]:
@@ -236,7 +246,7 @@ class CatalogReader:
     def _cluster(self, topology: Topology) -> Cluster | None:
         """Return the cluster that hosts the catalog; None if its server is in no cluster."""
         for cluster in topology.clusters:
-            if any(node.having("primary") == self.home for node in cluster.nodes):
+            if _has(cluster, self.home):
                 return cluster
         return None
 
@@ -247,7 +257,7 @@ class CatalogReader:
 
     def _home_in(self, topology: Topology, node: Node) -> Node:
         for cluster in topology.clusters:
-            if any(member.having("primary") == node for member in cluster.nodes):
+            if _has(cluster, node):
                 return cluster.primary
         return node
 

@@ -36,7 +36,7 @@ class Connection:
         max_allowed_packet: size limit of statements, in bytes.
         auto_increment_increment: step between the ids that the server generates.
         version: the server's version string.
-        connected_at_s: when the connection was opened, by ``time.monotonic``.
+        connected_at_s: when opening the connection began, by ``time.monotonic``.
         busy: True from before the first byte of a statement is sent until its reply is read and checked. A connection
             that is still busy after an exception, whatever raised it, is closed and never reused.
         unfinished: True while a transaction may be open or a lock held; the connection is then closed on return.

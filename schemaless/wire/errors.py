@@ -55,6 +55,10 @@ class Elsewhere(ServerUnavailable):
         self.missing = missing
 
 
+class ServerReplaced(ServerUnavailable):
+    """A new connection reached another server than earlier ones, or the same one after a restart; nothing was sent."""
+
+
 class CannotObserve(ServerRefused):
     """The server does not show open transactions, at least not to this account."""
 

@@ -9,7 +9,9 @@ that no reply is outstanding.
 
 from __future__ import annotations
 
+import logging
 import os
+import random
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -32,7 +34,7 @@ from schemaless.wire.breaker import PROBE_S, Breaker
 from schemaless.wire.claims import Claim
 from schemaless.wire.connection import Connection
 from schemaless.wire.connection_slots import ConnectionSlots, LiveObjects, Slot
-from schemaless.wire.errors import NO_CLAIMS, ConnectionLost, interruption, translated
+from schemaless.wire.errors import NO_CLAIMS, READ_ONLY, ConnectionLost, ServerReplaced, interruption, translated
 from schemaless.wire.node import Node
 from schemaless.wire.retries import Retries, RetryContext
 from schemaless.wire.route import Route, answered, outcome_unknown, raise_if_moved
@@ -41,7 +43,14 @@ from schemaless.wire.session import Facts, close, open_connection
 from schemaless.wire.sql.sessions import NO_CLAIM
 from schemaless.wire.urls import Credentials
 
+log: Final = logging.getLogger("schemaless")
+
 T = TypeVar("T")
+
+RECHECK_S: Final = 30.0
+"""Interval between checks that the address still leads to the same server, in seconds, before jitter."""
+
+_JITTER: Final = (0.75, 1.25)
 
 MAX_TIMEOUT_S: Final = 31_536_000
 
@@ -101,6 +110,8 @@ class _CheckedOut:
                 node=str(pool.node),
                 shard=shard,
             )
+        if time.monotonic() >= pool.recheck_at_s:
+            pool.recheck(shard)
         while True:
             try:
                 connection = pool.idle.pop()
@@ -152,6 +163,8 @@ class NodePool:
         credentials: the account.
         runtime: how calls wait.
         listener: if set, receives ``Retried`` and ``SlotAwaited``; not called for anything else.
+        on_replaced: if set, called when the address turns out to lead to another server than before.
+        recheck_at_s: time of the next ``recheck``, by ``time.monotonic``.
         engine: the SQLAlchemy engine, set and read by ``schema.engine``; None until set.
         idle: idle connections.
         opened: every open driver connection, in use or not; a forked child has to abandon them.
@@ -177,6 +190,9 @@ class NodePool:
         self.credentials = credentials
         self.runtime = runtime
         self.listener: Listener | None = None
+        self.on_replaced: Callable[[Node], object] | None = None
+        self.recheck_at_s = 0.0
+        self._newest: Facts | None = None
         self._lost_at_s = 0.0
         self._closed_at_s = 0.0
         self._reset()
@@ -196,7 +212,7 @@ class NodePool:
         """The claim that the server must hold, or None if it needs none."""
         return self._claims.get(self.node.having("primary"))
 
-    def claim_changed(self) -> None:
+    def replace_connections(self) -> None:
         """Replace every existing connection once it is idle."""
         self._lost_at_s = time.monotonic()
 
@@ -215,7 +231,7 @@ class NodePool:
         )
 
     def is_fresh(self, connection: Connection) -> bool:
-        """Return True if no connection has been lost, and no claim has changed, since this one was opened."""
+        """Return True if no connection has been lost, and no server or claim has changed, since this one was opened."""
         return connection.connected_at_s >= self._lost_at_s
 
     def keeps(self, connection: Connection, error: BaseException | None) -> bool:
@@ -225,6 +241,10 @@ class NodePool:
             self._lost_at_s = time.monotonic()
             self.breaker.lost()
             return False
+        if isinstance(error, ServerError) and error.code in READ_ONLY and self.claim is None:
+            # The address may lead to another server now, which only new connections reach.
+            self._lost_at_s = time.monotonic()
+            return False
         return not (connection.busy or connection.unfinished) and connection.connected_at_s >= self._closed_at_s
 
     def connect(self, shard: int | None) -> Connection:
@@ -232,6 +252,8 @@ class NodePool:
 
         Raises:
             ServerUnavailable, ServerTimeout, AccessDenied, ServerRefused: the connection failed.
+            ServerReplaced: the connection, which is now idle, reached another server than earlier ones; only if there
+                is a shard, because the shard has to be verified there.
             PrimaryNotClaimed: the server does not hold the claim that the catalog requires.
             InvalidInput: the URL's options cannot be used.
         """
@@ -256,32 +278,88 @@ class NodePool:
             if (claim := self.claim) is not None and facts.claim != claim.epoch:
                 close(raw, idle=True)
                 claim.check(facts.claim, str(self.node), shard)
-            return Connection(raw, str(self.node), shard, facts, self.options.max_packet_bytes)
+            connection = Connection(raw, str(self.node), shard, facts, self.options.max_packet_bytes)
+            if self._is_replaced(facts) and shard is not None:
+                self.idle.append(connection)
+                raise self._replaced(shard)
+            return connection
         raise raised
+
+    def recheck(self, shard: int | None) -> None:
+        """Open a connection to find out whether the address still leads to the same server; else replace idle ones.
+
+        A server that an address has left may keep its connections open, and old data.
+
+        Raises:
+            ServerReplaced: it leads to another server; only if there is a shard.
+        """
+        self.recheck_at_s = _next_check_s()
+        if not self.idle:
+            return
+        facts, claim = self._connect_briefly(), self.claim
+        # After a failure, the existing connections may still work.
+        if isinstance(facts, SchemalessError) or (claim is not None and facts.claim != claim.epoch):
+            return
+        if self._is_replaced(facts) and shard is not None:
+            raise self._replaced(shard)
+
+    def _is_replaced(self, facts: Facts) -> bool:
+        """Return True if a new connection is the first to another server; connections begun before it are replaced."""
+        newest, self.recheck_at_s = self._newest, _next_check_s()
+        if newest is None:
+            self._newest = facts
+            return False
+        differs, is_newer = facts.server != newest.server, facts.connected_at_s >= newest.connected_at_s
+        if differs:
+            self._lost_at_s = max(self._lost_at_s, newest.connected_at_s, facts.connected_at_s)
+        if differs and is_newer:
+            log.warning(
+                "%s leads to another server than before, or the server was restarted: older connections are replaced",
+                self.node,
+            )
+            if self.on_replaced is not None:
+                self.on_replaced(self.node)
+        if is_newer:
+            self._newest = facts
+        return differs and is_newer
+
+    def _replaced(self, shard: int) -> ServerReplaced:
+        message = "the address leads to another server than before, so nothing was sent; make the same call again"
+        return ServerReplaced(message, node=str(self.node), shard=shard)
 
     def probe(self) -> None:
         """Test whether the server accepts a connection within a second, and open or close the breaker accordingly."""
-        timeouts = (PROBE_S, PROBE_S, PROBE_S)
-        raised: BaseException | None = None
-        try:
-            account = self.credentials.without_timeouts()
-            raw, _ = open_connection(self.node, account, timeouts, self.opened.add, runtime=self.runtime)
-            close(raw, idle=True)
-        except SchemalessError:
-            # The server answered, with a refusal.
+        found = self._connect_briefly()
+        # Any other error is an answer of the server.
+        if isinstance(found, ServerError) and not answered(found):
+            self.breaker.trip()
+        else:
             self.breaker.answered()
+
+    def _connect_briefly(self) -> Facts | SchemalessError:
+        """Open a connection within a second and close it; return the server's properties, or the error."""
+        account, claim = self.credentials.without_timeouts(), self.claim
+        try:
+            raw, facts = open_connection(
+                self.node,
+                account,
+                (PROBE_S, PROBE_S, PROBE_S),
+                self.opened.add,
+                claim=NO_CLAIM if claim is None else claim.sql,
+                runtime=self.runtime,
+            )
+            close(raw, idle=True)
+        except SchemalessError as error:
+            return error
         except Exception as error:
             raised = interruption(error)
             if raised is error:
                 raise
-            if raised is None and not answered(translated(error, str(self.node), None, connecting=True)):
-                self.breaker.trip()
-            elif raised is None:
-                self.breaker.answered()
+            if raised is None:
+                return translated(error, str(self.node), None, connecting=True)
         else:
-            self.breaker.answered()
-        if raised is not None:
-            raise raised
+            return facts
+        raise raised
 
     def fail_fast_or_probe(self, shard: int | None = None) -> None:
         """Fail fast while the breaker is open; the one caller whose turn it is probes the server first.
@@ -446,6 +524,10 @@ class NodePool:
                 except Exception:  # noqa: BLE001 - a closed connection raises a different error in each driver
                     _parent_connections.append(connection)
             os.close(null)
+
+
+def _next_check_s() -> float:
+    return time.monotonic() + RECHECK_S * random.uniform(*_JITTER)  # noqa: S311 - jitter
 
 
 _all_pools = LiveObjects[NodePool]()

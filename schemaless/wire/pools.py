@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from schemaless.events import Listener
@@ -30,6 +30,7 @@ class Pools:
         self._breakers: dict[Node, Breaker] = {}
         self._claims: dict[Node, Claim] = {}
         self._listener: Listener | None = None
+        self._on_replaced: Callable[[Node], object] | None = None
 
     def pool_for(self, node: Node) -> NodePool:
         """Return the pool of a node's address."""
@@ -42,6 +43,7 @@ class Pools:
             )
             pool = self._pools.setdefault(address, new)
             pool.listener = self._listener
+            pool.on_replaced = self._replaced
             self._pools[node] = pool
         return pool
 
@@ -50,6 +52,19 @@ class Pools:
         self._listener = listener
         for pool in list(self._pools.values()):
             pool.listener = listener
+
+    def when_replaced(self, callback: Callable[[Node], object]) -> None:
+        """Set the function to call when an address turns out to lead to another server than before."""
+        self._on_replaced = callback
+
+    def _replaced(self, node: Node) -> None:
+        if self._on_replaced is not None:
+            self._on_replaced(node)
+
+    def replace_connections(self) -> None:
+        """Replace every existing connection once it is idle."""
+        for pool in list(self._pools.values()):
+            pool.replace_connections()
 
     def require_claims(self, claims: Mapping[Node, Claim], replicas: Iterable[Node]) -> None:
         """Use primaries only with their claims, and refuse servers that had a claim but are not in ``claims``.
@@ -69,7 +84,7 @@ class Pools:
                 self._claims.pop(node, None)
         for pool in list(self._pools.values()):
             if pool.node in changed:
-                pool.claim_changed()
+                pool.replace_connections()
 
     def new_pool(self, node: Node, options: PoolOptions, *, unclaimed: bool = False) -> NodePool:
         """Create a separate pool for a node; the caller closes it.

@@ -11,7 +11,7 @@ from typing import Final, NoReturn
 from schemaless.errors import BodyTooLarge, ServerError, ServerTimeout, ServerUnavailable
 from schemaless.events import Event, Listener
 from schemaless.wire.breaker import Breaker
-from schemaless.wire.errors import ConnectionLost, Deadlock, ReplyTimedOut
+from schemaless.wire.errors import READ_ONLY, ConnectionLost, Deadlock, ReplyTimedOut, ServerReplaced
 from schemaless.wire.node import Node
 from schemaless.wire.route import Route, outcome_unknown, raise_if_moved
 from schemaless.wire.runtime import Runtime
@@ -24,7 +24,11 @@ RETRY_FOR_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Retried(Event):
-    """An operation is retried after a lost connection, a deadlock or an outage; ``cause`` is the class of the error."""
+    """An operation is retried after a lost connection, a deadlock, an outage or a change of servers.
+
+    Attributes:
+        cause: class of the error.
+    """
 
     cause: str
 
@@ -88,8 +92,22 @@ class Retries:
         if isinstance(error, BodyTooLarge):
             self._raise_too_large(error)
         self._attempts += 1
-        if not (self._may_pass(error) and self._attempts < ATTEMPTS and self._waited(error)):
+        if self._reaches_another_server(error):
+            self._report(error)
+        elif not (self._may_pass(error) and self._attempts < ATTEMPTS and self._waited(error)):
             self._give_up(error)
+
+    def _reaches_another_server(self, error: ServerError) -> bool:
+        """Return True if the next attempt may be on another server, to which the address leads now.
+
+        Raises:
+            Elsewhere: it is, and the shard's identity has to be verified there.
+        """
+        if isinstance(error, ServerReplaced):
+            self._raise_if_moved(error, self.open_write)
+            return self._attempts < ATTEMPTS
+        # Nothing was written, and the pool has discarded its connections. A failed COMMIT is a ``ConnectionLost``.
+        return error.code in READ_ONLY and self._attempts == 1 and not isinstance(error, ConnectionLost)
 
     def _raise_too_large(self, error: BodyTooLarge) -> NoReturn:
         lost = self.open_write
@@ -147,9 +165,12 @@ class Retries:
             if is_limited and isinstance(lost, ConnectionLost) and time.monotonic() + pause_s > lost.retry_until_s:
                 return False
         context.runtime.sleep(pause_s)
-        if context.listener is not None:
-            context.listener(Retried(type(error).__name__))
+        self._report(error)
         return True
+
+    def _report(self, error: ServerError) -> None:
+        if self._context.listener is not None:
+            self._context.listener(Retried(type(error).__name__))
 
     def _raise_if_moved(self, error: ServerError, open_write: ServerError | None) -> None:
         if self._route is not None and self._shard is not None:

@@ -91,13 +91,15 @@ class Facts:
         max_allowed_packet: maximum statement size, in bytes.
         auto_increment_increment: step between generated ids.
         version: the server's version string.
-        connected_at_s: when the connection was opened, by ``time.monotonic``.
+        server: tells the server apart from others that its address may lead to; see ``sql.sessions.SERVER``.
+        connected_at_s: when opening the connection began, by ``time.monotonic``.
         claim: epoch of the server's claim on the cluster; None if it has none, or if it was not queried.
     """
 
     max_allowed_packet: int
     auto_increment_increment: int
     version: str
+    server: str
     connected_at_s: float
     claim: int | None
 
@@ -134,9 +136,11 @@ def open_connection(
         Exception: an exception of the driver (see ``errors.translated``) or of a signal handler.
     """
     raw = None
+    # The start, because an address leads a later connection to the same server or a later one.
+    began_s = time.monotonic()
     try:
         raw = _log_in(node, credentials, timeouts, database, register, runtime)
-        return raw, _set_up(raw, str(node), autocommit, claim)
+        return raw, _set_up(raw, str(node), autocommit, claim, began_s)
     except BaseException as error:
         clear_locals(error)
         if raw is not None:
@@ -273,7 +277,7 @@ def url_arguments(node: Node, credentials: Credentials, database: str | None) ->
     return {name: value for name, value in arguments.items() if value} | {"client_flag": CLIENT.FOUND_ROWS}
 
 
-def _set_up(raw: Any, node: str, autocommit: bool, claim: bytes) -> Facts:
+def _set_up(raw: Any, node: str, autocommit: bool, claim: bytes, began_s: float) -> Facts:
     """Set the session variables in one round trip; read them and the server's properties back in a second one."""
     version = str(raw.get_server_info())
     mariadb = "mariadb" in version.lower()
@@ -285,7 +289,7 @@ def _set_up(raw: Any, node: str, autocommit: bool, claim: bytes) -> Facts:
     cursor.execute(set_session({**settings, "timestamp": None}))
     expected = settings | READ_BACK
     cursor.execute(select_session(expected, claim))
-    packet, increment, version, epoch, *actual = cursor.fetchone()
+    packet, increment, version, server, epoch, *actual = cursor.fetchone()
     cursor.close()
     for (name, value), held in zip(expected.items(), actual, strict=True):
         kept = str(held).lower()
@@ -295,4 +299,5 @@ def _set_up(raw: Any, node: str, autocommit: bool, claim: bytes) -> Facts:
                 "any proxy in between",
                 node=node,
             )
-    return Facts(int(packet), int(increment), str(version), time.monotonic(), None if epoch is None else int(epoch))
+    held_epoch = None if epoch is None else int(epoch)
+    return Facts(int(packet), int(increment), str(version), str(server), began_s, held_epoch)

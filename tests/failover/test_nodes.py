@@ -32,6 +32,12 @@ def addresses(url: str, cluster: str) -> dict[str, list[str]]:
         return {"primary": [str(found.primary)], "replicas": [str(node) for node in found.replicas]}
 
 
+def token_of(url: str) -> bytes | None:
+    """Return the token by which programs notice a change."""
+    with schemaless.connect(url) as store:
+        return internals_of(store).shards.routing.token
+
+
 @pytest.fixture
 def replica(replicated: LocalServer) -> LocalServer:
     """The replica of the replicated server."""
@@ -244,7 +250,10 @@ def test_a_switchover_moves_the_catalog(url, at, name, replicated, replica, row)
             assert (changed.changed, changed.old_primary) == (True, "read-only")
             assert changed.url == f"mysql://nodes_admin@/{name}?unix_socket={replica.socket}"
             assert addresses(changed.url, "cluster-1") == {"primary": [str(replica.socket)], "replicas": []}
-            assert nodes.set_primary(changed.url, "cluster-1", at(replica)).changed is False
+            token = token_of(changed.url)
+            again = nodes.set_primary(changed.url, "cluster-1", at(replica))
+            assert (again.changed, again.old_primary, again.removed, again.url) == (True, None, (), None)
+            assert token_of(changed.url) != token, "its address may lead to another server than before"
             with schemaless.connect(changed.url) as store:
                 assert store.get_cell(row, "BASE", 1).body == {"n": 1}
                 store.put_cell(row, "BASE", 2, {"n": 2})

@@ -78,10 +78,12 @@ class Proxy:
     Attributes:
         urls: of the servers by way of the proxy, in the order given; without TLS, which it could not look into.
         struck: every fault that has struck since the last ``arm``.
+        leads_to: by a server's socket, another one to which its new connections are passed on instead.
     """
 
     def __init__(self, server_sockets: Sequence[str]) -> None:
         self.struck: list[Fault] = []
+        self.leads_to: dict[str, str] = {}
         self._opened: set[tuple[str, int]] = set()
         self._faults: list[Fault] = []
         self._skipped = 0
@@ -152,7 +154,7 @@ class Proxy:
                 client, _ = listener.accept()
             except OSError:
                 return
-            link = _Link(self, client, server_socket)
+            link = _Link(self, client, self.leads_to.get(server_socket, server_socket))
             with self._lock:
                 self._links.add(link)
             link.thread.start()

@@ -37,14 +37,22 @@ NO_CLAIM: Final = b"NULL"
 """Placeholder for connections that need no claim."""
 
 
+SERVER: Final = b"CONCAT_WS('|', @@hostname, @@port, @@datadir, UUID_SHORT() >> 24)"
+"""Expression that tells running servers apart, on MySQL and MariaDB; it changes when a server is restarted.
+
+``UUID_SHORT`` begins with the server's id and start time. A ``server_uuid`` exists only on MySQL, and copies share it.
+"""
+
+
 def select_session(names: Iterable[str], claim: bytes = NO_CLAIM) -> bytes:
     """Select the server properties and session variables that a new connection checks.
 
     Returns:
-        A statement whose row is max_allowed_packet, auto_increment_increment, the version, the epoch of the server's
-        claim (``own_claim``), and the variables.
+        A statement whose row is max_allowed_packet, auto_increment_increment, the version, the server (``SERVER``), the
+        epoch of the server's claim (``own_claim``), and the variables.
     """
-    return b"SELECT @@max_allowed_packet, @@auto_increment_increment, VERSION(), %b, %b" % (
+    return b"SELECT @@max_allowed_packet, @@auto_increment_increment, VERSION(), %b, %b, %b" % (
+        SERVER,
         claim,
         b", ".join(b"@@session.%b" % name.encode() for name in names),
     )

@@ -1,0 +1,246 @@
+"""Addresses that lead to another server, while the old one keeps its connections open."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+import schemaless
+from schemaless import Datastore, NewCell, ServerRefused, aio
+from schemaless.failover import adopt as failover
+from schemaless.failover import nodes
+from schemaless.failover.states import node_states
+from schemaless.internals import Internals, internals_of
+from schemaless.jobs.throttle import ClusterWatch, Thresholds
+from schemaless.local.description import LocalServer
+from schemaless.topology.placement import shard_for
+from schemaless.wire.pool import NodePool
+from tests.accounts import Accounts, accounts_on
+from tests.faults.proxy import Fault, Proxy
+from tests.promotion import caught_up, promoted, read_only
+
+pytestmark = pytest.mark.mysql
+
+_names = itertools.count(1)
+SHARDS = 2
+
+
+@dataclass(frozen=True)
+class Address:
+    """An address that leads to a primary, and from ``move`` on to its replica, which has been promoted.
+
+    Attributes:
+        url: the datastore's URL, which names the address.
+        admin: the same, and the address alone, for ``admin``.
+        proxy: what listens at the address.
+        move: make the first server read-only, promote the second, and lead new connections there.
+    """
+
+    url: str
+    admin: tuple[str, str]
+    proxy: Proxy
+    move: Callable[[], None]
+
+
+@pytest.fixture(scope="module")
+def own_accounts(replicated: LocalServer) -> Iterator[Accounts]:
+    """Accounts on the server and its replica; root can write even on a read-only server."""
+    with accounts_on([replicated.url], prefix="address_") as made:
+        yield made
+
+
+@pytest.fixture
+def address(own_accounts: Accounts, replicated: LocalServer) -> Iterator[Address]:
+    """A datastore that was created through the address."""
+    name = f"address{next(_names)}"
+    proxy = Proxy([str(replicated.socket)])
+    with ExitStack() as stack:
+        stack.callback(proxy.close)
+        own_accounts.allow("admin", name, SHARDS)
+        (server,) = proxy.urls
+        admin, app = (server.replace("root@", f"{own_accounts.account(role).name}@") for role in ("admin", "app"))
+        url = schemaless.create(name, SHARDS, [admin])
+        own_accounts.allow("app", name, SHARDS)
+
+        def move() -> None:
+            stack.enter_context(read_only(replicated))
+            stack.enter_context(caught_up(replicated))
+            replica = stack.enter_context(promoted(replicated))
+            proxy.leads_to[str(replicated.socket)] = str(replica.socket)
+
+        yield Address(app.replace("/?", f"/{name}?"), (url, admin), proxy, move)
+
+
+def row_of(shard: int) -> uuid.UUID:
+    """Return a new row of a shard."""
+    return next(row for row in iter(uuid.uuid4, None) if shard_for(row.bytes, SHARDS) == shard)
+
+
+@contextmanager
+def several_connections(store: Datastore, count: int) -> Iterator[None]:
+    """Have several connections open in the pool of shard 0's server, and idle."""
+    pool = pool_of(internals_of(store))
+    with ExitStack() as stack:
+        for _ in range(count):
+            stack.enter_context(pool.connection(0))
+    assert len(pool.idle) == count
+    yield
+
+
+def pool_of(internals: Internals) -> NodePool:
+    """Return the pool of shard 0's primary."""
+    return internals.shards.pool_for(internals.shards.node_of(0))
+
+
+def test_writes_continue_on_the_server_that_an_address_leads_to_now(address):
+    """The first write that the old server rejects is repeated on a new connection; all older ones are discarded."""
+    with schemaless.connect(address.url) as store, several_connections(store, 4):
+        before = store.put_cell(row_of(0), "BASE", 1, {"n": 1})
+        address.move()
+        with ThreadPoolExecutor(4) as threads:
+            puts = list(threads.map(lambda n: store.put_cell(row_of(n % SHARDS), "BASE", 1, {"n": n}), range(40)))
+        batch = store.put_cells([NewCell(row_of(n % SHARDS), "BASE", 1, {"n": n}) for n in range(10)])
+        appended = store.append_cell(before.key.row_key, "BASE", {"n": 2})
+
+        assert appended.key.ref_key == 2
+        for put in [before, appended, *puts, *batch]:
+            assert store.get_cell(*put.key) is not None
+    with schemaless.connect(address.url) as afterwards:
+        for put in [before, appended, *puts, *batch]:
+            assert afterwards.get_cell(*put.key) is not None
+
+
+def test_readers_notice_that_an_address_leads_elsewhere(address):
+    """A program that only reads checks each address now and then, and then reads from the new server."""
+    row = row_of(0)
+    with schemaless.connect(address.url) as reader, schemaless.connect(address.url) as writer:
+        writer.put_cell(row, "BASE", 1, {"n": 1})
+        assert reader.get_cell_latest(row, "BASE").body == {"n": 1}
+        routing = internals_of(reader).shards.routing
+        address.move()
+        writer.put_cell(row, "BASE", 2, {"n": 2})
+        assert reader.get_cell_latest(row, "BASE").body == {"n": 1}, "it has not looked yet"
+
+        pool_of(internals_of(reader)).recheck_at_s = 0.0
+
+        assert reader.get_cell_latest(row, "BASE").body == {"n": 2}
+        assert internals_of(reader).shards.routing.changes[0] == routing.changes[0] + 1, "shards and feeds start anew"
+
+
+def test_a_pool_never_mixes_the_servers_of_an_address(address):
+    """As soon as one connection reaches the new server, no call is made on those to the old one."""
+    with schemaless.connect(address.url) as store, several_connections(store, 3):
+        pool = pool_of(internals_of(store))
+        address.move()
+        with ExitStack() as stack:
+            for _ in range(3):
+                stack.enter_context(pool.connection(0))
+            with pytest.raises(schemaless.ServerUnavailable, match="leads to another server"), pool.connection(0):
+                pass
+        puts = [store.put_cell(row_of(0), "BASE", 1, {"n": n}) for n in range(20)]
+        with ThreadPoolExecutor(4) as threads:
+            assert None not in list(threads.map(lambda put: store.get_cell(*put.key), puts))
+
+
+def test_set_primary_to_the_same_address_makes_programs_connect_again(address, caplog):
+    """The catalog gets a new token, at which programs replace their connections, whatever server they reach."""
+    row = row_of(0)
+    with schemaless.connect(address.url) as reader, several_connections(reader, 3):
+        assert reader.get_cell_latest(row, "BASE") is None
+        address.move()
+        url, primary = address.admin
+        _, (shown,) = node_states(url)
+        changed = nodes.set_primary(url, "cluster-1", primary)
+        with schemaless.connect(address.url) as writer:
+            writer.put_cell(row, "BASE", 1, {"n": 1})
+        assert reader.get_cell_latest(row, "BASE") is None, "it has not read the catalog yet"
+        internals_of(reader).shards.router.look_at_s = 0.0
+
+        assert (shown.read_only, shown.fault) == (False, None), "commands look over new connections"
+        assert (changed.changed, changed.removed, changed.old_primary) == (True, (), None)
+        assert reader.get_cell_latest(row, "BASE").body == {"n": 1}
+    assert "leads to another server than before" in caplog.text
+
+
+def test_jobs_look_at_the_server_that_an_address_leads_to_now(address):
+    """A watch over the load of a cluster does not end a job because its old connection is to a read-only server."""
+    with schemaless.connect(address.url) as store:
+        shards = internals_of(store).shards
+        watch = ClusterWatch(shards, shards.topology.cluster("cluster-1"), Thresholds(), "writer")
+        assert watch.look().kind is None
+        address.move()
+
+        assert watch.look().kind is None
+        watch.close()
+
+
+def test_asyncio_follows_an_address(address):
+    """The asyncio client has the same pools."""
+    row = row_of(0)
+
+    async def work() -> list[object]:
+        async with await aio.connect(address.url) as store:
+            puts = await asyncio.gather(*(store.put_cell(row, "BASE", n, {"n": n}) for n in range(1, 4)))
+            await asyncio.to_thread(address.move)
+            puts += await asyncio.gather(*(store.put_cell(row, "BASE", n, {"n": n}) for n in range(4, 12)))
+            return [await store.get_cell(*put.key) for put in puts]
+
+    assert None not in asyncio.run(work())
+
+
+def test_with_claims_the_server_at_an_address_has_to_be_adopted(address, flavour):
+    """Until then, programs use the old server; afterwards, their first failing call follows. MySQL."""
+    if flavour == "mariadb":
+        pytest.skip("adoption is not supported on MariaDB; runs with SERVER=mysql")
+    row = row_of(0)
+    url, primary = address.admin
+    with schemaless.connect(address.url) as store:
+        store.put_cell(row, "BASE", 1, {"n": 1})
+        failover.adopt(url, "cluster-1", primary)
+        internals_of(store).shards.router.look_at_s = 0.0
+        store.put_cell(row, "BASE", 2, {"n": 2})
+        address.move()
+        with pytest.raises(ServerRefused, match="read-only"):
+            store.put_cell(row, "BASE", 3, {"n": 3})
+        pool_of(internals_of(store)).recheck_at_s = 0.0
+        assert store.get_cell_latest(row, "BASE").ref_key == 2, "from the old server, which has the claim"
+        with pytest.raises(schemaless.PrimaryNotClaimed), schemaless.connect(address.url) as other:
+            other.get_cell_latest(row, "BASE")
+
+        assert failover.adopt(url, "cluster-1", primary).cluster.epoch == 2
+        assert store.put_cell(row, "BASE", 3, {"n": 3}).added_id > 1 << 20
+
+
+def test_a_server_that_is_read_only_still_says_so(address, replicated):
+    """If the address leads to the same server, the write fails with the server's error, and reads continue."""
+    row = row_of(0)
+    with schemaless.connect(address.url) as store, several_connections(store, 2):
+        store.put_cell(row, "BASE", 1, {"n": 1})
+        with read_only(replicated):
+            for _ in range(2):
+                with pytest.raises(ServerRefused, match="read-only"):
+                    store.put_cell(row, "BASE", 2, {"n": 2})
+            assert store.get_cell_latest(row, "BASE").body == {"n": 1}
+        assert store.put_cell(row, "BASE", 2, {"n": 2}).created
+
+
+def test_a_recheck_that_fails_changes_nothing(address):
+    """While the server accepts no new connection, calls continue on those that are open."""
+    row = row_of(0)
+    with schemaless.connect(address.url) as store:
+        store.put_cell(row, "BASE", 1, {"n": 1})
+        pool = pool_of(internals_of(store))
+        address.proxy.arm([Fault("accept")])
+        pool.recheck_at_s = 0.0
+
+        assert store.get_cell_latest(row, "BASE").body == {"n": 1}
+        assert address.proxy.disarm() == [], "it was refused"
+        assert pool.recheck_at_s > 0
+        assert not pool.breaker.alarmed
