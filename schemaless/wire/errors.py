@@ -130,16 +130,27 @@ _CALLER_FRAMES: Final = frozenset({"alembic", "contextlib", "schemaless"})
 _LACKS_PRIVILEGE: Final = frozenset({1044, 1142, 1143, 1227, 1370})
 _OTHER_NAME: Final = "use a host name from the certificate, or verify the CA only: ssl_mode=verify_ca"
 _OTHER_AUTHORITY: Final = "ssl_ca must contain the CA that signed the server's certificate"
+_UNKNOWN_AUTHORITY: Final = f"{_OTHER_AUTHORITY}, and the certificate must be valid now"
 _TLS_FAILURES: Final = (
     ("mismatch, certificate", _OTHER_NAME),
-    ("CERTIFICATE_VERIFY_FAILED", _OTHER_AUTHORITY),
+    ("certificate has expired", "renew the server's certificate or its CA's, and check this machine's clock"),
+    ("certificate is not yet valid", "check the clocks of this machine and of the one that signed the certificate"),
+    ("issuer certificate", _OTHER_AUTHORITY),
+    ("self-signed certificate", _OTHER_AUTHORITY),
+    ("certificate signature failure", _OTHER_AUTHORITY),
+    ("CERTIFICATE_VERIFY_FAILED", "replace the server's certificate"),
     ("SSL is required", "give the server a certificate, or leave out ssl_mode for unencrypted connections"),
     # Messages of the C libraries.
     ("Validation of SSL server certificate failed", _OTHER_NAME),
     ("certificate in certificate chain", _OTHER_AUTHORITY),
-    ("certificate verify failed", _OTHER_AUTHORITY),
+    ("certificate verify failed", _UNKNOWN_AUTHORITY),
+    # RSA encryption of a password, by the library cryptography.
+    (
+        "Encryption failed",
+        "the password is too long to be sent without TLS: add ssl_mode=required, or use a shorter one",
+    ),
 )
-"""Message fragments of failed TLS checks, after which a retry is useless, and what to do about each."""
+"""Message fragments of failed TLS checks and logins, after which a retry is useless, and what to do about each."""
 
 
 def error_code(error: BaseException) -> int | None:

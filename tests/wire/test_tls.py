@@ -13,6 +13,7 @@ from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.tls import TLS
 from schemaless.wire.urls import parse_url
 from tests.accounts import accounts_on, connect, run
+from tests.loopback import openssl
 
 pytestmark = pytest.mark.mysql
 
@@ -114,6 +115,30 @@ def test_certificates_generated_by_mysql_can_be_verified(servers, flavour):
     assert cipher(f"{servers[0].url}&ssl_ca={authority}&ssl_mode=verify_ca").startswith("TLS_")
     with pytest.raises(ServerRefused, match="use a host name from the certificate"):
         cipher(f"{servers[0].url}&ssl_ca={authority}")
+
+
+def test_an_expired_certificate_is_named(loopback, accounts):
+    """Servers start with a valid one, so here that of its CA has expired. No other CA would help, nor a retry."""
+    own, late = (loopback.folder / f"{name}.pem" for name in ("ca", "late-ca"))
+    openssl("x509", "-in", own, "-signkey", own.with_suffix(".key"), "-days", -1, "-out", late)
+
+    with pytest.raises(ServerRefused, match=r"certificate has expired .*; renew the server's certificate") as caught:
+        cipher(loopback.url("app", f"ssl_ca={late}"))
+    assert not caught.value.retryable
+
+
+def test_a_password_too_long_for_a_login_without_tls_is_refused(loopback, by_root, flavour):
+    """MySQL's login without TLS encrypts the password with a key that has a limit; a retry would not help."""
+    if flavour == "mariadb":
+        pytest.skip("MariaDB sends no password in its default login; runs with SERVER=mysql")
+    password = "p" * 230
+    by_root(f"CREATE USER IF NOT EXISTS wordy IDENTIFIED BY '{password}'")
+
+    with pytest.raises(ServerRefused, match="password is too long to be sent without TLS: add ssl_mode=") as caught:
+        cipher(loopback.url(f"wordy:{password}", "ssl_mode=disabled"))
+    assert not caught.value.retryable
+    assert password not in str(caught.value)
+    assert cipher(loopback.url(f"wordy:{password}", "ssl_mode=required")).startswith("TLS_")
 
 
 def test_files_that_do_not_belong_together_are_refused(loopback):
