@@ -50,7 +50,7 @@ class LogReader:
                 raise ServerRefused(f"{credentials.drivername} cannot read a binary log; use mysql://", node=self._node)
             timeouts = (_SILENCE_S, _SILENCE_S, _SILENCE_S)
             self._raw, facts = open_connection(node, credentials.without_timeouts(), timeouts, lambda raw: None)
-            self._begin("mariadb" in facts.version.lower())
+            self._begin(facts.is_mariadb)
         except Exception as error:  # noqa: BLE001 - from the driver, this package or a signal handler
             self._fail(error)
 

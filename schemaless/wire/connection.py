@@ -36,6 +36,7 @@ class Connection:
         max_allowed_packet: size limit of statements, in bytes.
         auto_increment_increment: step between the ids that the server generates.
         version: the server's version string.
+        is_mariadb: True if the server is MariaDB.
         connected_at_s: when opening the connection began, by ``time.monotonic``.
         busy: True from before the first byte of a statement is sent until its reply is read and checked. A connection
             that is still busy after an exception, whatever raised it, is closed and never reused.
@@ -48,6 +49,7 @@ class Connection:
         "auto_increment_increment",
         "busy",
         "connected_at_s",
+        "is_mariadb",
         "max_allowed_packet",
         "node",
         "shard",
@@ -63,6 +65,7 @@ class Connection:
         self.max_allowed_packet: int = min(facts.max_allowed_packet, max_packet_bytes)
         self.auto_increment_increment: int = facts.auto_increment_increment
         self.version: str = facts.version
+        self.is_mariadb: bool = facts.is_mariadb
         self.busy: bool = False
         self.unfinished: bool = False
         self._ensured: frozenset[bytes] = frozenset()
@@ -71,11 +74,6 @@ class Connection:
     def max_statement_bytes(self) -> int:
         """Maximum statement size in bytes: ``max_allowed_packet`` less a margin."""
         return self.max_allowed_packet - _PACKET_MARGIN_BYTES
-
-    @property
-    def is_mariadb(self) -> bool:
-        """True if the server is MariaDB, according to its version string."""
-        return "mariadb" in self.version.lower()
 
     def close(self) -> None:
         """Close the connection, in any state."""

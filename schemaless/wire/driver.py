@@ -18,6 +18,7 @@ import pymysql.connections
 from pymysql.constants import CR, SERVER_STATUS
 from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
 
+from schemaless.errors import ServerRefused
 from schemaless.wire.errors import is_drivers
 from schemaless.wire.replies import (
     ERROR,
@@ -151,6 +152,7 @@ class DriverConnection(pymysql.connections.Connection):
     _read_timeout: float | None
     _execute_command: Any
     _read_bytes: Any
+    server_version: str
 
     # A no-op builtin: without a Python frame, no signal handler can run in it.
     __del__ = int  # type: ignore[assignment]
@@ -161,6 +163,17 @@ class DriverConnection(pymysql.connections.Connection):
         if self.ssl:
             self.ctx.sslsocket_class = self.runtime.tls_wire
         super().connect(_connected_socket(self) if sock is None else sock)
+
+    def _get_server_information(self) -> None:
+        super()._get_server_information()  # type: ignore[misc]
+        version = self.server_version
+        if not version.partition(".")[0].isdecimal():
+            # PyMySQL would raise ValueError, which looks like a lost connection.
+            raise ServerRefused(
+                f"the server, or a proxy in front of it, reports the version {version!r}, which does not begin with a "
+                "number; configure it to report the server's version",
+                node=str(self.unix_socket or f"{self.host}:{self.port}"),
+            )
 
     def receive(self) -> Reply:
         """Read the whole reply to a statement, without the overhead of a cursor.

@@ -40,7 +40,7 @@ from pymysql.constants import CLIENT, COMMAND
 
 from schemaless.errors import InvalidInput, ServerRefused
 from schemaless.wire.driver import DriverConnection
-from schemaless.wire.errors import interruption, is_drivers
+from schemaless.wire.errors import error_code, interruption, is_drivers
 from schemaless.wire.node import Node
 from schemaless.wire.runtime import THREADS, Runtime
 from schemaless.wire.secret import Secret, clear_locals
@@ -51,6 +51,7 @@ SQL_MODE: Final = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
 """SQL mode that keeps backslash escapes in literals and rejects values that do not fit instead of truncating them."""
 
 _NO_LIMIT: Final = 2**64 - 1
+_UNKNOWN_VARIABLE: Final = 1193
 
 SETTINGS: Final[dict[str, str | int]] = {
     "sql_mode": SQL_MODE,
@@ -91,6 +92,7 @@ class Facts:
         max_allowed_packet: maximum statement size, in bytes.
         auto_increment_increment: step between generated ids.
         version: the server's version string.
+        is_mariadb: True if the server is MariaDB.
         server: tells the server apart from others that its address may lead to; see ``sql.sessions.SERVER``.
         connected_at_s: when opening the connection began, by ``time.monotonic``.
         claim: epoch of the server's claim on the cluster; None if it has none, or if it was not queried.
@@ -99,6 +101,7 @@ class Facts:
     max_allowed_packet: int
     auto_increment_increment: int
     version: str
+    is_mariadb: bool
     server: str
     connected_at_s: float
     claim: int | None
@@ -278,9 +281,23 @@ def url_arguments(node: Node, credentials: Credentials, database: str | None) ->
 
 
 def _set_up(raw: Any, node: str, autocommit: bool, claim: bytes, began_s: float) -> Facts:
-    """Set the session variables in one round trip; read them and the server's properties back in a second one."""
-    version = str(raw.get_server_info())
-    mariadb = "mariadb" in version.lower()
+    """Set the session variables in one round trip; read them and the server's properties back in a second one.
+
+    If the greeting names another product, as a proxy's may, this takes up to two round trips more.
+    """
+    mariadb = "mariadb" in str(raw.get_server_info()).lower()
+    try:
+        facts = _set_up_as(raw, node, autocommit, claim, began_s, mariadb=mariadb)
+    except Exception as error:
+        if error_code(error) != _UNKNOWN_VARIABLE:
+            raise
+    else:
+        if facts.is_mariadb == mariadb:
+            return facts
+    return _set_up_as(raw, node, autocommit, claim, began_s, mariadb=not mariadb)
+
+
+def _set_up_as(raw: Any, node: str, autocommit: bool, claim: bytes, began_s: float, *, mariadb: bool) -> Facts:
     isolation = "tx_isolation" if mariadb else "transaction_isolation"
     settings = {"autocommit": int(autocommit), **SETTINGS, isolation: "REPEATABLE-READ"}
     if mariadb:
@@ -289,7 +306,7 @@ def _set_up(raw: Any, node: str, autocommit: bool, claim: bytes, began_s: float)
     cursor.execute(set_session({**settings, "timestamp": None}))
     expected = settings | READ_BACK
     cursor.execute(select_session(expected, claim))
-    packet, increment, version, server, epoch, *actual = cursor.fetchone()
+    packet, increment, version, is_mariadb, server, epoch, *actual = cursor.fetchone()
     cursor.close()
     for (name, value), held in zip(expected.items(), actual, strict=True):
         kept = str(held).lower()
@@ -300,4 +317,4 @@ def _set_up(raw: Any, node: str, autocommit: bool, claim: bytes, began_s: float)
                 node=node,
             )
     held_epoch = None if epoch is None else int(epoch)
-    return Facts(int(packet), int(increment), str(version), str(server), began_s, held_epoch)
+    return Facts(int(packet), int(increment), str(version), bool(int(is_mariadb)), str(server), began_s, held_epoch)

@@ -78,12 +78,14 @@ class Proxy:
     Attributes:
         urls: of the servers by way of the proxy, in the order given; without TLS, which it could not look into.
         struck: every fault that has struck since the last ``arm``.
+        reports: the version to put into greetings instead of the server's.
         leads_to: by a server's socket, another one to which its new connections are passed on instead.
     """
 
     def __init__(self, server_sockets: Sequence[str]) -> None:
         self.struck: list[Fault] = []
         self.leads_to: dict[str, str] = {}
+        self.reports: str | None = None
         self._opened: set[tuple[str, int]] = set()
         self._faults: list[Fault] = []
         self._skipped = 0
@@ -210,6 +212,9 @@ class _Link:
         end_of_version = greeting.index(b"\0", 5)
         (self.server_id,) = struct.unpack_from("<I", greeting, end_of_version + 1)
         self.proxy.opened(self)
+        if self.proxy.reports is not None:
+            payload = greeting[4:5] + self.proxy.reports.encode("latin1") + greeting[end_of_version:]
+            greeting = struct.pack("<I", len(payload)) + payload
         self._answer("greeting", greeting)
         while True:
             self._ask("login", _packet(self.client))

@@ -112,7 +112,7 @@ def framed(packets: Iterable[bytes]) -> bytes:
     )
 
 
-FACTS = Facts(1 << 24, 1, "9.7", "db-1", 0.0, None)
+FACTS = Facts(1 << 24, 1, "9.7", False, "db-1", 0.0, None)
 LENGTHS = (b"\x01a\xfc\x01\x00b", b"\xfd\x01\x00\x00a\xfb", b"\xfb\xfe\x01\0\0\0\0\0\0\0b", b"\x00\x00")
 
 

@@ -15,6 +15,7 @@ from schemaless.testing.servers import private_servers
 from schemaless.wire import session as connect
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.urls import parse_url
+from tests.faults.proxy import Proxy
 
 pytestmark = pytest.mark.mysql
 
@@ -162,6 +163,36 @@ def test_a_session_variable_that_does_not_keep_its_value_is_named(server, monkey
         pytest.raises(schemaless.ServerRefused, match=f"{name}=something else"),
     ):
         pool.run(lambda connection: connection.rows(b"SELECT 1"))
+
+
+@pytest.mark.parametrize("reported", ["8.0.11-ProxySQL", "5.5.5-10.4.32-MariaDB MaxScale", "11.4.2-MariaDB", "10.1"])
+def test_the_product_is_asked_of_the_server_not_taken_from_the_greeting(servers, flavour, reported):
+    """A proxy may report another product than the server's."""
+    with contextlib.closing(Proxy([str(servers[0].socket)])) as proxy:
+        proxy.reports = reported
+        parsed = parse_url(proxy.urls[0])
+        with contextlib.closing(NodePool(parsed.node, parsed.credentials, PoolOptions())) as pool:
+            is_mariadb, version = pool.run(lambda connection: (connection.is_mariadb, connection.version))
+            ((switches,),) = pool.run(lambda connection: connection.rows(b"SELECT @@optimizer_switch"))
+
+    assert is_mariadb == (flavour == "mariadb")
+    assert version.startswith(servers[0].version)
+    assert ("index_condition_pushdown=off" in switches) == is_mariadb
+
+
+@pytest.mark.parametrize("reported", ["ProxySQL", "v8.0", "\N{SUPERSCRIPT TWO}.0", ""])
+def test_a_version_that_is_no_number_is_refused(servers, reported):
+    """The driver takes it for a number."""
+    with contextlib.closing(Proxy([str(servers[0].socket)])) as proxy:
+        proxy.reports = reported
+        parsed = parse_url(proxy.urls[0])
+        with (
+            contextlib.closing(NodePool(parsed.node, parsed.credentials, PoolOptions())) as pool,
+            pytest.raises(
+                schemaless.ServerRefused, match=r"reports the version .*, which does not begin with a number"
+            ),
+        ):
+            pool.run(lambda connection: connection.version)
 
 
 def test_a_new_connection_is_set_up_in_three_statements(server):

@@ -44,14 +44,22 @@ SERVER: Final = b"CONCAT_WS('|', @@hostname, @@port, @@datadir, UUID_SHORT() >> 
 """
 
 
+MARIADB: Final = b"0 /*M! + 1 */"
+"""Expression that is 1 on MariaDB, which executes such comments, and 0 on MySQL.
+
+A proxy's greeting may name another product, and MariaDB's version string can be configured.
+"""
+
+
 def select_session(names: Iterable[str], claim: bytes = NO_CLAIM) -> bytes:
     """Select the server properties and session variables that a new connection checks.
 
     Returns:
-        A statement whose row is max_allowed_packet, auto_increment_increment, the version, the server (``SERVER``), the
-        epoch of the server's claim (``own_claim``), and the variables.
+        A statement whose row is max_allowed_packet, auto_increment_increment, the version, the product (``MARIADB``),
+        the server (``SERVER``), the epoch of the server's claim (``own_claim``), and the variables.
     """
-    return b"SELECT @@max_allowed_packet, @@auto_increment_increment, VERSION(), %b, %b, %b" % (
+    return b"SELECT @@max_allowed_packet, @@auto_increment_increment, VERSION(), %b, %b, %b, %b" % (
+        MARIADB,
         SERVER,
         claim,
         b", ".join(b"@@session.%b" % name.encode() for name in names),
