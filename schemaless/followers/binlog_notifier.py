@@ -65,6 +65,8 @@ class BinlogNotifier:
             self._listeners.pop(node).end()
         for node in wanted - self._listeners.keys():
             self._listeners[node] = _Listener(self, self._shards.pool_for(node))
+        for listener in self._listeners.values():
+            listener.leave_old_server()
 
     def is_listening(self, node: Node) -> bool:
         """Return whether a server's binary log is being received."""
@@ -149,6 +151,14 @@ class _Listener:
             if reader is not None:
                 reader.cut()
             self._thread.join(_FIRST_PAUSE_S)
+
+    def leave_old_server(self) -> None:
+        """Reconnect if the address has since led another connection to another server."""
+        reader, newest = self._reader, self._pool.newest
+        if reader is None or newest is None:
+            return
+        if newest.server != reader.facts.server and newest.connected_at_s > reader.facts.connected_at_s:
+            reader.cut()
 
     def _run(self) -> None:
         while not self._ended.is_set():

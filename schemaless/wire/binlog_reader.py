@@ -21,7 +21,7 @@ from pymysql.constants import COMMAND
 from schemaless.errors import SchemalessError, ServerRefused, ServerUnavailable
 from schemaless.wire.errors import interruption, translated
 from schemaless.wire.node import Node
-from schemaless.wire.session import close, open_connection
+from schemaless.wire.session import Facts, close, open_connection
 from schemaless.wire.sql.sessions import SELECT_LOG_STATE, SELECT_LOG_STATE_MARIADB, begin_to_replicate
 from schemaless.wire.urls import Credentials
 
@@ -37,6 +37,9 @@ _TAGGED: Final = re.compile(r":[a-z_]", re.IGNORECASE)
 class LogReader:
     """Connection that streams a server's binary log, starting at its current end.
 
+    Attributes:
+        facts: properties of the server.
+
     Raises:
         ServerError: the server refuses to send its log, or does not answer; ``ServerRefused`` if a retry is useless
             until the server's configuration changes.
@@ -45,12 +48,13 @@ class LogReader:
     def __init__(self, node: Node, credentials: Credentials) -> None:
         self._node = str(node)
         self._raw: Any = None
+        self.facts: Facts
         try:
             if credentials.drivername != "mysql+pymysql":
                 raise ServerRefused(f"{credentials.drivername} cannot read a binary log; use mysql://", node=self._node)
             timeouts = (_SILENCE_S, _SILENCE_S, _SILENCE_S)
-            self._raw, facts = open_connection(node, credentials.without_timeouts(), timeouts, lambda raw: None)
-            self._begin(facts.is_mariadb)
+            self._raw, self.facts = open_connection(node, credentials.without_timeouts(), timeouts, lambda raw: None)
+            self._begin(self.facts.is_mariadb)
         except Exception as error:  # noqa: BLE001 - from the driver, this package or a signal handler
             self._fail(error)
 

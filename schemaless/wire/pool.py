@@ -164,6 +164,7 @@ class NodePool:
         runtime: how calls wait.
         listener: if set, receives ``Retried`` and ``SlotAwaited``; not called for anything else.
         on_replaced: if set, called when the address turns out to lead to another server than before.
+        newest: what the most recently begun connection read about its server; None before the first one.
         recheck_at_s: time of the next ``recheck``, by ``time.monotonic``.
         engine: the SQLAlchemy engine, set and read by ``schema.engine``; None until set.
         idle: idle connections.
@@ -192,7 +193,7 @@ class NodePool:
         self.listener: Listener | None = None
         self.on_replaced: Callable[[Node], object] | None = None
         self.recheck_at_s = 0.0
-        self._newest: Facts | None = None
+        self.newest: Facts | None = None
         self._lost_at_s = 0.0
         self._closed_at_s = 0.0
         self._reset()
@@ -305,9 +306,9 @@ class NodePool:
 
     def _is_replaced(self, facts: Facts) -> bool:
         """Return True if a new connection is the first to another server; connections begun before it are replaced."""
-        newest, self.recheck_at_s = self._newest, _next_check_s()
+        newest, self.recheck_at_s = self.newest, _next_check_s()
         if newest is None:
-            self._newest = facts
+            self.newest = facts
             return False
         differs, is_newer = facts.server != newest.server, facts.connected_at_s >= newest.connected_at_s
         if differs:
@@ -320,7 +321,7 @@ class NodePool:
             if self.on_replaced is not None:
                 self.on_replaced(self.node)
         if is_newer:
-            self._newest = facts
+            self.newest = facts
         return differs and is_newer
 
     def _replaced(self, shard: int) -> ServerReplaced:

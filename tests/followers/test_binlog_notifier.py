@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import threading
 import uuid
@@ -252,7 +253,7 @@ def test_a_log_that_the_server_ends_is_a_lost_connection(monkeypatch):
     raw = MagicMock()
     raw.cursor().fetchone.return_value = ("", 1, "ROW")
     raw._read_packet.return_value = MysqlPacket(b"\xfe\0\0\0\0", "utf8")
-    monkeypatch.setattr(log_reader, "open_connection", lambda *_: (raw, SimpleNamespace(version="9.7")))
+    monkeypatch.setattr(log_reader, "open_connection", lambda *_: (raw, SimpleNamespace(is_mariadb=False)))
     url = parse_url("mysql://follow@db-1/trips")
     reader = LogReader(url.node, url.credentials)
 
@@ -271,6 +272,8 @@ def test_a_listener_that_loses_its_log_reports_it(follow_store, eventually, monk
     readers = []
 
     class Reader:
+        facts = SimpleNamespace(server="", connected_at_s=math.inf)
+
         def __init__(self, *_: object) -> None:
             readers.append(self)
 

@@ -7,7 +7,7 @@ import itertools
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -17,11 +17,14 @@ from schemaless import Datastore, NewCell, ServerRefused, aio
 from schemaless.failover import adopt as failover
 from schemaless.failover import nodes
 from schemaless.failover.states import node_states
+from schemaless.followers.binlog_notifier import BinlogNotifier
+from schemaless.followers.membership import Timing
 from schemaless.internals import Internals, internals_of
 from schemaless.jobs.throttle import ClusterWatch, Thresholds
 from schemaless.local.description import LocalServer
 from schemaless.topology.placement import shard_for
 from schemaless.wire.pool import NodePool
+from schemaless.wire.urls import parse_url
 from tests.accounts import Accounts, accounts_on
 from tests.faults.proxy import Fault, Proxy
 from tests.promotion import caught_up, promoted, read_only
@@ -167,6 +170,25 @@ def test_set_primary_to_the_same_address_makes_programs_connect_again(address, c
         assert (changed.changed, changed.removed, changed.old_primary) == (True, (), None)
         assert reader.get_cell_latest(row, "BASE").body == {"n": 1}
     assert "leads to another server than before" in caplog.text
+
+
+def test_workers_listen_to_the_server_that_an_address_leads_to_now(address, eventually):
+    """The old server's binary log goes on without new cells."""
+    with schemaless.connect(address.proxy.urls[0].replace("/?", f"/{parse_url(address.url).database}?")) as store:
+        shards = internals_of(store).shards
+        node, pool = shards.node_of(0), pool_of(internals_of(store))
+        with closing(BinlogNotifier(shards, Timing(connect_s=0.05))) as notifier:
+            notifier.listen([node])
+            eventually(lambda: notifier.is_listening(node), "the log is received")
+            before = notifier._listeners[node]._reader.facts.server
+            address.move()
+            pool.recheck_at_s = 0.0
+            store.get_row(row_of(0))
+            notifier.listen([node])
+            eventually(lambda: notifier._listeners[node]._reader.facts.server != before, "it listens to the new server")
+            eventually(lambda: notifier.is_listening(node), "its log is received")
+            notifier.listen([node])
+            assert notifier._listeners[node]._reader.facts.server == pool.newest.server
 
 
 def test_jobs_look_at_the_server_that_an_address_leads_to_now(address):
