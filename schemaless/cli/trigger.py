@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
+from itertools import chain, islice
 from typing import Any, Final, TypedDict, Unpack
 
 import click
@@ -21,6 +22,7 @@ from schemaless.cli.options import (
     with_options,
 )
 from schemaless.errors import InvalidInput
+from schemaless.events import Advanced
 from schemaless.followers.binlog_notifier import HEARD
 from schemaless.followers.status import ShardStatus
 from schemaless.keys import check_created_at
@@ -34,12 +36,17 @@ from schemaless.terminal.output import (
     note,
     out,
     print_json,
+    print_json_array,
     print_table,
+    progress,
 )
 from schemaless.terminal.progress import duration
 from schemaless.triggers.admin import ParkedCell, Triggers, TriggerStatus
 from schemaless.triggers.declaration import import_trigger
 from schemaless.triggers.supervision import caught_up, prepare, trigger_supervisor
+
+PARKED_SHOWN: Final = 1_000
+"""Maximum number of parked cells in a table."""
 
 _SHARDS_SHOWN: Final = 16
 _ORDER: Final = {"missing": 0, "stopped": 1, "quarantined": 2, "waiting": 3}
@@ -430,8 +437,8 @@ def _cell_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def parked(name: str, shards_text: str | None, url: str, as_json: bool) -> None:
     """List the cells that a trigger has parked, and their errors.
 
-    The error is that of the last attempt; --json adds the traceback. Fix the cause and use 'trigger replay', or use
-    'trigger skip'.
+    The error is that of the last attempt; --json adds the traceback. At most 1,000 cells are shown without --json. Fix
+    the cause and use 'trigger replay', or use 'trigger skip'.
 
     \b
     Examples:
@@ -439,14 +446,17 @@ def parked(name: str, shards_text: str | None, url: str, as_json: bool) -> None:
       schemaless trigger parked bill_rider --shards 17 --json
     """
     with open_store(url) as store:
-        cells = Triggers(store).parked(name, shards_of(shards_text, store.shard_count))
-    if as_json:
-        print_json([_parked_json(cell) for cell in cells])
-        return
+        triggers, shards = Triggers(store), shards_of(shards_text, store.shard_count)
+        if as_json:
+            print_json_array(_parked_json(cell) for page in triggers.parked_pages(name, shards) for cell in page)
+            return
+        count = triggers.parked_count(name, shards)
+        pages = triggers.parked_pages(name, shards, tracebacks=False)
+        cells = list(islice(chain.from_iterable(pages), PARKED_SHOWN))
     if not cells:
         out().print(f"{name} has no parked cells", markup=False)
         return
-    _show_parked(cells)
+    _show_parked(cells, count)
 
 
 @trigger.command()
@@ -491,39 +501,38 @@ def _treat(
     **chosen: Unpack[_Chosen],
 ) -> None:
     """Replay or skip the parked cells that the options select; without --execute, only list them."""
-    execute = chosen["execute"]
+    execute, added_id = chosen["execute"], chosen["added_id"]
+    if chosen["everything"] == (added_id is not None):
+        raise InvalidInput("name one parked cell with --shards and --added-id, or use --all")
+    shown: list[ParkedCell] = []
+    count = 0
     with open_store(chosen["url"]) as store:
-        triggers = Triggers(store)
-        shards = shards_of(chosen["shards_text"], store.shard_count)
-        cells = _chosen_cells(triggers, name, shards, chosen["added_id"], chosen["everything"])
-        if execute:
-            treat(triggers, name, cells)
+        triggers, shards = Triggers(store), shards_of(chosen["shards_text"], store.shard_count)
+        if added_id is not None and len(shards) != 1:
+            raise InvalidInput("--added-id is for one shard: name that shard with --shards")
+        total = triggers.parked_count(name, shards) if added_id is None else 1
+        with progress(f"parked cells of {name}", total, "cells") as listener:
+            for page in triggers.parked_pages(name, shards, added_id=added_id, tracebacks=False):
+                if execute:
+                    treat(triggers, name, page)
+                shown += page[: PARKED_SHOWN - len(shown)]
+                count += len(page)
+                listener(Advanced(len(page)))
+    if not count and added_id is not None:
+        raise InvalidInput(
+            f"{name} has not parked added_id {added_id} of shard {shards[0]}; 'trigger parked' lists its parked cells"
+        )
     if chosen["as_json"]:
-        print_json({"name": name, "executed": execute, "cells": [_parked_json(cell) for cell in cells]})
+        print_json({"name": name, "executed": execute, "cells": count})
         return
-    if cells:
-        _show_parked(cells)
-    out().print(f"{len(cells):,} parked cells of {name} {done if execute else would}", markup=False)
+    if shown:
+        _show_parked(shown, count)
+    out().print(f"{count:,} parked cells of {name} {done if execute else would}", markup=False)
     if not execute:
         note_dry()
 
 
-def _chosen_cells(
-    triggers: Triggers, name: str, shards: list[int], added_id: int | None, everything: bool
-) -> list[ParkedCell]:
-    if everything == (added_id is not None):
-        raise InvalidInput("name one parked cell with --shards and --added-id, or use --all")
-    if added_id is not None and len(shards) != 1:
-        raise InvalidInput("--added-id is for one shard: name that shard with --shards")
-    cells = [cell for cell in triggers.parked(name, shards) if everything or cell.added_id == added_id]
-    if not cells and added_id is not None:
-        raise InvalidInput(
-            f"{name} has not parked added_id {added_id} of shard {shards[0]}; 'trigger parked' lists its parked cells"
-        )
-    return cells
-
-
-def _show_parked(cells: list[ParkedCell]) -> None:
+def _show_parked(cells: list[ParkedCell], count: int) -> None:
     print_table(
         None,
         ["shard", "cell", "parked at", "error", "added_id", "attempts"],
@@ -532,7 +541,7 @@ def _show_parked(cells: list[ParkedCell]) -> None:
                 str(cell.shard),
                 str(cell.key),
                 cell.parked_at[:19],
-                cell.error.partition("\n")[0],
+                cell.error,
                 str(cell.added_id),
                 str(cell.attempts),
             ]
@@ -540,6 +549,8 @@ def _show_parked(cells: list[ParkedCell]) -> None:
         ],
         text_columns=4,
     )
+    if count > len(cells):
+        note(f"{count - len(cells):,} more parked cells are not shown; 'trigger parked --json' lists them all")
     waiting = sum(cell.replay for cell in cells)
     if waiting:
         note(f"{waiting:,} of them will be tried again")

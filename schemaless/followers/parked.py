@@ -31,6 +31,10 @@ class Move(NamedTuple):
         return LeaseLost(f"{name} in shard {shard} was taken over by another worker")
 
 
+REPLAYS_PER_TURN = 100
+"""Maximum number of parked cells that a worker tries again before it handles new cells."""
+
+
 class ParkedCells:
     """The parked cells of all followers.
 
@@ -61,9 +65,10 @@ class ParkedCells:
         self._shards.run(shard, operation, writes=True)
 
     def to_replay(self, pair: Pair) -> list[tuple[int, int, int]]:
-        """Return added_id, number of attempts and number of replays begun for each parked cell to try again."""
-        statement = sql.select_parked(self._shards.database(pair[1]), pair[0], replay=True)
-        return [(int(row[0]), int(row[4]), int(row[7]) - 1) for row in self._shards.rows(pair[1], statement)]
+        """Return added_id, number of attempts and number of replays begun for the first parked cells to try again."""
+        statement = sql.select_to_replay(self._shards.database(pair[1]), pair[0], REPLAYS_PER_TURN)
+        rows = self._shards.rows(pair[1], statement)
+        return [(int(added_id), int(attempts), int(replay) - 1) for added_id, attempts, replay in rows]
 
     def begin_replay(self, pair: Pair, epoch: int, added_id: int, begun: int) -> None:
         """Count a replay of a parked cell before it is tried; the request to replay it remains."""

@@ -244,9 +244,9 @@ def reset(database: str, name: str, location: int) -> bytes:
     return update(table(database, b"follower"), {**lost, **UNTRIED}, name=name)
 
 
-def ask_to_replay(database: str, name: str, added_id: int | None) -> bytes:
-    """Request a replay of one parked cell, or of all parked cells in a shard."""
-    return update(table(database, b"parked"), {"replay": 1}, name=name, added_id=added_id)
+def ask_to_replay(database: str, name: str, ids: Iterable[int]) -> bytes:
+    """Request a replay of parked cells with these added_ids."""
+    return update(table(database, b"parked"), {"replay": 1}, name=name) + b" AND added_id IN (%b)" % numbers(ids)
 
 
 def delete_follower(database: str, name: str) -> bytes:
@@ -324,12 +324,31 @@ def insert_parked(database: str, name: str, epoch: int, row: ParkedRow) -> bytes
     )
 
 
-def select_parked(database: str, name: str, *, replay: bool = False) -> bytes:
-    """Select parked cells in order: all, or only those to try again."""
+def select_parked(database: str, name: str, after: int, limit: int, *, added_id: int | None, tracebacks: bool) -> bytes:
+    """Select parked cells in order, with the first line of each error, or with its traceback.
+
+    Args:
+        database: the shard's database.
+        name: the follower.
+        after: added_id of the cell before the first one.
+        limit: maximum number of cells.
+        added_id: added_id of the only cell; None for all.
+        tracebacks: whether to select whole errors.
+    """
+    error = b"error" if tracebacks else b"SUBSTRING_INDEX(error,%b,1)" % text("\n")
     return (
-        b"SELECT added_id, row_key, column_name, ref_key, attempts, error, CONCAT(parked_at,'+00:00'), replay "
-        b"FROM %b WHERE name=%b%b ORDER BY added_id"
-        % (table(database, b"parked"), text(name), b" AND replay>0" if replay else b"")
+        b"SELECT added_id, row_key, column_name, ref_key, attempts, %b, CONCAT(parked_at,'+00:00'), replay "
+        b"FROM %b WHERE %b AND added_id>%d ORDER BY added_id LIMIT %d"
+        % (error, table(database, b"parked"), matching(name=name, added_id=added_id), after, limit)
+    )
+
+
+def select_to_replay(database: str, name: str, limit: int) -> bytes:
+    """Select added_id, attempts and replay of the first parked cells to try again, in order."""
+    return b"SELECT added_id, attempts, replay FROM %b WHERE name=%b AND replay>0 ORDER BY added_id LIMIT %d" % (
+        table(database, b"parked"),
+        text(name),
+        limit,
     )
 
 
@@ -363,10 +382,10 @@ def delete_replayed(database: str, name: str, epoch: int, added_id: int) -> byte
     return delete(table(database, b"parked"), name=name, added_id=added_id) + own
 
 
-def delete_parked(database: str, name: str, added_id: int | None = None, *, after: int | None = None) -> bytes:
-    """Delete one parked cell of a shard, all of them, or all after a location."""
-    statement = delete(table(database, b"parked"), name=name, added_id=added_id)
-    return statement if after is None else statement + b" AND added_id>%d" % after
+def delete_parked(database: str, name: str, ids: Iterable[int] | None = None, *, after: int = 0) -> bytes:
+    """Delete parked cells of a shard: those with these added_ids, or all after a location."""
+    statement = delete(table(database, b"parked"), name=name)
+    return statement + (b" AND added_id>%d" % after if ids is None else b" AND added_id IN (%b)" % numbers(ids))
 
 
 def _update(database: str, name: str, epoch: int, changes: Mapping[str, Term]) -> bytes:

@@ -6,9 +6,10 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from textwrap import indent
 from typing import IO, Any, Final, TextIO
 
 import click
@@ -107,6 +108,15 @@ def data_sink() -> IO[bytes] | JSONTerminal:
 def print_json(data: Any) -> None:
     """Print ``data`` as one JSON object on standard output."""
     sys.stdout.write(json_text(data) + "\n")
+
+
+def print_json_array(items: Iterable[Any]) -> None:
+    """Print a JSON array on standard output, without holding more than one item in memory."""
+    empty = True
+    for item in items:
+        sys.stdout.write(("[\n" if empty else ",\n") + indent(json_text(item), "  "))
+        empty = False
+    sys.stdout.write("[]\n" if empty else "\n]\n")
 
 
 def json_text(data: Any) -> str:

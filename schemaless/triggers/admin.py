@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Final
 
 from schemaless.cell import CellKey
 from schemaless.datastore import Datastore
@@ -20,6 +23,9 @@ from schemaless.internals import internals_of
 from schemaless.topology.model import check_shard
 from schemaless.triggers.declaration import follower_name, is_trigger, trigger_name
 from schemaless.wire.connection import Connection
+
+PARKED_PER_READ: Final = 500
+"""Maximum number of parked cells that are read by one statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,7 @@ class ParkedCell:
     """A cell that a trigger has skipped.
 
     Attributes:
-        error: the error of the last attempt, with its traceback.
+        error: the error of the last attempt, with or without its traceback.
         parked_at: when it was parked; UTC, ISO 8601.
         replay: whether it is to be tried again.
     """
@@ -124,30 +130,53 @@ class Triggers:
         self._settings.get(follower_name(name))
         self._settings.remove(follower_name(name))
 
-    def parked(self, name: str, shards: Iterable[int]) -> list[ParkedCell]:
-        """Return the parked cells of some shards; raises what ``status`` does."""
+    def parked_count(self, name: str, shards: Iterable[int]) -> int:
+        """Return the number of parked cells of some shards; raises what ``status`` does."""
         follower = follower_name(name)
         self._settings.get(follower)
-        cells = []
+        return sum(row.parked for row in self._rows.look((follower, shard) for shard in shards).rows.values())
+
+    def parked(self, name: str, shards: Iterable[int]) -> list[ParkedCell]:
+        """Return the parked cells of some shards, with tracebacks; raises what ``status`` does."""
+        return [cell for page in self.parked_pages(name, shards) for cell in page]
+
+    def parked_pages(
+        self, name: str, shards: Iterable[int], *, added_id: int | None = None, tracebacks: bool = True
+    ) -> Iterator[list[ParkedCell]]:
+        """Yield the parked cells of some shards, up to 500 of a shard at a time; raises what ``status`` does.
+
+        Args:
+            name: name of the trigger.
+            shards: the shards.
+            added_id: added_id of the only cell; None for all.
+            tracebacks: whether errors have their traceback, which takes up to 8,000 characters.
+        """
+        follower = follower_name(name)
+        self._settings.get(follower)
         for shard in shards:
-            rows = self._shards.rows(shard, sql.select_parked(self._shards.database(shard), follower))
-            for added_id, row_key, column_name, ref_key, attempts, error, parked_at, replay in rows:
-                key = CellKey(uuid.UUID(bytes=row_key), str(column_name), int(ref_key))
-                at = str(parked_at).replace(" ", "T")
-                cells.append(ParkedCell(shard, int(added_id), key, int(attempts), str(error), at, bool(replay)))
-        return cells
+            database, after = self._shards.database(shard), 0
+            while True:
+                statement = sql.select_parked(
+                    database, follower, after, PARKED_PER_READ, added_id=added_id, tracebacks=tracebacks
+                )
+                page = [_parked_cell(shard, *row) for row in self._shards.rows(shard, statement)]
+                if page:
+                    yield page
+                if len(page) < PARKED_PER_READ:
+                    break
+                after = page[-1].added_id
 
     def replay(self, name: str, cells: Iterable[ParkedCell]) -> None:
         """Ask workers to try parked cells again; those that succeed are no longer parked."""
-        for cell in cells:
-            database = self._shards.database(cell.shard)
-            self._shards.execute(cell.shard, sql.ask_to_replay(database, follower_name(name), cell.added_id))
+        for shard, ids in _by_shard(cells):
+            database = self._shards.database(shard)
+            self._shards.execute(shard, sql.ask_to_replay(database, follower_name(name), ids))
 
     def skip(self, name: str, cells: Iterable[ParkedCell]) -> None:
         """Delete parked cells: the trigger is never called for them again."""
-        for cell in cells:
-            database = self._shards.database(cell.shard)
-            self._shards.execute(cell.shard, sql.delete_parked(database, follower_name(name), cell.added_id))
+        for shard, ids in _by_shard(cells):
+            database = self._shards.database(shard)
+            self._shards.execute(shard, sql.delete_parked(database, follower_name(name), ids))
 
     def reset(self, name: str, locations: Mapping[int, int]) -> None:
         """Set the locations of a trigger. Parked cells after them are delivered again and are no longer parked.
@@ -177,3 +206,16 @@ class Triggers:
         As a margin, cells stored in the 10 minutes before that time also follow the location.
         """
         return self._internals.location_since(shard, since)
+
+
+def _parked_cell(shard: int, *row: Any) -> ParkedCell:
+    added_id, row_key, column_name, ref_key, attempts, error, parked_at, replay = row
+    key = CellKey(uuid.UUID(bytes=row_key), str(column_name), int(ref_key))
+    at = str(parked_at).replace(" ", "T")
+    return ParkedCell(shard, int(added_id), key, int(attempts), str(error), at, bool(replay))
+
+
+def _by_shard(cells: Iterable[ParkedCell]) -> Iterator[tuple[int, list[int]]]:
+    shard_of = attrgetter("shard")
+    for shard, of_shard in groupby(sorted(cells, key=shard_of), shard_of):
+        yield shard, [cell.added_id for cell in of_shard]

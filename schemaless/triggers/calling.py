@@ -105,7 +105,8 @@ class Calls:
 
     def replay(self, context: HandlerContext, lease: LeaseState) -> None:
         """Call the function for the parked cells whose replay was requested."""
-        for added_id, attempts, begun in context.rows.parked.to_replay(lease.pair):
+        to_replay = context.rows.parked.to_replay(lease.pair)
+        for added_id, attempts, begun in to_replay:
             context.check_active(lease)
             cell = next(iter(internals_of(self._store).read_stored(lease.pair[1], [added_id])), None)
             if cell is not None and cell.erased:
@@ -123,7 +124,7 @@ class Calls:
                     continue
                 failed = outcome
             context.rows.parked.end_replay(lease.pair, lease.epoch, added_id, attempts + 1, failed.error)
-        lease.replays = 0
+        lease.replays = max(0, lease.replays - len(to_replay)) if to_replay else 0
 
     def _handle_cell(self, context: HandlerContext, lease: LeaseState, cell: StoredCell) -> bool:
         """Handle one cell; return True if the next one may be handled."""

@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 import schemaless
+from schemaless.cli import trigger as commands
 from schemaless.errors import InvalidInput, ServerTimeout
 from schemaless.followers import inflight
+from schemaless.followers import parked as parked_rows
 from schemaless.followers import table_cache as table_caches
 from schemaless.followers.lease_state import LeaseState
 from schemaless.followers.membership import Timing, remove_worker
@@ -25,10 +27,11 @@ from schemaless.followers.settings import Settings
 from schemaless.followers.states import DIED
 from schemaless.followers.worker import Worker
 from schemaless.internals import internals_of
-from schemaless.triggers import calling
+from schemaless.triggers import admin, calling
 from schemaless.triggers.admin import Triggers
 from schemaless.triggers.calling import Calls
 from schemaless.triggers.supervision import prepare
+from tests.cli.conftest import Result, invoke  # noqa: F401 - the fixture
 
 # Long, because renewals are triggered by hand.
 TIMING = Timing(lease_s=1_000, give_up_s=900, renew_s=1_000, busy_s=0.05, note_s=0.0)
@@ -505,6 +508,56 @@ def test_replayed_cells_that_come_through_are_parked_no_more(put, works, trigger
 
     assert seen == ["one"]
     assert (left.attempts, left.replay, left.error.partition("\n")[0]) == (2, False, "ValueError: two 2")
+
+
+def test_parked_cells_are_read_shown_and_replayed_a_few_at_a_time(
+    put,
+    works,
+    triggers,
+    follow_url,
+    invoke,  # noqa: F811
+    monkeypatch,
+):
+    """However many there are, and however long their tracebacks; new cells have their turn between two replays."""
+    fixed, seen = [], []
+
+    @schemaless.trigger(column="BASE", start="beginning", attempts=1)
+    def fail(cell, call):
+        if not fixed and cell.body != "new":
+            raise ValueError(f"no fare for {cell.body}")
+        seen.append(cell.body)
+
+    monkeypatch.setattr(admin, "PARKED_PER_READ", 2)
+    monkeypatch.setattr(parked_rows, "REPLAYS_PER_TURN", 2)
+    monkeypatch.setattr(commands, "PARKED_SHOWN", 3)
+    ids = [put(number).added_id for number in range(5)]
+    put("elsewhere", shard=1)
+    worker = works(fail)
+    turn(worker)
+
+    def call(*arguments: object) -> Result:
+        return invoke("trigger", *arguments, url=follow_url)
+
+    pages = list(triggers.parked_pages("fail", [SHARD, 1], tracebacks=False))
+    assert [[cell.added_id for cell in page] for page in pages[:3]] == [ids[:2], ids[2:4], ids[4:]]
+    assert pages[0][0].error == "ValueError: no fare for 0"
+    shown, whole = call("parked", "fail"), call("parked", "fail", "--json").json
+    assert (shown.out.count("no fare"), "3 more parked cells are not shown" in shown.err) == (3, True)
+    assert [cell["added_id"] for cell in whole if cell["shard"] == SHARD] == ids
+    assert "Traceback" in whole[0]["error"]
+    assert call("parked", "fail", "--shards", 0, "--json").json == []
+    skipped = call("skip", "fail", "--shards", 1, "--all", "--execute", "--json")
+    assert skipped.json == {"name": "fail", "executed": True, "cells": 1}
+    done = call("replay", "fail", "--shards", SHARD, "--all", "--execute")
+    assert done.out.endswith("5 parked cells of fail will be tried again\n")
+    fixed.append(True)
+    put("new")
+    turn(worker)
+
+    assert seen == [0, 1, "new"]
+    turn(worker, times=2)
+    assert seen == [0, 1, "new", 2, 3, 4]
+    assert triggers.parked_count("fail", range(4)) == 0
 
 
 def test_reset_delivers_cells_after_the_location_again(put, works, triggers, follow_store):
