@@ -96,8 +96,8 @@ def _problem(connection: Connection) -> str | None:
     """Return why a server cannot store cells in MyRocks, or None."""
     if not connection.is_mariadb:
         return (
-            f"it is MySQL {connection.version}, which has no MyRocks. MariaDB offers it as a plugin; shards cannot be "
-            "moved from MySQL to MariaDB, so create the datastore there and copy it with 'schemaless dump' and 'load'"
+            f"it is MySQL {connection.version}, and MyRocks is supported on MariaDB only. Shards cannot be moved from "
+            "MySQL to MariaDB, so create the datastore there and copy it with 'schemaless dump' and 'load'"
         )
     version = tuple(int(part) for part in connection.version.split("-", 1)[0].split(".")[:2])
     if version < _OLDEST_MARIADB:

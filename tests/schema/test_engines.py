@@ -70,7 +70,9 @@ def test_a_shard_in_another_engine_than_recorded_is_named(fresh_store, fresh_url
 def test_a_server_without_myrocks_is_refused(admin_urls, new_name, server_kind):
     """The error says what to install and configure; nothing is created."""
     reason = (
-        "has no MyRocks" if server_kind == "mysql" else "plugin-load-add=ha_rocksdb; rocksdb_flush_log_at_trx_commit=1"
+        "supported on MariaDB only"
+        if server_kind == "mysql"
+        else "plugin-load-add=ha_rocksdb; rocksdb_flush_log_at_trx_commit=1"
     )
     with pytest.raises(TopologyError, match=f"cannot store cells in MyRocks: .*{reason}"):
         schemaless.create(new_name, 2, admin_urls, engine="rocksdb")
