@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from schemaless.errors import LocalServerError
+from schemaless.home import expanded
 from schemaless.local import free_space as space
 from schemaless.local import rocksdb
 from schemaless.local.apt import Apt, ArchiveUnreachable, Package, Progress, Source, distribution_sources
@@ -115,7 +116,7 @@ def cache_folder() -> Path:
     """Return ``$SCHEMALESS_CACHE``, else ``$XDG_CACHE_HOME/schemaless``, else ``~/.cache/schemaless``."""
     own = os.environ.get("SCHEMALESS_CACHE")
     if own:
-        return Path(own).expanduser().absolute()
+        return expanded(own).absolute()
     xdg = os.environ.get("XDG_CACHE_HOME")
     if xdg and Path(xdg).is_absolute():
         return Path(xdg) / "schemaless"
@@ -175,7 +176,7 @@ def _installed(flavour: str, engine: str, say: Say) -> Iterator[Binary]:
 
 
 def _explicit(path_text: str, flavour: str) -> Binary:
-    path = Path(path_text).expanduser().absolute()
+    path = expanded(path_text).absolute()
     if not path.is_file() or not os.access(path, os.X_OK):
         raise LocalServerError(f"SCHEMALESS_MYSQLD is {path}, which is not a program; set it to a mysqld, or unset it")
     binary = inspect((str(path),))

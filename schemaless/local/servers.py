@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from schemaless.errors import LocalServerError
+from schemaless.home import expanded
 from schemaless.local import free_space as space
 from schemaless.local import group as group_replication
 from schemaless.local import replication, rocksdb
@@ -82,7 +83,7 @@ def up(
     _check_wanted(servers, flavour, engine, replicas, semi_sync=semi_sync, group=group)
     given = option_arguments(options)
     say = _by_line(report)
-    folder = Path(folder).expanduser().resolve()
+    folder = expanded(folder).resolve()
     with locked(folder, say, create=True):
         there = descriptions(folder)
         _check_folder(folder, there, flavour, engine, group=group)
@@ -221,7 +222,7 @@ def _with_replicas(
 
 def status(folder: Path) -> list[ServerStatus]:
     """Return the state of the servers in ``folder``, each primary before its replicas; empty if there are none."""
-    folder = Path(folder).expanduser().resolve()
+    folder = expanded(folder).resolve()
     if not folder.is_dir() or not any(folder.iterdir()):
         return []
     require_ours(folder)
@@ -279,7 +280,7 @@ def down(
         LocalServerError: ``folder`` contains something other than servers.
     """
     say = _by_line(report)
-    folder = Path(folder).expanduser().resolve()
+    folder = expanded(folder).resolve()
     if not folder.is_dir():
         return []
     require_ours(folder)

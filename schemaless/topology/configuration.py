@@ -19,6 +19,7 @@ from typing import Any, Final
 import platformdirs
 
 from schemaless.errors import InvalidInput
+from schemaless.home import expanded
 from schemaless.keys import check_datastore_name
 from schemaless.wire.pool import PoolOptions
 from schemaless.wire.secret import Secret, clear_locals
@@ -99,18 +100,32 @@ def has_password(url: str) -> bool:
 
 
 def configuration_path() -> tuple[Path, bool]:
-    """Return the path of the file, and whether ``SCHEMALESS_CONFIG`` gives it."""
+    """Return the path of the file, and whether ``SCHEMALESS_CONFIG`` gives it.
+
+    Raises:
+        InvalidInput: the user has no home folder, and ``SCHEMALESS_CONFIG`` is not set.
+    """
     given = os.environ.get(PATH_VARIABLE)
     if given:
-        return Path(given).expanduser(), True
-    return platformdirs.user_config_path("schemaless") / "config.toml", False
+        return expanded(given), True
+    try:
+        folder = platformdirs.user_config_path("schemaless")
+    except RuntimeError:
+        folder = Path()
+    if not folder.is_absolute():
+        raise InvalidInput(
+            "there is no home folder for the configuration file: HOME is not set, and the user is not in the passwd "
+            f"database; use the URL of a datastore, or set {PATH_VARIABLE} to the path of the file"
+        )
+    return folder / "config.toml", False
 
 
 def read_configuration() -> Configuration:
     """Read the configuration file; a missing file at the default path is an empty configuration.
 
     Raises:
-        InvalidInput: the file cannot be read, is world-writable, or has an error. Messages never contain a password.
+        InvalidInput: the file cannot be read, is world-writable, or has an error, or there is no home folder for it.
+            Messages never contain a password.
     """
     path, given = configuration_path()
     try:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 import stat
-from pathlib import Path
 from typing import Final
 
 from schemaless.errors import InvalidInput
+from schemaless.home import expanded
 
 DEFAULT_FILE: Final = "~/.my.cnf"
 
@@ -29,9 +29,10 @@ def read_option_file(path: str, groups: tuple[str, ...]) -> dict[str, str | None
         Values by name, with ``-`` replaced by ``_``; None for an option without a value.
 
     Raises:
-        InvalidInput: the file cannot be read, is world-writable, or includes other files. Messages quote no values.
+        InvalidInput: the file cannot be read, is world-writable, or includes other files, or there is no home folder.
+            Messages quote no values.
     """
-    file = Path(path).expanduser()
+    file = expanded(path)
     try:
         text = file.read_text(encoding="utf-8")
         mode = file.stat().st_mode

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from schemaless.errors import InvalidInput
+from schemaless.home import expanded
 from schemaless.wire.secret import Secret
 
 MODES: Final = ("disabled", "preferred", "required", "verify_ca", "verify_identity")
@@ -111,7 +112,7 @@ def tls_of(options: Mapping[str, str], source: str) -> TLS:
         raise InvalidInput(
             f"{source}: unknown TLS option {unknown[0]!r}; choose from {', '.join((*_OPTIONS, *_FLAGS))}"
         )
-    paths = {name: str(Path(options[f"ssl_{name}"]).expanduser()) for name in _FILES if f"ssl_{name}" in options}
+    paths = {name: str(expanded(options[f"ssl_{name}"])) for name in _FILES if f"ssl_{name}" in options}
     if "key" in paths and "cert" not in paths:
         raise InvalidInput(f"{source}: ssl_key needs ssl_cert, the certificate it belongs to")
     key_password = options.get("ssl_key_password")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import stat
 import subprocess
@@ -169,6 +170,21 @@ def test_a_file_that_cannot_be_trusted_or_found_is_refused(invoke, file):
     assert "is not UTF-8 text" in invoke("info").err
     write(file, GOOD)
     assert f"no datastore is named 'unlisted' in {file}; the file names mezz" in invoke("-d", "unlisted", "info").err
+
+
+@pytest.mark.once
+def test_without_a_home_folder_the_error_says_what_to_set(invoke, monkeypatch):
+    """In a container, HOME may be unset, and the user may not be in the passwd database."""
+    for name in ("HOME", "XDG_CONFIG_HOME", "SCHEMALESS_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+
+    for words in ("config path", "config show", "info -d mezz", "config add mezz mysql://app@db-1/mezz", "info"):
+        result = invoke(*words.split())
+        assert (result.code, "set SCHEMALESS_CONFIG to the path of the file" in result.err) == (2, True)
+    for words in ("local status", "local down", "local up"):
+        result = invoke(*words.split(), "--folder", "~/servers")
+        assert (result.code, "cannot expand the ~ in ~/servers" in result.err) == (2, True)
 
 
 @pytest.mark.mysql

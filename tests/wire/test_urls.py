@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pwd
 import subprocess
 
 import pytest
@@ -254,6 +255,16 @@ def test_missing_option_file_is_refused(tmp_path):
     """A file that the URL names must exist."""
     with pytest.raises(InvalidInput, match="No such file"):
         parse_url(f"mysql://db-1/trips?read_default_file={tmp_path}/my.cnf")
+
+
+@pytest.mark.parametrize("option", ["read_default_file=~/my.cnf", "read_default_group=trips", "ssl_ca=~/ca.pem"])
+def test_a_path_in_a_home_folder_that_does_not_exist_is_refused(option, monkeypatch):
+    """In a container, HOME may be unset, and the user may not be in the passwd database."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+
+    with pytest.raises(InvalidInput, match=r"cannot expand the ~ in ~/.*give an absolute path, or set HOME"):
+        parse_url(f"mysql://db-1/trips?{option}")
 
 
 @pytest.mark.mysql
