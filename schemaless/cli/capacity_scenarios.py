@@ -51,7 +51,7 @@ def read_scenarios(path: Path) -> ScenarioFile:
         InvalidInput: The file cannot be read or has an error; the message names the file and the key.
     """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InvalidInput(f"cannot read the scenario file {path}: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -157,7 +157,7 @@ def add(name: str, url: str, default: bool, as_json: bool) -> None:
     if path.exists():
         if name in (known := read_configuration().datastores):
             raise InvalidInput(f"{name} is already defined in {path}, line {known[name].lines['url']}; change it there")
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     elif given and not path.parent.is_dir():
         raise InvalidInput(f"{PATH_VARIABLE} names {path}, but the folder {path.parent} does not exist; create it")
     text = with_datastore(text, name, url, default=default)

@@ -49,7 +49,7 @@ def targets_of(row_key: str | None, column: str | None, ref_key: int | None, key
     """
     targets = [] if row_key is None else [target(row_key_of(row_key), column, ref_key)]
     if keys is not None:
-        with click.open_file(keys, encoding="utf-8") as lines:
+        with click.open_file(keys, encoding="utf-8-sig") as lines:
             targets += _read(lines)
     if not targets:
         raise InvalidInput("name a row to erase, or a file of keys with --keys")

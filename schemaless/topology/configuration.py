@@ -129,7 +129,7 @@ def read_configuration() -> Configuration:
     """
     path, given = configuration_path()
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         mode = path.stat().st_mode
     except FileNotFoundError:
         if given:

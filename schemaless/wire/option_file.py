@@ -34,7 +34,7 @@ def read_option_file(path: str, groups: tuple[str, ...]) -> dict[str, str | None
     """
     file = expanded(path)
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
         mode = file.stat().st_mode
     except OSError as problem:
         raise InvalidInput(f"option file {path}: {problem.strerror}") from None

@@ -173,6 +173,14 @@ def test_a_file_that_cannot_be_trusted_or_found_is_refused(invoke, file):
 
 
 @pytest.mark.once
+def test_a_file_may_begin_with_a_byte_order_mark(invoke, file):
+    """Editors on Windows write one; commands read it, and add keeps the rest."""
+    write(file, "\ufeff" + GOOD)
+    assert invoke("config", "add", "other", "mysql://x@db-2/other").code == 0
+    assert shown(invoke("config", "show", "--json"))["datastore"] == ("mezz", f"{file}, line 1")
+
+
+@pytest.mark.once
 def test_without_a_home_folder_the_error_says_what_to_set(invoke, monkeypatch):
     """In a container, HOME may be unset, and the user may not be in the passwd database."""
     for name in ("HOME", "XDG_CONFIG_HOME", "SCHEMALESS_CONFIG"):

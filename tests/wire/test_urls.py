@@ -257,6 +257,13 @@ def test_missing_option_file_is_refused(tmp_path):
         parse_url(f"mysql://db-1/trips?read_default_file={tmp_path}/my.cnf")
 
 
+def test_option_file_may_begin_with_a_byte_order_mark(my_cnf):
+    """Editors on Windows write one."""
+    my_cnf("\ufeff[client]\nuser=ann")
+
+    assert parse_url("mysql://db-1/trips?read_default_group=client").credentials.username == "ann"
+
+
 @pytest.mark.parametrize("option", ["read_default_file=~/my.cnf", "read_default_group=trips", "ssl_ca=~/ca.pem"])
 def test_a_path_in_a_home_folder_that_does_not_exist_is_refused(option, monkeypatch):
     """In a container, HOME may be unset, and the user may not be in the passwd database."""
