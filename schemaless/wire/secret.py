@@ -15,6 +15,9 @@ from schemaless.errors import InvalidInput
 PASSWORD_VARIABLE: Final = "SCHEMALESS_PASSWORD"  # noqa: S105 - a name
 _NONCE_BYTES: Final = 16
 _TAG_BYTES: Final = 32
+_UNKNOWN: Final = object()
+"""Text of a secret that was pickled by an unrelated process."""
+
 _CLEARED: Final = frozenset({"schemaless", "sqlalchemy", "pymysql", "MySQLdb"})
 
 
@@ -27,8 +30,10 @@ class Secret:
 
     __slots__ = ("_text",)
 
-    def __init__(self, text: str | None) -> None:
-        self._text = text
+    def __init__(self, text: object) -> None:
+        if text is not _UNKNOWN and not isinstance(text, str):
+            raise InvalidInput(f"a URL must be a str, such as 'mysql://user@host:3306/name', got {type(text).__name__}")
+        self._text: str | None = text if isinstance(text, str) else None
 
     def reveal(self) -> str:
         """Return the string; do not store it in a variable, which a traceback would show.
@@ -71,11 +76,11 @@ def _sealed(text: bytes) -> bytes:
 
 def _opened(sealed: bytes | None) -> Secret:
     if sealed is None:
-        return Secret(None)
+        return Secret(_UNKNOWN)
     nonce, rest = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
     tag, hidden = rest[:_TAG_BYTES], rest[_TAG_BYTES:]
     if not hmac.compare_digest(tag, _tag(nonce + hidden)):
-        return Secret(os.environ.get(PASSWORD_VARIABLE))
+        return Secret(os.environ.get(PASSWORD_VARIABLE, _UNKNOWN))
     return Secret(_mask(hidden, nonce).decode())
 
 

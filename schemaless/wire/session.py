@@ -27,6 +27,7 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -49,6 +50,9 @@ from schemaless.wire.urls import Credentials, driver_arguments
 
 SQL_MODE: Final = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
 """SQL mode that keeps backslash escapes in literals and rejects values that do not fit instead of truncating them."""
+
+_UNKNOWN: Final = re.compile(r"unexpected keyword argument '(\w+)'|'(\w+)' is an invalid keyword")
+"""What Python functions and C functions say of an unknown argument."""
 
 _NO_LIMIT: Final = 2**64 - 1
 _UNKNOWN_VARIABLE: Final = 1193
@@ -241,6 +245,10 @@ def _checked_call(connect: Callable[..., Any], arguments: dict[str, Any]) -> Any
     except (TypeError, ValueError) as error:
         if isinstance(error, UnicodeError) or not is_drivers(error):
             raise
+        if (unknown := _UNKNOWN.search(str(error))) is not None:
+            raise InvalidInput(
+                f"the URL has the unknown option {unknown[1] or unknown[2]!r}; correct or remove it"
+            ) from error
         raise InvalidInput(f"the URL's options cannot be used: {error}") from error
 
 

@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 
+import schemaless
 from schemaless import InvalidInput
 from schemaless.local.binaries import environment
 from schemaless.wire.option_file import read_option_file
@@ -272,6 +273,20 @@ def test_a_path_in_a_home_folder_that_does_not_exist_is_refused(option, monkeypa
 
     with pytest.raises(InvalidInput, match=r"cannot expand the ~ in ~/.*give an absolute path, or set HOME"):
         parse_url(f"mysql://db-1/trips?{option}")
+
+
+def test_an_unknown_option_is_named():
+    """Before any connection, and not in the words of a TypeError."""
+    with pytest.raises(InvalidInput, match="the URL has the unknown option 'foo'; correct or remove it"):
+        schemaless.connect("mysql://app@127.0.0.1:1/trips?foo=1")
+
+
+@pytest.mark.parametrize("url", [None, b"mysql://app:s3cret@db-1/trips", 5])
+def test_a_url_that_is_no_text_is_refused(url):
+    """By its type, because bytes may contain a password."""
+    for use in (schemaless.connect, lambda given: schemaless.create("trips", 1, [given]), parse_url):
+        with pytest.raises(InvalidInput, match=r"a URL must be a str, .* got (NoneType|bytes|int)$"):
+            use(url)
 
 
 @pytest.mark.mysql
