@@ -26,6 +26,7 @@
     |-- TopologyError               the catalog is inconsistent, or a topology change was rejected
     |   |-- DatastoreNotFound       the server has no datastore of this name
     |   |-- DatastoreExists         a datastore of this name already exists
+    |   |-- CatalogCopied           the catalog is a copy, on a server that it does not name
     |   |-- ShardIdentityMismatch   a shard database is missing or belongs to another shard
     |   |-- ReplicaRefused          a server does not replicate from the cluster's primary
     |   `-- SchemaMismatch          tables are older or newer than this version of the library
@@ -295,6 +296,13 @@ class DatastoreNotFound(TopologyError):
 
 class DatastoreExists(TopologyError):
     """Raised by ``create`` if a datastore, or a part of one, already has this name; nothing was changed."""
+
+
+class CatalogCopied(TopologyError):
+    """Raised on opening a datastore if its catalog was copied from another server, for instance by restoring a backup.
+
+    The catalog still names the servers of the original, so nothing else was read, and nothing was written.
+    """
 
 
 class ShardIdentityMismatch(TopologyError):

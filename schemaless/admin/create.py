@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from schemaless.errors import AccessDenied, DatastoreExists, DatastoreNotFound, InvalidInput
 from schemaless.keys import shard_database
 from schemaless.schema.creation import catalog_tables, create_shard, create_tables
 from schemaless.schema.databases import Identity, create_database, databases_like, tables_of
 from schemaless.schema.engines import check_server, engine_named
-from schemaless.topology.catalog import CatalogEntry, mark_ready, read_catalog, write_topology
+from schemaless.topology.catalog import CatalogEntry, identified, mark_ready, read_catalog, write_topology
 from schemaless.topology.heartbeat import make_tables
 from schemaless.topology.model import Topology, new_topology
 from schemaless.wire.errors import DuplicateKey
@@ -66,7 +67,7 @@ def create(
             create_database(catalog, name)
             create_tables(catalog, name, "catalog")
             try:
-                write_topology(catalog, topology)
+                write_topology(catalog, _identified(topology, pools))
             except DuplicateKey:
                 raise DatastoreExists(
                     f"another process is creating {name!r} on {catalog.node} right now; nothing was changed"
@@ -94,6 +95,15 @@ def create(
     return urls[0].for_database(name)
 
 
+def _identified(topology: Topology, pools: Mapping[Node, NodePool]) -> Topology:
+    """Return the topology with the identities of its servers."""
+    clusters = (
+        replace(cluster, nodes=tuple(identified(pools[node], node) for node in cluster.nodes))
+        for cluster in topology.clusters
+    )
+    return replace(topology, clusters=tuple(clusters))
+
+
 def _check_urls(urls: Sequence[ServerURL]) -> None:
     for url in urls:
         if url.database is not None:
@@ -110,7 +120,7 @@ def _check_urls(urls: Sequence[ServerURL]) -> None:
 def _catalog_entry(catalog: NodePool, name: str) -> CatalogEntry | None:
     """Return the catalog that an earlier call wrote, or None if none was written."""
     try:
-        return read_catalog(catalog, name)
+        return read_catalog(catalog, name, copied=True)
     except DatastoreNotFound:
         return None
     except AccessDenied as denied:

@@ -15,6 +15,7 @@ from schemaless.cli.topology_failover import (
     timeout_option,
     watch,
 )
+from schemaless.cli.topology_restored import restored
 from schemaless.failover import nodes
 from schemaless.failover.clusters import add_cluster as add
 from schemaless.failover.states import NodeState, node_states
@@ -31,7 +32,7 @@ from schemaless.terminal.output import (
 )
 
 
-@click.group(commands=[adopt, watch, lost])
+@click.group(commands=[adopt, watch, lost, restored])
 def topology() -> None:
     """Show and change the servers of a datastore.
 
@@ -47,6 +48,7 @@ def topology() -> None:
       schemaless topology set-primary --cluster cluster-1 mysql://db-1b:3306/
       schemaless topology adopt --cluster cluster-1 mysql://db-1b:3306/
       schemaless topology watch
+      schemaless topology restored --map cluster-1=mysql://drill-1:3306/
     """
 
 

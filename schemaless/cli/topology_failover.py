@@ -84,7 +84,8 @@ def state_data(state: NodeState) -> dict[str, Any]:
     }
 
 
-def _cluster_data(cluster: Cluster) -> dict[str, Any]:
+def cluster_data(cluster: Cluster) -> dict[str, Any]:
+    """Return a cluster and its nodes for ``--json``."""
     return {"name": cluster.name, "epoch": cluster.epoch, "nodes": [_node_data(node) for node in cluster.nodes]}
 
 
@@ -100,7 +101,7 @@ def adoption_data(done: Adoption) -> dict[str, Any]:
 
 def _common_data(done: Adoption | NodeChange) -> dict[str, Any]:
     arrived_ms = {str(node): round(seconds * 1000, 1) for node, seconds in done.arrived_s.items()}
-    return {"changed": done.changed, "cluster": _cluster_data(done.cluster), "arrived_ms": arrived_ms}
+    return {"changed": done.changed, "cluster": cluster_data(done.cluster), "arrived_ms": arrived_ms}
 
 
 def change_data(change: NodeChange) -> dict[str, Any]:

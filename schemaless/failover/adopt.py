@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final
@@ -213,21 +213,18 @@ def take_over(change: Change, home: NodePool, after: Cluster, reachable: Collect
     # A catalog that failed over may have lost the last claim; the cluster's own servers know it.
     known = [last_claim(change.pool(node), name, after.name) for node in [after.primary, *reachable]]
     epoch = max([before.epoch, *known]) + 1
-    databases = [shard_database(name, shard) for shard in change.topology.shards_of(after.name)]
-    block = _next_block(change, before, databases, after.primary, reachable)
+    block = next_block(change, before, after.primary, reachable)
     _fence_foreign_shards(change, home, pool, after, check=True)
     # The block's number first: no later adoption may use it, even if this server and its ids are lost.
     change.write(home, replace(before, id_block=block))
-    for _ in on_servers(
-        [(after.primary, database) for database in databases], lambda database: begin_block(pool, database, block)
-    ):
-        pass
+    after = replace(after, epoch=epoch, id_block=block)
+    begin_blocks(change, after)
     make_tables(pool, name)
     change.write(home, replace(before, epoch=epoch, id_block=block))
     _fence_foreign_shards(change, home, pool, after)
     make_claim(pool, name, after.name, epoch)
     try:
-        return change.write(home, replace(after, epoch=epoch, id_block=block))
+        return change.write(home, after)
     except TopologyChanged as changed:
         raise TopologyChanged(
             f"another process changed {after.name} while {after.primary} was being adopted: the catalog requires claim "
@@ -236,9 +233,19 @@ def take_over(change: Change, home: NodePool, after: Cluster, reachable: Collect
         ) from changed
 
 
-def _next_block(
-    change: Change, cluster: Cluster, databases: Sequence[str], primary: Node, reachable: Collection[Node]
-) -> int:
+def begin_blocks(change: Change, cluster: Cluster) -> None:
+    """Begin a cluster's block of added_ids in each of its shards, on its primary."""
+    pool = change.pool(cluster.primary)
+    databases = [(cluster.primary, database) for database in _databases(change, cluster)]
+    for _ in on_servers(databases, lambda database: begin_block(pool, database, cluster.id_block)):
+        pass
+
+
+def _databases(change: Change, cluster: Cluster) -> list[str]:
+    return [shard_database(change.topology.name, shard) for shard in change.topology.shards_of(cluster.name)]
+
+
+def next_block(change: Change, cluster: Cluster, primary: Node, reachable: Collection[Node] = ()) -> int:
     """Return a block of added_ids above all ids ever assigned in a cluster's shards.
 
     The old primary may have assigned higher ids that were never replicated to the reachable servers; therefore one
@@ -247,7 +254,7 @@ def _next_block(
     Raises:
         TopologyError: the new primary has no cell table for a shard; nothing was written.
     """
-    asked = [(node, (node, database)) for node in [primary, *reachable] for database in databases]
+    asked = [(node, (node, database)) for node in [primary, *reachable] for database in _databases(change, cluster)]
 
     def ask(at: tuple[Node, str]) -> int:
         node, database = at

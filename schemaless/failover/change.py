@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 from schemaless.errors import InvalidInput, ServerTimeout, ServerUnavailable, TopologyError
@@ -15,7 +16,14 @@ from schemaless.failover.semi_sync import require_commits
 from schemaless.keys import shard_database
 from schemaless.schema.databases import Identity, verify_identity
 from schemaless.schema.engines import check_server
-from schemaless.topology.catalog import find_catalog, read_catalog, read_ready, write_cluster
+from schemaless.topology.catalog import (
+    CatalogEntry,
+    find_catalog,
+    identified,
+    read_catalog,
+    read_ready,
+    write_cluster,
+)
 from schemaless.topology.configuration import datastore_url
 from schemaless.topology.model import Cluster, Topology
 from schemaless.topology.replication import follows, has_caught_up_with, is_read_only, is_same_server
@@ -32,11 +40,12 @@ _OPTIONS: Final = PoolOptions(connect_timeout_s=5, pool_size=AT_ONCE)
 class Change:
     """A change to a datastore's servers, with its topology and connection pools."""
 
-    def __init__(self, url: ServerURL, name: str) -> None:
+    def __init__(self, url: ServerURL, name: str, *, copied: bool = False) -> None:
         self._pools = Pools(url.credentials, _OPTIONS)
         self.url: ServerURL = find_catalog(url, name, self.pool)
         self._verified: set[tuple[str, Node]] = set()
-        self.topology: Topology = read_ready(self.pool(self.url.node), name).topology
+        self.entry: CatalogEntry = read_ready(self.pool(self.url.node), name, copied=copied)
+        self.topology: Topology = self.entry.topology
 
     def pool(self, node: Node) -> NodePool:
         """Return the pool for a server; all roles of an address share one."""
@@ -155,7 +164,10 @@ class Change:
                 return here
         elif moves is not None and to is not None and old is not None and old != "unreachable":
             new = self.pool(to)
-            if self._is_server(here, moves.primary) and read_catalog(new, self.topology.name).topology == self.topology:
+            if (
+                self._is_server(here, moves.primary)
+                and read_catalog(new, self.topology.name, copied=True).topology == self.topology
+            ):
                 return new
         raise TopologyError(
             f"{here.node} is not a primary that accepts writes, so the catalog cannot be changed there; use a URL "
@@ -172,8 +184,16 @@ class Change:
         except (ServerUnavailable, ServerTimeout):
             return False
 
+    def identified(self, cluster: Cluster) -> Cluster:
+        """Return a cluster with the identities of the servers for which none is known."""
+        return replace(
+            cluster,
+            nodes=tuple(node if node.server else identified(self.pool(node), node) for node in cluster.nodes),
+        )
+
     def write(self, home: NodePool, cluster: Cluster) -> Cluster:
         """Write a cluster's nodes and epoch to the catalog, and return the cluster."""
+        cluster = self.identified(cluster)
         write_cluster(home, self.topology, cluster)
         self.topology = self.topology.with_cluster(cluster)
         return cluster

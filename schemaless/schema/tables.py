@@ -150,6 +150,8 @@ node: Final = _table(
     Column("host", VARCHAR(255), nullable=True),
     Column("port", Integer(), nullable=True),
     Column("socket", VARCHAR(255), nullable=True),
+    # Identity of the server, which tells a catalog from its copy on another server; NULL if unknown.
+    Column("server", _ascii(64), nullable=True),
 )
 
 shard_range: Final = _table(

@@ -9,6 +9,7 @@ from typing import Final
 
 from schemaless.errors import (
     AccessDenied,
+    CatalogCopied,
     DatastoreNotFound,
     SchemalessError,
     SchemaMismatch,
@@ -44,20 +45,51 @@ class CatalogEntry:
         topology: clusters, nodes and shard ranges.
         ready: True if the creation of the datastore has finished.
         token: random token that every topology change replaces; None in an upgraded catalog until its first change.
+        server: identity of the server that it was read from.
     """
 
     topology: Topology
     ready: bool
     token: bytes | None = None
+    server: str | None = None
+
+    def require_home(self, node: Node) -> None:
+        """Check that the catalog names the server that it was read from, by identity or by address.
+
+        An address is accepted for itself, because a failover may give it to a server with another identity.
+
+        Args:
+            node: address from which the catalog was read.
+
+        Raises:
+            CatalogCopied: the catalog names other servers only.
+        """
+        nodes = [member for cluster in self.topology.clusters for member in cluster.nodes]
+        known = {member.server for member in nodes} - {None}
+        if not known or self.server in known or any(member.having("primary") == node for member in nodes):
+            return
+        name, primaries = self.topology.name, ", ".join(str(cluster.primary) for cluster in self.topology.clusters)
+        raise CatalogCopied(
+            f"the catalog of {name!r} on {node} is a copy, for instance from a backup: it names {primaries}, but not "
+            "this server. No other server was contacted. Run 'schemaless topology restored --map CLUSTER=URL' with the "
+            "new server of each cluster; add --replaces-original if this is no copy, but a server that was moved or "
+            "promoted"
+        )
 
 
-def read_catalog(pool: NodePool, name: str) -> CatalogEntry:
+def read_catalog(pool: NodePool, name: str, *, copied: bool = False) -> CatalogEntry:
     """Read the catalog of a datastore.
+
+    Args:
+        pool: pool of the catalog's server.
+        name: the datastore's name.
+        copied: also accept a catalog that was copied from another server.
 
     Raises:
         DatastoreNotFound: the server has no catalog of this name.
         AccessDenied: the account cannot read the catalog, or the catalog does not exist.
         SchemaMismatch: the catalog's tables are older or newer than this version.
+        CatalogCopied: the catalog was copied from another server.
         TopologyError: the catalog is inconsistent.
     """
     try:
@@ -88,7 +120,7 @@ def read_catalog(pool: NodePool, name: str) -> CatalogEntry:
             f"the catalog of {name!r} is at revision {version!r}, but this version needs "
             f"{head('catalog')!r}; run 'schemaless schema upgrade'"
         )
-    return pool.run(lambda connection: reread(connection, pool.node, name))
+    return pool.run(lambda connection: reread(connection, pool.node, name, copied=copied))
 
 
 def find_catalog(url: ServerURL, name: str, pool_for: Callable[[Node], NodePool]) -> ServerURL:
@@ -141,24 +173,28 @@ def _none_has_it(problems: Sequence[SchemalessError]) -> SchemalessError:
     return DatastoreNotFound(message)
 
 
-def reread(connection: Connection, node: Node, name: str) -> CatalogEntry:
+def reread(connection: Connection, node: Node, name: str, *, copied: bool = False) -> CatalogEntry:
     """Read the topology of an open datastore, without checking the catalog's schema again.
 
     Raises:
+        CatalogCopied: the catalog was copied from another server, unless ``copied`` accepts that.
         DatastoreNotFound, SchemaMismatch, TopologyError: the catalog is gone, or cannot be used.
         ServerError: the catalog's server cannot be reached, or rejects a statement.
     """
     with connection.transaction():
-        return _read(connection, node, name)
+        entry = _read(connection, node, name)
+    if not copied:
+        entry.require_home(node)
+    return entry
 
 
-def read_ready(pool: NodePool, name: str) -> CatalogEntry:
+def read_ready(pool: NodePool, name: str, *, copied: bool = False) -> CatalogEntry:
     """Read the catalog of a datastore whose creation has finished; raises what ``read_catalog`` raises.
 
     Raises:
         DatastoreNotFound: the creation was interrupted.
     """
-    entry = read_catalog(pool, name)
+    entry = read_catalog(pool, name, copied=copied)
     if not entry.ready:
         raise DatastoreNotFound(
             f"the creation of datastore {name!r} was interrupted; run the same 'schemaless create' again"
@@ -168,7 +204,7 @@ def read_ready(pool: NodePool, name: str) -> CatalogEntry:
 
 def _read(connection: Connection, node: Node, name: str) -> CatalogEntry:
     """Read the rows that describe a datastore; call it in a transaction, for a consistent snapshot."""
-    datastore = connection.rows(sql.select_datastore(name))
+    datastore = connection.rows(sql.select_datastore(name, mariadb=connection.is_mariadb))
     addresses = connection.rows(sql.select_nodes(name))
     clusters = connection.rows(sql.select_clusters(name))
     ranges = connection.rows(sql.select_ranges(name))
@@ -177,7 +213,7 @@ def _read(connection: Connection, node: Node, name: str) -> CatalogEntry:
             f"the catalog of {name!r} on {node} is empty: its creation was interrupted; "
             "run the same 'schemaless create' again"
         )
-    own_name, shard_count, placement, format_number, ready, token = datastore[0]
+    own_name, shard_count, placement, format_number, ready, token, server = datastore[0]
     if own_name != name:
         raise TopologyError(f"the catalog in database {name!r} on {node} describes datastore {own_name!r}")
     if format_number > FORMAT:
@@ -195,7 +231,7 @@ def _read(connection: Connection, node: Node, name: str) -> CatalogEntry:
         clusters=tuple(Cluster(name, tuple(nodes.get(name, ())), *facts) for name, *facts in clusters),
         ranges=tuple(ShardRange(*part) for part in ranges),
     )
-    return CatalogEntry(topology, bool(ready), token=None if token is None else bytes(token))
+    return CatalogEntry(topology, bool(ready), None if token is None else bytes(token), str(server))
 
 
 def write_topology(pool: NodePool, topology: Topology) -> None:
@@ -332,13 +368,55 @@ def write_shard_location(
     pool.run_once(write)
 
 
+def write_restored(pool: NodePool, before: Topology, clusters: Sequence[Cluster]) -> None:
+    """Give a copied catalog the servers of all its clusters in one transaction, unless its topology has changed.
+
+    Args:
+        pool: pool of the catalog's server.
+        before: the topology that the change is based on.
+        clusters: every cluster with its new nodes and epoch.
+
+    Raises:
+        TopologyChanged: the topology was changed concurrently; nothing was written.
+        OutcomeUnknown: the reply to COMMIT was lost.
+    """
+    name = before.name
+
+    def write(connection: Connection) -> None:
+        connection.rows(sql.lock_datastore(name))
+        if _read(connection, pool.node, name).topology != before:
+            raise TopologyChanged(
+                f"the topology of {name!r} was changed concurrently; nothing was written. Run the command again"
+            )
+        for cluster in clusters:
+            connection.execute(sql.delete_nodes(name, cluster.name))
+            _insert_nodes(connection, name, cluster)
+            connection.execute(sql.update_epoch(name, cluster.name, cluster.epoch, cluster.id_block))
+        _replace_token(connection, name)
+
+    pool.run_once(write)
+
+
+def identified(pool: NodePool, node: Node) -> Node:
+    """Return a node with the identity of its server; unchanged if the server does not answer."""
+    try:
+        return replace(node, server=server_identity(pool))
+    except (ServerUnavailable, ServerTimeout):
+        return node
+
+
+def server_identity(pool: NodePool) -> str:
+    """Return the identity of a server, which differs from that of every other server."""
+    return str(pool.run(lambda connection: connection.rows(sql.select_identity(mariadb=connection.is_mariadb)))[0][0])
+
+
 def _replace_token(connection: Connection, name: str) -> None:
     """Replace the topology token, in the transaction of the change, so that connected programs notice it."""
     connection.execute(sql.update_token(name, secrets.token_bytes(16)))
 
 
 def _insert_nodes(connection: Connection, name: str, cluster: Cluster) -> None:
-    nodes = [(node.role, node.host, node.port, node.socket) for node in cluster.nodes]
+    nodes = [(node.role, node.host, node.port, node.socket, node.server) for node in cluster.nodes]
     connection.execute(sql.insert_nodes(name, cluster.name, nodes))
 
 

@@ -95,7 +95,8 @@ def stray_tables(catalog: NodePool, datastore: str, pool: NodePool, cluster: str
 
 def _strays(catalog: NodePool, datastore: str, pool: NodePool, cluster: str, node: Node) -> Iterator[StrayTable]:
     tables = cell_tables(pool, datastore)
-    own = set(read_catalog(catalog, datastore).topology.shards_of(cluster))
+    # The caller has opened the datastore, perhaps one whose catalog is being given its own servers.
+    own = set(read_catalog(catalog, datastore, copied=True).topology.shards_of(cluster))
     leaving, late, arriving = set[int](), set[int](), set[int]()
     for shard, source, target, phase in catalog.run(lambda connection: connection.rows(select_open_moves(datastore))):
         before = phase in BEFORE_COMMIT

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from schemaless.errors import ServerError, ServerUnavailable
+from schemaless.errors import CatalogCopied, ServerError, ServerUnavailable
 from schemaless.keys import heartbeat_database
 from schemaless.topology.catalog import CatalogEntry, reread
 from schemaless.topology.model import Cluster, Topology
@@ -188,12 +188,12 @@ class CatalogReader:
             SchemalessError: the catalog does not answer, or cannot be used.
         """
         cluster = self._cluster(routing.topology)
-        failure: ServerError | None = None
+        failure: ServerError | CatalogCopied | None = None
         answers: list[_Answer] = []
         for node in self._candidates(cluster):
             try:
                 answer = self._query(node, routing, cluster)
-            except ServerError as error:
+            except (ServerError, CatalogCopied) as error:
                 failure = failure or error
                 continue
             # Ignore servers that have been replaced.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from schemaless.errors import TopologyError
@@ -12,12 +12,21 @@ Role = Literal["primary", "replica"]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A MySQL server, reached by host and port or by a local socket. Never holds a password."""
+    """A MySQL server, reached by host and port or by a local socket. Never holds a password.
+
+    Attributes:
+        role: its role in its cluster.
+        host: its host, unless it is reached by a socket.
+        port: its port.
+        socket: path of its socket.
+        server: identity of the server that last had this address, as recorded in the catalog; not compared.
+    """
 
     role: Role
     host: str | None = None
     port: int | None = None
     socket: str | None = None
+    server: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if (self.host is None) == (self.socket is None):

@@ -5,18 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from schemaless.wire.sql.parts import blob, delete, insert, table, text, update
+from schemaless.wire.sql.sessions import SERVER_IDENTITY, SERVER_IDENTITY_MARIADB
 
-NodeRow = tuple[str, str | None, int | None, str | None]
-"""Role, host, port and socket of a node."""
+NodeRow = tuple[str, str | None, int | None, str | None, str | None]
+"""Role, host, port, socket and server identity of a node."""
 
 
-def select_datastore(catalog: str) -> bytes:
+def select_datastore(catalog: str, *, mariadb: bool) -> bytes:
     """Select the datastore's row, which is missing if the datastore's creation was interrupted early.
 
     Returns:
-        A statement whose row is name, shard_count, placement, format, ready and topology_token.
+        A statement whose row is name, shard_count, placement, format, ready, topology_token, and the identity of the
+        server that answers.
     """
-    return b"SELECT name, shard_count, placement, format, ready, topology_token FROM %b" % table(catalog, b"datastore")
+    server = SERVER_IDENTITY_MARIADB if mariadb else SERVER_IDENTITY
+    source = table(catalog, b"datastore")
+    return b"SELECT name, shard_count, placement, format, ready, topology_token, %b FROM %b" % (server, source)
+
+
+def select_identity(*, mariadb: bool) -> bytes:
+    """Select the server's identity."""
+    return b"SELECT %b" % (SERVER_IDENTITY_MARIADB if mariadb else SERVER_IDENTITY)
 
 
 def select_token(catalog: str, cluster: str) -> bytes:
@@ -62,13 +71,14 @@ def insert_clusters(catalog: str, clusters: Iterable[tuple[str, str]]) -> bytes:
 
 
 def select_nodes(catalog: str) -> bytes:
-    """Select the cluster, role, host, port and socket of all nodes, in insertion order."""
-    return b"SELECT cluster, role, host, port, socket FROM %b ORDER BY node_id" % table(catalog, b"node")
+    """Select the cluster, role, host, port, socket and server identity of all nodes, in insertion order."""
+    return b"SELECT cluster, role, host, port, socket, server FROM %b ORDER BY node_id" % table(catalog, b"node")
 
 
 def insert_nodes(catalog: str, cluster: str, nodes: Iterable[NodeRow]) -> bytes:
     """Insert nodes of a cluster."""
-    return insert(table(catalog, b"node"), "cluster, role, host, port, socket", ((cluster, *node) for node in nodes))
+    columns = "cluster, role, host, port, socket, server"
+    return insert(table(catalog, b"node"), columns, ((cluster, *node) for node in nodes))
 
 
 def delete_nodes(catalog: str, cluster: str) -> bytes:

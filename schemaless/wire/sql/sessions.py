@@ -19,6 +19,15 @@ SELECT_ACCOUNT: Final = b"SELECT CURRENT_USER()"
 SELECT_VERSION: Final = b"SELECT VERSION()"
 SELECT_PORT: Final = b"SELECT @@global.port"
 SELECT_READ_ONLY: Final = b"SELECT @@global.read_only"
+SERVER_IDENTITY: Final = b"@@server_uuid"
+"""SQL expression for the identity of a MySQL server, at most 64 characters."""
+
+SERVER_IDENTITY_MARIADB: Final = (
+    b"SHA2(CONCAT_WS('/', @@hostname, @@datadir, COALESCE((SELECT variable_value FROM "
+    b"information_schema.global_variables WHERE variable_name='SERVER_UID'), @@port)), 256)"
+)
+"""The same for MariaDB, which has no UUID: from its host, data directory and, since 10.11.9, network address."""
+
 SHOW_BINARY_LOGS: Final = b"SHOW BINARY LOGS"
 
 
