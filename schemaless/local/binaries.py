@@ -29,6 +29,7 @@ FLAVOURS: Final = ("mysql", "mariadb")
 MINIMUM: Final = {"mysql": (8, 0, 16), "mariadb": (10, 6, 1)}
 """Oldest versions that support all the options used here and all the features that the store needs."""
 
+_SERVERS: Final = ("usr/sbin/mysqld", "usr/sbin/mariadbd")
 _PROGRAMS: Final = {"mysql": ("mysqld",), "mariadb": ("mariadbd", "mysqld")}
 SYSTEM_FOLDERS: Final = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin", "/usr/libexec")
 _INSTALL_HINT: Final = (
@@ -268,7 +269,7 @@ def cached(flavour: str, engine: str = "innodb") -> Binary | None:
         except (OSError, ValueError):
             continue
     for _, root, manifest in sorted(manifests, key=lambda entry: entry[0], reverse=True):
-        command = _unpacked_command(root)
+        command = unpacked_command(root, *_SERVERS)
         if command is not None:
             binary = Binary(manifest["flavour"], manifest["version"], command, root, root.name)
             if binary.has_engine(engine):
@@ -440,7 +441,7 @@ def _unpack(folder: Path, part: Path, apt: Apt, flavour: str, package: str, engi
     apt.unpack(packages, root)
     for unneeded in ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian"):
         shutil.rmtree(root / unneeded, ignore_errors=True)
-    command = _unpacked_command(root)
+    command = unpacked_command(root, *_SERVERS)
     if command is None:
         raise _Unfit(f"{package} lacks the server program or the dynamic loader")
     try:
@@ -463,16 +464,22 @@ def _unpack(folder: Path, part: Path, apt: Apt, flavour: str, package: str, engi
         shutil.rmtree(target)
     root.rename(target)
     shutil.rmtree(part, ignore_errors=True)
-    moved = _unpacked_command(target)
+    moved = unpacked_command(target, *_SERVERS)
     assert moved is not None
     say(f"{binary.flavour} {binary.version} is in {target}")
     return Binary(binary.flavour, binary.version, moved, target, target.name)
 
 
-def _unpacked_command(root: Path) -> tuple[str, ...] | None:
-    """Return the command for the server below ``root``, with its own loader and libraries; None if one is missing."""
-    programs = [root / "usr/sbin" / name for name in ("mysqld", "mariadbd")]
-    program = next((path for path in programs if path.is_file() and not path.is_symlink()), None)
+def unpacked_command(root: Path, *programs: str) -> tuple[str, ...] | None:
+    """Return the command for a program below ``root``, with its own loader and libraries; None if one is missing.
+
+    Args:
+        root: folder that packages were unpacked into.
+        programs: relative paths, of which the first that exists is used.
+    """
+    program = next(
+        (root / path for path in programs if (root / path).is_file() and not (root / path).is_symlink()), None
+    )
     folders = [*sorted(root.glob("usr/lib*")), *sorted(root.glob("lib*"))]
     nested = [inner for folder in folders for inner in sorted(folder.glob("*-linux-*")) if inner.is_dir()]
     libraries = [folder for folder in [*nested, *folders] if folder.is_dir() and any(folder.glob("lib*.so*"))]
