@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from statistics import NormalDist
 from typing import Final
 
@@ -70,6 +71,16 @@ class Interval:
     def __mul__(self, other: Interval) -> Interval:
         """Multiply two intervals whose values are 0 or more."""
         return Interval(self.low * other.low, self.mid * other.mid, self.high * other.high)
+
+
+def adding_up(amounts: Iterable[float], digits: int = 0) -> list[float]:
+    """Round amounts so that they add up to their rounded total, by rounding the running total.
+
+    >>> adding_up([0.5, 0.4, 0.4, 0.4])
+    [0.0, 1.0, 0.0, 1.0]
+    """
+    rounded = [0.0, *(float(round(total, digits)) for total in accumulate(amounts))]
+    return [round(after - before, digits) for before, after in pairwise(rounded)]
 
 
 def added(estimates: Iterable[Interval]) -> Interval:

@@ -193,6 +193,25 @@ def test_every_error_is_a_public_name_and_is_raised_somewhere():
     assert {name: getattr(schemaless, name) for name in classes} == classes
 
 
+PLURAL = re.compile(
+    r"\{[^{}]*(:,|len\([^{}]*\)|shard_count)\} "
+    r"(cells|shards|files|rows|documents|lines|faults|originals|bodies|pages|servers)\b"
+    r"(?! are too many| and columns|: --)"
+)
+
+
+@pytest.mark.parametrize("room", ["cli", "status"])
+def test_counts_of_one_are_singular(room):
+    """Output formats counts with ``counted``: 1 cell, 2 cells."""
+    found = [
+        f"{relative(path)}: {line.strip()}"
+        for path in sorted((ROOT / "schemaless" / room).rglob("*.py"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if PLURAL.search(line)
+    ]
+    assert found == []
+
+
 def test_public_names_are_all_that_shows():
     """Completion shows what may be used, and what stands in public signatures can be named."""
     assert dir(schemaless) == sorted(schemaless.__all__)

@@ -79,7 +79,7 @@ def create(
         elif entry.topology != topology:
             raise DatastoreExists(
                 f"an earlier creation of {name!r} on {catalog.node} was interrupted, with "
-                f"{entry.topology.shard_count} shards "
+                f"{entry.topology.shard_count} shard{'s' * (entry.topology.shard_count != 1)} "
                 f"on {', '.join(str(cluster.primary) for cluster in entry.topology.clusters)}; "
                 "repeat it with those arguments, or drop the databases that it created"
             )

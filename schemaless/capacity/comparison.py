@@ -13,7 +13,7 @@ from schemaless.capacity.disk_forecast import DiskForecast
 from schemaless.capacity.forecast import Forecast, NoForecast
 from schemaless.capacity.planning import TB, Cost, Level, PlanningOptions, cost, levels
 from schemaless.capacity.whatif import NOTHING, Scenario, WhatIf, mean
-from schemaless.numbers import Interval
+from schemaless.numbers import Interval, adding_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,11 @@ class Comparison:
         if self.start_price is None or self.cost is None or self.cost.price is None:
             return None
         return self.start_price + self.cost.price.mid
+
+    def budget(self, digits: int = 2) -> list[float]:
+        """Return the prices of the start and of each month, rounded so that they add up to ``year_price``."""
+        months = () if self.cost is None else self.cost.months
+        return adding_up([self.start_price or 0.0, *(month.price or 0.0 for month in months)], digits)
 
 
 def compare(

@@ -28,6 +28,7 @@ from schemaless.terminal.output import (
     EXIT_STOPPED,
     ReadOnlyCommand,
     bytes_text,
+    counted,
     json_option,
     note,
     out,
@@ -258,7 +259,7 @@ def _measured(corpus: Corpus, rounds: int, serializers: Sequence[str], compresso
     benchmark = Benchmark(
         corpus, rounds=rounds, only_serializers=serializers or None, only_compressors=compressors or None
     )
-    with progress(f"{corpus.name}, {len(corpus.documents):,} documents", benchmark.steps, "steps") as listener:
+    with progress(f"{corpus.name}, {counted(len(corpus.documents), 'document')}", benchmark.steps, "steps") as listener:
         return benchmark.run(listener)
 
 
@@ -286,7 +287,7 @@ def _show(result: Result) -> None:
     corpus = result.corpus
     rounds = f"{result.rounds} round{'s' if result.rounds > 1 else ''}"
     out().print(
-        f"\n{corpus.name}: {corpus.documents:,} documents, {bytes_text(corpus.json_bytes)} of JSON, "
+        f"\n{corpus.name}: {counted(corpus.documents, 'document')}, {bytes_text(corpus.json_bytes)} of JSON, "
         f"{rounds}, sizes and times relative to {' + '.join(BASELINE)}\n",
         markup=False,
     )
@@ -296,7 +297,7 @@ def _show(result: Result) -> None:
     print_table(None, ["", *bench_page.HEADER], rows, text_columns=2)
     lines: list[Any] = ["* is on the Pareto front: no lossless combination is both smaller and faster"]
     lines += [
-        f"{name}: {reason}, in {count:,} of {corpus.documents:,} documents, first in document {first}"
+        f"{name}: {reason}, in {count:,} of {counted(corpus.documents, 'document')}, first in document {first}"
         for name, reason, count, first in bench_page.losses(result)
     ]
     lines += [f"missing: {absentee.name} ({absentee.reason}); {absentee.install}" for absentee in result.absentees]

@@ -40,6 +40,7 @@ from schemaless.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
     bytes_text,
+    counted,
     error,
     estimate_json,
     estimate_text,
@@ -223,8 +224,8 @@ def _show_measurement(measurement: Measurement) -> None:
         out().print(f"note: {remark}", markup=False)
     exact = all(group.cells.exact for group in measurement.groups)
     out().print(
-        f"\nread {'all cells' if exact else 'a sample'}: {measurement.rows_read:,} rows, about "
-        f"{measurement.pages_read:,} pages of cells, in {measurement.seconds:.1f} s"
+        f"\nread {'all cells' if exact else 'a sample'}: {counted(measurement.rows_read, 'row')}, about "
+        f"{counted(measurement.pages_read, 'page')} of cells, in {measurement.seconds:.1f} s"
         + (
             ""
             if exact

@@ -19,7 +19,14 @@ from schemaless.errors import InvalidInput
 from schemaless.keys import check_column_name
 from schemaless.numbers import ZERO, Interval
 from schemaless.survey.page_model import MARIADB, MYSQL
-from schemaless.terminal.output import ReadOnlyCommand, json_option, out, print_json, print_table
+from schemaless.terminal.output import (
+    ReadOnlyCommand,
+    counted,
+    json_option,
+    out,
+    print_json,
+    print_table,
+)
 
 _LAYOUTS: Final = {"mysql": MYSQL, "mariadb": MARIADB}
 
@@ -391,7 +398,7 @@ def _why_never(plan: Plan) -> str:
 def _days_text(days: float) -> str:
     """Format days, rounded down; from two years on, add the number of years."""
     whole = math.floor(days)
-    text = "less than a day" if whole == 0 else "1 day" if whole == 1 else f"{whole:,} days"
+    text = "less than a day" if whole == 0 else counted(whole, "day")
     return text if days < 730 else f"{text} ({days / 365.25:,.1f} years)"
 
 

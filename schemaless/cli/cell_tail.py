@@ -19,7 +19,7 @@ from schemaless.datastore import Datastore
 from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.internals import internals_of
 from schemaless.terminal.files import OutputFile, write_whole
-from schemaless.terminal.output import ReadOnlyCommand, data_sink, error, note
+from schemaless.terminal.output import ReadOnlyCommand, counted, data_sink, error, note
 
 _PAGE_CELLS = 500
 _SAVE_EVERY_S = 1.0
@@ -225,7 +225,7 @@ def _read_offsets(path: Path, store: Datastore) -> dict[int, int]:
         ) from None
     if of != (store.name, store.shard_count):
         raise InvalidInput(
-            f"{path} belongs to datastore {of[0]!r} with {of[1]} shards, not to {store.name!r} with "
+            f"{path} belongs to datastore {of[0]!r} with {counted(of[1], 'shard')}, not to {store.name!r} with "
             f"{store.shard_count}; name another file"
         )
     return locations

@@ -81,7 +81,7 @@ def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_
         print_json({**counts, "tables": _json(tables), "faults": faults.kept})
     else:
         codecs = ", ".join(f"{cells:,} {name}" for name, cells in report.by_codec.most_common()) or "no cells"
-        verdict = f"{report.faults.total():,} faults" if report.faults else "clean"
+        verdict = counted(report.faults.total(), "fault") if report.faults else "clean"
         out().print(
             f"{verdict}: {counted(report.cells, 'cell')} in {counted(report.shards, 'shard')}, "
             f"{bytes_text(report.body_bytes)} of bodies ({codecs})"

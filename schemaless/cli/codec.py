@@ -29,6 +29,7 @@ from schemaless.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
     bytes_text,
+    counted,
     facts,
     json_option,
     note,
@@ -181,7 +182,8 @@ def train(
         print_json({"dictionary": None if kept is None else kept.id, **_training_json(training), "source": source})
         return 0 if training.helps else EXIT_FAILED
     print_table(
-        f"trained on {training.cells:,} cells of {training.rows:,} rows; the sizes were compared on other rows",
+        f"trained on {counted(training.cells, 'cell')} of {counted(training.rows, 'row')}; the sizes were compared on "
+        "other rows",
         ["dictionary", "bodies", "of those without"],
         [
             [
@@ -193,9 +195,9 @@ def train(
         ],
     )
     out().print(
-        f"a dictionary of {len(training.dictionary.content):,} bytes was chosen: {training.judged.encoded:,} cells of "
-        f"{training.judged_rows:,} rows that it was not trained on take {training.share:.1%} of the space "
-        f"they take without it"
+        f"a dictionary of {len(training.dictionary.content):,} bytes was chosen: "
+        f"{counted(training.judged.encoded, 'cell')} of {counted(training.judged_rows, 'row')} that it was not trained "
+        f"on take {training.share:.1%} of the space they take without it"
     )
     if kept is None:
         note("the dictionary gains too little, so it was not saved; keep compressing this column without one")
@@ -287,7 +289,7 @@ def remove(url: str, dictionary_id: int, execute: bool) -> int:
         with progress("looking for cells that need it", None, "cells") as listener:
             done = remove_dictionary(store, dictionary_id, listener=listener)
     if done.removed:
-        out().print(f"dictionary {dictionary_id} removed: none of the {done.cells:,} cells needs it")
+        out().print(f"dictionary {dictionary_id} removed: {counted(done.cells, 'cell')} searched, and none needs it")
         return 0
     out().print(
         f"dictionary {dictionary_id} is retired; run the same command again in {done.wait_s / 60:,.0f} minutes, when "

@@ -190,7 +190,7 @@ def verify(number: int, url: str, folders: tuple[Path, ...], search: tuple[str, 
         )
     else:
         show_status(found.status, as_json=False)
-        out().print(f"{found.cells:,} cells verified")
+        out().print(f"{counted(found.cells, 'cell')} verified")
         for what, count in found.faults.items():
             out().print(f"left: {count:,} {what}", markup=False)
         for path, kind in found.matches:
@@ -223,7 +223,7 @@ def purge(url: str, execute: bool) -> None:
     with open_store(url) as store:
         nodes = [node for cluster in internals_of(store).topology.clusters for node in cluster.nodes]
         if not execute:
-            out().print(f"would rebuild {store.shard_count:,} shards, and purge the files of:")
+            out().print(f"would rebuild {counted(store.shard_count, 'shard')}, and purge the files of:")
             for node in nodes:
                 out().print(f"  {node}", markup=False)
             note_dry()
@@ -258,7 +258,7 @@ def archive(folders: tuple[Path, ...], url: str, execute: bool, as_json: bool) -
     else:
         for each in files:
             what = f"left: {each.skipped}" if each.skipped else "erased" if execute else "to erase"
-            out().print(f"{each.path}: {each.originals:,} originals {what}", markup=False)
+            out().print(f"{each.path}: {counted(each.originals, 'original')} {what}", markup=False)
         originals = counted(sum(each.originals for each in files), "original")
         out().print(f"{originals} of erased cells in {counted(len(files), 'file')}")
     if not execute:

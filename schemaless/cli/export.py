@@ -33,6 +33,7 @@ from schemaless.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
     bytes_text,
+    counted,
     json_option,
     note,
     out,
@@ -169,7 +170,7 @@ def parquet(
         definition = prepare(store, uri, wanted)
         supervisor = export_supervisor(store, uri, definition, pace, workers)
         if not once:
-            note(f"export {name} follows {store.shard_count} shards")
+            note(f"export {name} follows {counted(store.shard_count, 'shard')}")
             supervisor.run(stop_s=stop_s)
             return 0
         with progress(f"exporting to {uri}", None, "ids") as listener:
@@ -275,7 +276,7 @@ def compact(uri: str, file_mib: float, as_json: bool) -> int:
     if as_json:
         print_json(asdict(done))
     else:
-        out().print(f"{done.files_before:,} files are now {done.files_after:,}", markup=False)
+        out().print(f"{counted(done.files_before, 'file')} before, {done.files_after:,} now", markup=False)
         if done.busy:
             note(f"shards {shards_text(done.busy)} were busy; run the command again")
     return EXIT_FAILED if done.busy else 0
@@ -333,7 +334,8 @@ def _show(status: ExportStatus, *, as_json: bool) -> None:
     definition, totals = status.definition, _totals(status)
     columns = "all columns" if definition.columns is None else f"column {', '.join(definition.columns)}"
     out().print(
-        f"export {definition.name}: {columns} to {status.uri}: {totals['files']:,} files, {totals['rows']:,} cells, "
+        f"export {definition.name}: {columns} to {status.uri}: "
+        f"{counted(totals['files'], 'file')}, {counted(totals['rows'], 'cell')}, "
         f"{bytes_text(totals['bytes'])} (JSON text: {bytes_text(totals['body_bytes'])})",
         markup=False,
     )

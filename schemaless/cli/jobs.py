@@ -334,10 +334,10 @@ class JobProgress:
 
 def _line(status: JobStatus) -> str:
     parts = [f"{status.fraction:.1%} of {bytes_text(status.bytes_total)}"]
-    parts.append(f"{status.done} of {len(status.shards)} shards through")
+    parts.append(f"{status.done} of {counted(len(status.shards), 'shard')} through")
     if status.job.kind in _DONE_TO_CELLS:
         cells = sum(state.cells for state in status.shards)
-        parts.append(f"{cells:,} cells {_DONE_TO_CELLS[status.job.kind]}")
+        parts.append(f"{counted(cells, 'cell')} {_DONE_TO_CELLS[status.job.kind]}")
     if status.mb_per_s is not None:
         parts.append(f"{speed_text(status.mb_per_s)} by {counted(status.runners, 'runner')}")
     if status.eta is not None:
@@ -358,7 +358,7 @@ def _picture(status: JobStatus) -> ProgressLine:
         facts.append(f"{_eta(status.eta)} left")
     if status.job.kind in _DONE_TO_CELLS:
         facts.append(amount_text(sum(state.cells for state in status.shards), None, "cells"))
-    facts.append(f"{status.done} of {len(status.shards)} shards")
+    facts.append(f"{status.done} of {counted(len(status.shards), 'shard')}")
     if status.runners:
         facts.append(counted(status.runners, "runner"))
     style = "yellow" if status.waits else ""

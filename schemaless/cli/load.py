@@ -23,7 +23,16 @@ from schemaless.errors import InvalidInput
 from schemaless.events import Advanced, Event, Listener
 from schemaless.internals import internals_of
 from schemaless.keys import check_column_name
-from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, progress
+from schemaless.terminal.output import (
+    EXIT_FAILED,
+    bytes_text,
+    counted,
+    json_option,
+    note,
+    out,
+    print_json,
+    progress,
+)
 
 
 @click.command()
@@ -139,9 +148,9 @@ def load(
         print_json({**counts, "passed_over": skipped})
     else:
         out().print(
-            f"{total.created:,} cells created, {total.there:,} existed already, "
+            f"{counted(total.created, 'cell')} created, {total.there:,} existed already, "
             f"{f'{total.erased:,} were erased and stay erased, ' if total.erased else ''}"
-            f"{len(skipped):,} lines skipped; {bytes_text(total.body_bytes)} of new bodies"
+            f"{counted(len(skipped), 'line')} skipped; {bytes_text(total.body_bytes)} of new bodies"
         )
     return EXIT_FAILED if skipped else 0
 

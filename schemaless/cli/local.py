@@ -17,6 +17,7 @@ from schemaless.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
     bytes_text,
+    counted,
     facts,
     json_option,
     note,
@@ -249,7 +250,7 @@ def status(folder: Path, number: int | None, as_json: bool) -> int:
             note(f"{state.name} is not {_what(state)}: {state.fault}")
         if stopped:
             note(
-                f"{len(stopped)} of {len(states)} servers are not running; 'schemaless local up' starts them "
+                f"not running: {len(stopped)} of {counted(len(states), 'server')}; 'schemaless local up' starts them "
                 f"with their data"
             )
         elif broken:
@@ -285,6 +286,6 @@ def down(delete: bool, folder: Path, as_json: bool) -> None:
         note(f"no servers in {folder.resolve()}")
     elif delete:
         size = bytes_text(sum(state.data_bytes for state in before))
-        note(f"stopped {len(running)} of {len(before)} servers and removed {folder.resolve()}, {size}")
+        note(f"stopped {len(running)} of {counted(len(before), 'server')} and removed {folder.resolve()}, {size}")
     else:
-        note(f"stopped {len(running)} of {len(before)} servers; their data stays in {folder.resolve()}")
+        note(f"stopped {len(running)} of {counted(len(before), 'server')}; their data stays in {folder.resolve()}")

@@ -15,6 +15,7 @@ from schemaless.numbers import Interval
 from schemaless.terminal.output import (
     ReadOnlyCommand,
     bytes_text,
+    counted,
     estimate_json,
     estimate_text,
     facts,
@@ -88,7 +89,7 @@ def _show_plan(result: MigrationPlan, as_json: bool) -> None:
         note(f"  shard {example.shard}, cell {example.key}: {example.message}")
     if not taken.exact:
         out().print(
-            f"\nestimated from a sample of {taken.rows:,} cells in {len(taken.windows):,} windows, "
+            f"\nestimated from a sample of {counted(taken.rows, 'cell')} in {counted(len(taken.windows), 'window')}, "
             f"{bytes_text(taken.body_bytes)}, with 95 % intervals in brackets; --seed {taken.seed} repeats the sample"
         )
     _show_tables(result)
@@ -97,7 +98,8 @@ def _show_plan(result: MigrationPlan, as_json: bool) -> None:
 def _show_change(result: MigrationPlan, total: Change) -> None:
     about = "" if result.sample.exact else "about "
     out().print(
-        f"a run with --to {result.codec} would re-encode {about}{estimate_text(total.cells)} bodies: "
+        f"a run with --to {result.codec} would re-encode {about}{estimate_text(total.cells)} "
+        f"{'body' if total.cells.high == 1 else 'bodies'}: "
         f"{estimate_text(total.bytes_before, bytes_text)} to {estimate_text(total.bytes_after, bytes_text)}, "
         f"{_less(total)} less"
     )

@@ -18,6 +18,7 @@ from schemaless.terminal.files import OutputFile, write_and_say, write_csv
 from schemaless.terminal.output import (
     ReadOnlyCommand,
     bytes_text,
+    counted,
     estimate_json,
     estimate_text,
     facts,
@@ -148,7 +149,7 @@ def _show(space: ReclaimedReport, show_all: bool) -> None:
         verb = "reclaimed" if reclaimed >= 0 else "added"
         share = -reclaimed / tally.bytes_before
         out().print(f"[bold]{bytes_text(abs(reclaimed))} of body bytes {verb} ({share:+.1%}).[/]\n")
-    rebuilt = f"after a rebuild of {total.rebuilt_shards} of {total.shards} shards"
+    rebuilt = f"after a rebuild of {total.rebuilt_shards} of {counted(total.shards, 'shard')}"
     print_table(
         None,
         ["", "before", "after the run", rebuilt],

@@ -193,8 +193,8 @@ def _show_outcome(outcome: MigrateOutcome, as_json: bool) -> None:
         [[column, *_figures(tally)] for column, tally in outcome.by_column().items()],
     )
     out().print(
-        f"\njob {outcome.job_id} re-encoded {total.cells:,} cells to {outcome.codec}: {total.bytes_before:,} body "
-        f"bytes became {total.bytes_after:,}; [bold]{_gain(total)}[/] ({_change(total)})"
+        f"\njob {outcome.job_id} re-encoded {counted(total.cells, 'cell')} to {outcome.codec}: {total.bytes_before:,} "
+        f"body bytes became {total.bytes_after:,}; [bold]{_gain(total)}[/] ({_change(total)})"
     )
     if outcome.interruptions:
         note(

@@ -242,7 +242,7 @@ def _share(text: str) -> float:
 
 
 def _verdict(report: VerifyReport, archive: Originals | None) -> str:
-    verdict = f"{report.faults.total():,} faults" if report.faults else "sound"
+    verdict = counted(report.faults.total(), "fault") if report.faults else "sound"
     where = f"{counted(report.cells, 'cell')} in {counted(report.shards, 'shard')}"
     parts = [f"{verdict}: {where}, {bytes_text(report.body_bytes)} of bodies"]
     parts += [f"{cells:,} compared with replica {node}" for node, cells in sorted(report.compared.items())]
@@ -337,7 +337,8 @@ def _show_restore(report: RestoreOutcome, execute: bool) -> None:
         f"{'became' if execute else 'would become'} {total.bytes_after:,}"
     )
     if total.already:
-        out().print(f"{total.already:,} cells already have their original")
+        has = "has its" if total.already == 1 else "have their"
+        out().print(f"{counted(total.already, 'cell')} already {has} original")
     for reason, cells in total.left.most_common():
         out().print(f"{cells:,} left as they are: {reason}")
     for failure in report.failures[:SHOWN]:

@@ -211,7 +211,7 @@ def _show_rebuilt(rebuilt: list[ShardRebuilt], as_json: bool) -> None:
         print_json({"total": total, "shards": [_rebuilt_json(outcome) for outcome in rebuilt]})
         return
     out().print(
-        f"{len(done)} of {len(rebuilt)} shards rebuilt: {bytes_text(total['before_bytes'])} became "
+        f"{len(done)} of {counted(len(rebuilt), 'shard')} rebuilt: {bytes_text(total['before_bytes'])} became "
         f"{bytes_text(total['after_bytes'])}; "
         f"[bold]{bytes_text(total['before_bytes'] - total['after_bytes'])} given back to the disk[/]"
     )

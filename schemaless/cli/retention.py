@@ -328,11 +328,11 @@ def _show_outcome(outcome: Outcome, as_json: bool) -> None:
         )
         return
     out().print(
-        f"erasure {outcome.erasure}: {outcome.cells:,} cells erased; bodies of {bytes_text(outcome.bytes_before)} "
-        f"became tombstones of {bytes_text(outcome.bytes_after)}"
+        f"erasure {outcome.erasure}: {counted(outcome.cells, 'cell')} erased; bodies of "
+        f"{bytes_text(outcome.bytes_before)} became tombstones of {bytes_text(outcome.bytes_after)}"
     )
     if outcome.held:
-        note(f"{outcome.held:,} expired cells were kept, because their rows are held")
+        note(f"kept {counted(outcome.held, 'expired cell')} of rows that are held")
     file = outcome.sizes.file
     if file.before is not None and file.after is not None:
         rebuilt = "" if file.rebuilt is None else f", {bytes_text(file.rebuilt)} after a rebuild"

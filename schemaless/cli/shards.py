@@ -25,6 +25,7 @@ from schemaless.move.run import Leftovers, drop, left_behind
 from schemaless.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
+    counted,
     facts,
     json_option,
     note,
@@ -154,7 +155,7 @@ def abort(url: str, job_id: int | None, uncompared: bool, as_json: bool) -> int:
     show_records(records, as_json)
     moved = [record.shard for record in records if record.phase != "aborted"]
     if moved:
-        note(f"{len(moved)} shards had already been cut over; they stay on their new cluster")
+        note(f"already cut over, and staying on the new cluster: {counted(len(moved), 'shard')}")
     return EXIT_FAILED if moved else 0
 
 
@@ -219,13 +220,13 @@ def _show_comparisons(comparisons: list[Compared]) -> None:
     )
     for compared in comparisons:
         for what, ids in (
-            ("are missing from the moved shard", compared.lacking),
-            ("differ in the moved shard", compared.differing),
-            ("are in the moved shard, but not in its old tables", compared.strange),
+            ("missing from the moved shard", compared.lacking),
+            ("different in the moved shard", compared.differing),
+            ("in the moved shard, but not in its old tables", compared.strange),
         ):
             if ids:
                 named = ", ".join(map(str, ids[:_NAMED])) + (", ..." if len(ids) > _NAMED else "")
-                note(f"shard {compared.record.shard}: {len(ids):,} cells {what}, by added_id: {named}")
+                note(f"shard {compared.record.shard}: {counted(len(ids), 'cell')} {what}, by added_id: {named}")
 
 
 @shards.command("drop-moved")

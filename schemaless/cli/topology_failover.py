@@ -24,7 +24,17 @@ from schemaless.failover.nodes import NodeChange
 from schemaless.failover.states import NodeState
 from schemaless.failover.watch import Finding, Watch
 from schemaless.terminal.files import OutputFile, data_output
-from schemaless.terminal.output import EXIT_FAILED, data_sink, facts, json_option, note, out, print_json, progress
+from schemaless.terminal.output import (
+    EXIT_FAILED,
+    counted,
+    data_sink,
+    facts,
+    json_option,
+    note,
+    out,
+    print_json,
+    progress,
+)
 from schemaless.topology.model import Cluster
 from schemaless.topology.router import MAX_REFRESH_INTERVAL_S
 from schemaless.wire.node import Node
@@ -290,4 +300,5 @@ def lost(old: str, stored: bool, settled: bool, output: Path | None, url: str) -
         for _, lines in dump_lines(store, lost_cells(store, old, listener=listener), stored=stored):
             sink.write(lines)
             count += 1
-    note(f"{count:,} cells exist only on the old primary or differ there" if count else "no cells were lost")
+    exists = "exists only on the old primary or differs" if count == 1 else "exist only on the old primary or differ"
+    note(f"{counted(count, 'cell')} {exists} there" if count else "no cells were lost")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from schemaless.capacity.model import GB, TB, Plan, days_until_full
 from schemaless.migrate.tally import MigrateOutcome
 from schemaless.survey.table_sizes import TableSize
-from schemaless.terminal.output import bytes_text, line_break, out, print_table
+from schemaless.terminal.output import bytes_text, counted, line_break, out, print_table
 
 _DOCUMENTS_PER_DAY = 1_000_000
 
@@ -61,9 +61,9 @@ def show_gain(outcome: MigrateOutcome, before: Size, after: Size, last: Size) ->
         f"MiB of each{line_break()}file free, which matters for files as small as these."
     )
     for reason, count in total.kept_as_text.most_common():
-        out().print(f"{count:,} bodies kept as compressed JSON text: {reason}")
+        out().print(f"{counted(count, 'body', 'bodies')} kept as compressed JSON text: {reason}")
     for reason, count in total.left.most_common():
-        out().print(f"{count:,} bodies left unchanged: {reason}")
+        out().print(f"{counted(count, 'body', 'bodies')} left unchanged: {reason}")
 
 
 def show_days(outcome: MigrateOutcome) -> None:
@@ -79,7 +79,7 @@ def show_days(outcome: MigrateOutcome) -> None:
             disk_bytes_per_host=TB,
             overhead_share=overhead_share,
         )
-        return f"{math.floor(days_until_full(plan)):,} days"
+        return counted(math.floor(days_until_full(plan)), "day")
 
     per_day = [_DOCUMENTS_PER_DAY * size / total.cells / GB for size in (total.bytes_before, total.bytes_after)]
     out().print("\nA disk of 1 TB (1,000 GB) at a million such documents a day, counting only body bytes:")

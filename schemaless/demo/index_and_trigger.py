@@ -68,8 +68,8 @@ def show(store: Datastore) -> None:
         stop.set()
         thread.join()
     out().print(
-        f"   one worker filled an index of makers and seats, and called the trigger for {len(_flights):,} cells, in "
-        f"{time.monotonic() - started_s:.1f} s"
+        f"   one worker filled an index of makers and seats, and called the trigger for "
+        f"{counted(len(_flights), 'cell')}, in {time.monotonic() - started_s:.1f} s"
     )
     started_s = time.monotonic()
     page = store.index(_INDEX.name).query(manufacturer=_MAKER, order_by="-seats", limit=_SHOWN)

@@ -32,7 +32,15 @@ from schemaless.pages.capacity_words import answer
 from schemaless.pages.reclaimed_page import reclaimed_html
 from schemaless.survey.table_sizes import TableSize, cell_table_sizes, used_page_bytes
 from schemaless.terminal.files import write_whole
-from schemaless.terminal.output import EXIT_FAILED, bytes_text, estimate_text, note, out, progress
+from schemaless.terminal.output import (
+    EXIT_FAILED,
+    bytes_text,
+    counted,
+    estimate_text,
+    note,
+    out,
+    progress,
+)
 
 if TYPE_CHECKING:
     from schemaless.capacity.report import CapacityReport
@@ -126,7 +134,7 @@ def _steps(
         _step("7. check every cell")
         with _timed() as seconds:
             checked = check(store, listener=only(Fault, lambda fault: note(str(fault))))
-        verdict = "clean" if not checked.faults else f"{checked.faults.total()} faults"
+        verdict = "clean" if not checked.faults else counted(checked.faults.total(), "fault")
         codecs = ", ".join(f"{count:,} {name}" for name, count in checked.by_codec.most_common())
         out().print(f"   {verdict}: {checked.cells:,} cells decoded in {seconds():.1f} s ({codecs})")
         after = _sizes(store)

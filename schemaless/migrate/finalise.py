@@ -154,7 +154,8 @@ def finalise(
         for count, what in ((report.left.total(), "left as they are"), (report.faults[ERASED], "erased since"))
         if count
     )
-    job_store.change_state(job.job_id, ("done",), "finalised", f"{report.cells:,} cells verified{left}")
+    verified = f"{report.cells:,} {'cell' if report.cells == 1 else 'cells'} verified{left}"
+    job_store.change_state(job.job_id, ("done",), "finalised", verified)
     result.job = job_store.job(job.job_id)
     result.files = [] if originals is None else originals.files
     return result
@@ -166,7 +167,8 @@ def _objections(report: VerifyReport, missing: Iterable[Missing], accept_left: b
     if report.left and not accept_left:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.left.most_common())
         objections.append(
-            f"{report.left.total():,} cells that the job left as they are ({reasons}); accept them with --accept-left"
+            f"{report.left.total():,} {'cell' if report.left.total() == 1 else 'cells'} that the job left unchanged "
+            f"({reasons}); accept them with --accept-left"
         )
     gaps = missing_text(missing)
     if gaps is not None:

@@ -165,7 +165,8 @@ class _Restore:
 
     def record(self, outcome: RestoreOutcome) -> None:
         """Record the restore in the event logs of the migrations that it undid."""
-        event = f"restored {outcome.total.restored:,} cells in {outcome.shards:,} shards"
+        cells, shards = outcome.total.restored, outcome.shards
+        event = f"restored {cells:,} cell{'s' * (cells != 1)} in {shards:,} shard{'s' * (shards != 1)}"
         for job_id in sorted(self._jobs & self._known):
             self._job_store.record_event(job_id, event)
 

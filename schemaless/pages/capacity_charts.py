@@ -15,7 +15,11 @@ from schemaless.capacity.whatif import DiskOutlook, Scenario
 from schemaless.pages.capacity_planning import MANY_SHARDS, level_name
 from schemaless.pages.capacity_words import answer, days_text
 from schemaless.pages.charts import INK, SERIES, SOFT, Chart
-from schemaless.terminal.output import bytes_text, estimate_text
+from schemaless.terminal.output import (
+    bytes_text,
+    counted,
+    estimate_text,
+)
 
 if TYPE_CHECKING:  # Part of an extra, and slow to import.
     from matplotlib.figure import Figure
@@ -382,9 +386,9 @@ def _skew(report: CapacityReport) -> Chart | None:
 
     ratio = f"; the largest shard is {skew.shard_ratio:.2f} times the average" if skew.shard_ratio is not None else ""
     description = (
-        f"{len(sizes) or skew.shard_count:,} shards in {len(skew.clusters)} clusters; the fullest cluster has "
-        f"{skew.cluster_ratio:.2f} times its fair share{ratio}; moves that would balance the clusters: "
-        f"{len(skew.moves)}."
+        f"{counted(len(sizes) or skew.shard_count, 'shard')} in {counted(len(skew.clusters), 'cluster')}; "
+        f"the fullest cluster has {skew.cluster_ratio:.2f} times its fair share{ratio}; moves that would balance the "
+        f"clusters: {len(skew.moves)}."
     )
     if many:
         title = f"Distribution of {len(sizes):,} shards by size"

@@ -116,12 +116,9 @@ def _budget(report: CapacityReport) -> Table:
     if not compared:
         return Table(BUDGET, [], [])
     months: Sequence[Month] = compared[0].cost.months if compared[0].cost is not None else ()
-    rows = [["at the start", *(_price(each.start_price) for each in compared)]]
-    rows += [
-        [month_text(month), *(_price(each.cost.months[place].price) for each in compared if each.cost is not None)]
-        for place, month in enumerate(months)
-    ]
-    rows.append(["total", *(_price(each.year_price) for each in compared)])
+    names = ["at the start", *(month_text(month) for month in months), "total"]
+    columns = [_budget_column(each) for each in compared]
+    rows = [[name, *(column[place] for column in columns)] for place, name in enumerate(names)]
     note = (
         "Price of the disk space that each month's growth takes, all copies counted; at the start: price of the "
         "space that additional copies "
@@ -129,6 +126,12 @@ def _budget(report: CapacityReport) -> Table:
         "are not deducted."
     )
     return Table(BUDGET, ["month", *(each.change.name for each in compared)], rows, 1, note)
+
+
+def _budget_column(comparison: Comparison) -> list[str]:
+    total = comparison.year_price or 0.0
+    digits = 2 if total < 1000 else 0
+    return [f"{price:,.{digits}f}" for price in (*comparison.budget(digits), total)]
 
 
 def month_text(month: Month) -> str:

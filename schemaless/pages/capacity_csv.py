@@ -14,7 +14,7 @@ from schemaless.capacity.planning import Cost, Planning
 from schemaless.capacity.report import CapacityReport, datastore_totals
 from schemaless.capacity.skew import fullest
 from schemaless.capacity.whatif import Scenario
-from schemaless.numbers import Interval
+from schemaless.numbers import Interval, adding_up
 from schemaless.terminal.shown import CSVText
 
 
@@ -146,16 +146,19 @@ def _comparison_lines(line: Callable[..., None], compared: Comparison) -> None:
 
 
 def _budget_lines(line: Callable[..., None], compared: Comparison, cost: Cost) -> None:
-    def price_line(at: str, price: float | None) -> None:
-        if price is not None:
-            line("budget", compared.change.name, at, "price", "", round(price, 2))
+    start, *prices = compared.budget()
+    sizes = adding_up(month.size_bytes for month in cost.months)
 
-    price_line("start", compared.start_price)
-    for month in cost.months:
+    def price_line(at: str, price: float) -> None:
+        if compared.year_price is not None:
+            line("budget", compared.change.name, at, "price", "", price)
+
+    price_line("start", start)
+    for month, size, price in zip(cost.months, sizes, prices, strict=True):
         at = month.first_day.isoformat()
-        line("budget", compared.change.name, at, "growth", "bytes", round(month.size_bytes))
-        price_line(at, month.price)
-    price_line("total", compared.year_price)
+        line("budget", compared.change.name, at, "growth", "bytes", round(size))
+        price_line(at, price)
+    price_line("total", round(compared.year_price or 0.0, 2))
 
 
 def _datastore_lines(line: Callable[..., None], report: CapacityReport) -> None:

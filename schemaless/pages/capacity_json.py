@@ -15,7 +15,7 @@ from schemaless.capacity.planning import Cost, Level, Planning
 from schemaless.capacity.report import CapacityReport, ColumnForecast, datastore_totals
 from schemaless.capacity.skew import ShardSize, fullest
 from schemaless.capacity.whatif import DiskOutlook, Scenario
-from schemaless.numbers import Interval
+from schemaless.numbers import Interval, adding_up
 from schemaless.survey.recommendation import Choice
 from schemaless.terminal.output import facts
 
@@ -164,15 +164,20 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
         "growth": cost and _cost_json(cost),
         "budget": cost
         and {
-            "start_price": _cents(comparison.start_price),
+            "start_price": None if comparison.year_price is None else comparison.budget()[0],
             "months": [
                 {
                     "first_day": month.first_day.isoformat(),
                     "days": month.days,
-                    "bytes": round(month.size_bytes),
-                    "price": _cents(month.price),
+                    "bytes": round(size),
+                    "price": None if comparison.year_price is None else price,
                 }
-                for month in cost.months
+                for month, size, price in zip(
+                    cost.months,
+                    adding_up(month.size_bytes for month in cost.months),
+                    comparison.budget()[1:],
+                    strict=True,
+                )
             ],
             "total_price": _cents(comparison.year_price),
         },

@@ -17,7 +17,11 @@ from schemaless.pages.capacity_planning import FULLEST, cost_answer, levels_text
 from schemaless.pages.capacity_text import history_table, tables
 from schemaless.pages.capacity_words import Table, answer
 from schemaless.pages.charts import STYLE as CHART_STYLE
-from schemaless.terminal.output import bytes_text, estimate_text
+from schemaless.terminal.output import (
+    bytes_text,
+    counted,
+    estimate_text,
+)
 
 _DATE: Final = re.compile(r"\b\d{4}-\d\d-\d\d\b")
 
@@ -155,7 +159,8 @@ def _chart_table(name: str, report: CapacityReport) -> str:
     if name != "growth":
         return ""
     table = history_table(report)
-    return f"<details><summary>{escape(table.title)}: {len(table.rows)} rows</summary>{_table(table)}</details>"
+    rows = counted(len(table.rows), "row")
+    return f"<details><summary>{escape(table.title)}: {rows}</summary>{_table(table)}</details>"
 
 
 def _table(table: Table) -> str:

@@ -12,7 +12,7 @@ from schemaless.capacity.report import CapacityReport
 from schemaless.capacity.skew import fullest
 from schemaless.numbers import Interval, added
 from schemaless.pages.capacity_words import TOO_WIDE, Answer, Table, at_rate_text, until_text
-from schemaless.terminal.output import bytes_text, estimate_text
+from schemaless.terminal.output import bytes_text, counted, estimate_text
 
 FULLEST: Final = "Largest shards"
 LEVELS: Final = "When disks fill up"
@@ -53,7 +53,9 @@ def order_answer(report: CapacityReport) -> Answer | None:
         )
     if day < today:
         late = (today - day).days
-        return Answer("Order now", f"with a lead time of {lead}, the order was due on {day}, {late:,} days ago.")
+        return Answer(
+            "Order now", f"with a lead time of {lead}, the order was due on {day}, {counted(late, 'day')} ago."
+        )
     return Answer(f"Order by {day}", f"{lead} before the disk may be full (early end of the 80 % interval).")
 
 
@@ -151,7 +153,7 @@ def fullest_table(report: CapacityReport) -> Table:
         times = f"{shard.size_bytes / average:.2f}" if average else ""
         rows.append([str(shard.shard), shard.cluster, size, times])
     measure = "file" if by_files else "allocated"
-    note = f"There are {report.skew.shard_count:,} shards, with {bytes_text(average)} each on average."
+    note = f"{counted(report.skew.shard_count, 'shard')}, with {bytes_text(average)} each on average."
     if by_files:
         note += " File lengths as reported by the servers, because there are too many shards to sample one by one."
     return Table(FULLEST, ["shard", "cluster", measure, "times the average"], rows, 2, note)

@@ -8,7 +8,12 @@ from typing import Final
 
 from schemaless.migrate.reclaimed import Part, ReclaimedReport, Stages
 from schemaless.pages import frame
-from schemaless.terminal.output import bytes_text, estimate_text, size_text
+from schemaless.terminal.output import (
+    bytes_text,
+    counted,
+    estimate_text,
+    size_text,
+)
 
 _STYLE: Final = """
 :root { --before: #7d8795; --after: #1f539b; --rebuilt: #0f7f6d; }
@@ -68,7 +73,7 @@ def _answers(report: ReclaimedReport) -> str:
     answers = [
         (
             f"{bytes_text(tally.bytes_before)} → {bytes_text(tally.bytes_after)}",
-            f"bodies of {tally.cells:,} cells, {_less(tally.bytes_before, tally.bytes_after)}",
+            f"bodies of {counted(tally.cells, 'cell')}, {_less(tally.bytes_before, tally.bytes_after)}",
         )
     ]
     if total.file.before is not None and total.file.last is not None:
@@ -181,7 +186,8 @@ def _columns(report: ReclaimedReport) -> str:
     widest = max([tally.bytes_before for tally in report.columns.values()] + [1])
     pictures = ""
     for name, tally in report.columns.items():
-        pictures += f'<div class="bars"><h3>{escape(name)}, {tally.cells:,} cells</h3>'
+        cells = counted(tally.cells, "cell")
+        pictures += f'<div class="bars"><h3>{escape(name)}, {cells}</h3>'
         for stage, label, size in (("before", "before", tally.bytes_before), ("after", "after", tally.bytes_after)):
             pictures += _bar(stage, label, size, size, widest, f"{name} {label}")
         pictures += "</div>"
@@ -258,7 +264,8 @@ def _figures(part: Part) -> list[str]:
 def _shard_table(report: ReclaimedReport) -> str:
     rows = [[part.name.removeprefix("shard "), part.cluster, *_figures(part)] for part in report.shards]
     table = frame.table(["shard", "cluster", *_FIGURES], rows)
-    return f"<details{' open' if len(rows) <= 32 else ''}><summary>{len(rows)} shards</summary>{table}</details>"
+    summary = f"<summary>{counted(len(rows), 'shard')}</summary>"
+    return f"<details{' open' if len(rows) <= 32 else ''}>{summary}{table}</details>"
 
 
 def _how(report: ReclaimedReport) -> str:

@@ -98,7 +98,7 @@ def status_html(status: Status) -> str:
     clusters = "" if status.clusters is None else f" on {counted(len(status.clusters), 'cluster')}"
     page = frame.html_page(
         f"Status of {name}",
-        f"{status.shards:,} shards{clusters}. Read-only.",
+        f"{counted(status.shards, 'shard')}{clusters}. Read-only.",
         [
             f'<p class="soft" id="updated" data-live>Updated {status.taken_at:%Y-%m-%d %H:%M:%S} UTC</p>',
             '<p id="connection" role="alert" hidden></p>',

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from schemaless.status.findings import lag_text
 from schemaless.status.model import CapacityView, ClusterView, FollowerView, JobView, NodeView, Status
-from schemaless.terminal.output import bytes_text, size_text, speed_text
+from schemaless.terminal.output import bytes_text, counted, size_text, speed_text
 from schemaless.terminal.progress import duration, waited_text
 
 
@@ -178,4 +178,4 @@ def _disks(capacity: CapacityView | None, now: datetime) -> Table:
 def _interval(low: float | None, high: float | None) -> str:
     if low is None:
         return ""
-    return f"{low:,.0f} days or more" if high is None else f"{int(low):,} to {int(high):,} days"
+    return f"{counted(int(low), 'day')} or more" if high is None else f"{int(low):,} to {counted(int(high), 'day')}"

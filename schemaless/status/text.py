@@ -6,13 +6,15 @@ from rich.markup import escape
 
 from schemaless.status.model import Status
 from schemaless.status.tables import tables_of
-from schemaless.terminal.output import out, print_table
+from schemaless.terminal.output import counted, out, print_table
 
 
 def print_status(status: Status) -> None:
     """Print the findings, then a table for each part."""
     console = out()
-    console.print(f"[bold]{status.datastore}[/]: {status.shards:,} shards, {status.taken_at:%Y-%m-%d %H:%M:%S} UTC")
+    console.print(
+        f"[bold]{status.datastore}[/]: {counted(status.shards, 'shard')}, {status.taken_at:%Y-%m-%d %H:%M:%S} UTC"
+    )
     if not status.findings:
         console.print("nothing needs attention")
     for finding in status.findings:

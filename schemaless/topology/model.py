@@ -182,7 +182,7 @@ def even_ranges(shard_count: int, clusters: Sequence[str]) -> tuple[ShardRange, 
     """
     if not clusters or shard_count < len(clusters):
         raise InvalidInput(
-            f"{shard_count} shards cannot be spread over {len(clusters)} clusters; each needs at least one"
+            f"a shard count of {shard_count} cannot be spread over {len(clusters)} clusters; each needs at least one"
         )
     edges = [shard_count * position // len(clusters) for position in range(len(clusters) + 1)]
     return tuple(

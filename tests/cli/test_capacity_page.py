@@ -358,7 +358,7 @@ def test_many_shards_are_drawn_as_a_histogram(reports):
     sizes = [size for space in found.measurement.clusters for _, size in space.shard_files]
     assert len(table.rows) == 10
     assert table.rows[0][2] == f"{max(sizes) / MIB:.1f} MiB"
-    assert "There are 4,096 shards" in table.note
+    assert "4,096 shards, with" in table.note
 
 
 def test_more_columns_than_colours_share_the_last_one():

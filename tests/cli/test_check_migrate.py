@@ -81,7 +81,7 @@ def test_check_reports_a_missing_shard_and_checks_the_others(invoke, fresh_url, 
     assert (result.code, result.err) == (1, "")
     assert fault.startswith("ShardIdentityMismatch: shard 2: ")
     assert f"no database '{gone}'" in fault
-    assert verdict.startswith(f"1 faults: {left} cells in 4 shards")
+    assert verdict.startswith(f"1 fault: {left} cells in 4 shards")
 
 
 def test_plan_and_run_without_execute_change_nothing(invoke, migrate_url, fresh_store, legacy):

@@ -49,7 +49,7 @@ def test_rebuild_execute_reports_predicted_against_actual(invoke, admin_url, cel
     data = invoke("rebuild", "--execute", "--json", "--shards", "1-2", url=admin_url)
 
     assert plain.code == data.code == 0
-    assert plain.out.startswith("1 of 1 shards rebuilt: ")
+    assert plain.out.startswith("1 of 1 shard rebuilt: ")
     assert "off by +0.0%" in plain.out
     assert plain.err.startswith("job 1: begun\n")
     assert [(shard["shard"], shard["state"], shard["off"]) for shard in data.json["shards"]] == [
@@ -68,7 +68,7 @@ def test_rebuild_that_leaves_a_shard_alone_is_exit_1(invoke, admin_url, cells, b
         result = invoke("rebuild", "--execute", "--shards", "0", "--lock-wait", "1", "--attempts", "1", url=admin_url)
 
     assert result.code == 1
-    assert "0 of 1 shards rebuilt" in result.out
+    assert "0 of 1 shard rebuilt" in result.out
     assert "shard 0: no attempt succeeded (attempts: 1)" in result.err
 
 

@@ -71,7 +71,7 @@ def test_finalise_requires_accept_left_for_cells_left(migrate_store, fresh_store
     accepted = finalise(migrate_store, job, accept_left=True)
 
     assert refused.refused == [
-        "2 cells that the job left as they are (2 UnreadableLegacy); accept them with --accept-left"
+        "2 cells that the job left unchanged (2 UnreadableLegacy); accept them with --accept-left"
     ]
     assert (accepted.refused, accepted.job.state) == ([], "finalised")
     assert accepted.verified.left == {"UnreadableLegacy": 2}

@@ -60,7 +60,7 @@ def test_verify_compares_a_moved_shard_again(client, url, new_row, invoke, caplo
         [puts[2].added_id],
         [],
     )
-    assert f"1 cells are missing from the moved shard, by added_id: {puts[2].added_id}" in said.err
+    assert f"1 cell missing from the moved shard, by added_id: {puts[2].added_id}" in said.err
 
 
 def test_an_abort_killed_after_its_last_shard_is_continued_by_the_same_command(client, monkeypatch, request):
