@@ -10,6 +10,7 @@ from schemaless.cli.topology_failover import (
     change_data,
     cluster_option,
     lost,
+    say_promotion,
     say_reconnect,
     state_data,
     timeout_option,
@@ -270,8 +271,7 @@ def set_primary(
             "topology lost' lists their cells once the server answers). If it comes back, make sure that connected "
             "programs cannot reach it"
         )
-    for warning in change.warnings:
-        note(warning)
+    say_promotion(change)
     if change.url is not None:
         note(
             f"the catalog is on the new primary: export SCHEMALESS_URL='{change.url}', and replace the old URL in each "

@@ -76,10 +76,22 @@ def say_adoption(done: Adoption) -> None:
         )
     if done.url is not None:
         note(f"the catalog is on the new primary: export SCHEMALESS_URL='{done.url}'")
-    for warning in done.warnings:
-        note(warning)
+    say_promotion(done)
     if done.changed:
         say_reconnect()
+
+
+def say_promotion(done: Adoption | NodeChange) -> None:
+    """Print a new primary's errant transactions, and what it lacks to survive its own failure."""
+    if done.errant:
+        lacks = "every other replica that answers" if done.old_primary == "unreachable" else "the old primary"
+        note(
+            f"{done.cluster.primary} has transactions that {lacks} lacks: {done.errant}. If they are from before the "
+            "promotion, they were written there by mistake, and may have changed cells: see 'mysqlbinlog "
+            "--include-gtids', compare cells with 'schemaless topology lost', or promote and adopt another server"
+        )
+    for warning in done.warnings:
+        note(warning)
 
 
 def _node_data(node: Node) -> dict[str, Any]:
@@ -105,7 +117,7 @@ def adoption_data(done: Adoption) -> dict[str, Any]:
         **_common_data(done),
         "removed": [{**_node_data(node), "reason": reason} for node, reason in done.removed.items()],
         "unasked": [_node_data(node) for node in done.unasked],
-        **facts(done, "old_primary", "old_written_s", "quorum", "url", "warnings"),
+        **facts(done, "old_primary", "old_written_s", "quorum", "url", "errant", "warnings"),
     }
 
 
@@ -119,7 +131,7 @@ def change_data(change: NodeChange) -> dict[str, Any]:
     return {
         **_common_data(change),
         "removed": [_node_data(node) for node in change.removed],
-        **facts(change, "old_primary", "url", "warnings"),
+        **facts(change, "old_primary", "url", "errant", "warnings"),
     }
 
 
@@ -152,7 +164,7 @@ def adopt(primary: str, cluster: str, accept_loss: bool, timeout_s: float, url: 
     Before it writes anything, the command checks that the new primary accepts writes, is not a replica, has every
     shard, and has every transaction that a replica has received, and that the old primary, if it answers, is read-only.
     New added_ids start in a new block, so that no id is assigned twice. Replicas that do not follow the new primary are
-    removed from the catalog.
+    removed from the catalog. Transactions that were written on the new primary itself (errant ones) are printed.
 
     If the command is killed, run it again. It supports MySQL only.
 

@@ -84,6 +84,8 @@ class Adoption:
         url: the datastore's new URL if the catalog moved, else None.
         quorum: whether the new primary belongs to a group whose majority has everything that was acknowledged, so that
             the old primary cannot commit any more.
+        errant: GTIDs of transactions that the new primary has and the old one, or every other replica if the old one
+            does not answer, lacks. They were written on the new primary, before its promotion or after it.
         warnings: what the new primary lacks to survive its own failure: a replica, or semi-synchronous replication.
     """
 
@@ -95,6 +97,7 @@ class Adoption:
     old_primary: str | None = None
     url: str | None = None
     quorum: bool = False
+    errant: str = ""
     warnings: tuple[str, ...] = ()
 
     @property
@@ -157,13 +160,14 @@ def _adopt(url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: 
         require_commits(pool, cluster, timeout_s)
         change.verify(now, node)
         unasked: tuple[Node, ...] = ()
-        old, home, quorum = None, None, False
+        old, home, quorum, errant = None, None, False, ""
         if node == now.primary and now.epoch and held_claim(pool, change.topology.name, cluster) == now.epoch:
             after = now
         else:
             unasked = _prove_complete(change, now, node, timeout_s)
             if node != now.primary:
                 old = change.old_primary(now, node, timeout_s, accept_loss=accept_loss)
+                errant = change.errant(now, node, old)
                 home = change.home(moves=now, to=node, old=old)
             else:
                 home = change.home()
@@ -195,6 +199,7 @@ def _adopt(url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: 
             old,
             replace(change.url, node=node).for_database(change.topology.name) if moved else None,
             quorum,
+            errant,
             promotion_warnings(pool, now, done),
         )
 

@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Final
 
 from schemaless.errors import InvalidInput, ServerTimeout, ServerUnavailable, TopologyError
-from schemaless.failover.group_replication import has_replaced
+from schemaless.failover.group_replication import group_view, has_replaced
+from schemaless.failover.promotion import errant
 from schemaless.failover.semi_sync import require_commits
 from schemaless.keys import shard_database
 from schemaless.schema.databases import Identity, verify_identity
@@ -141,6 +142,23 @@ class Change:
             f"{new} lacks transactions that were committed on the old primary {old}, which still answers; let {new} "
             "catch up first. Nothing was written"
         )
+
+    def errant(self, cluster: Cluster, new: Node, old: str) -> str:
+        """Return the transactions of a new primary that its cluster's other servers lack; see ``promotion.errant``.
+
+        Not for MariaDB, and not for members of a group, which do not accept such transactions.
+
+        Args:
+            cluster: the cluster with its old primary.
+            new: its new primary, before anything is written there.
+            old: state of its old primary, as returned by ``old_primary``.
+        """
+        pool = self.pool(new)
+        if old == "the same server" or pool.run(lambda connection: connection.is_mariadb) or group_view(pool):
+            return ""
+        if old != "unreachable":
+            return errant(pool, [self.pool(cluster.primary)], self.pool(cluster.primary))
+        return errant(pool, [self.pool(node) for node in cluster.replicas if node != new.having("replica")], None)
 
     def home(self, *, moves: Cluster | None = None, to: Node | None = None, old: str | None = None) -> NodePool:
         """Return the server on which to write the catalog: the primary of the cluster that has it.

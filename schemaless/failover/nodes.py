@@ -40,6 +40,8 @@ class NodeChange:
         old_primary: state of the previous primary: "read-only", "unreachable", or "the same server"; None if the
             primary did not change.
         url: the datastore's new URL if the catalog moved, else None.
+        errant: GTIDs of transactions that a new primary has and the old one, or every other replica if the old one
+            does not answer, lacks; MySQL only.
         warnings: what a new primary lacks to survive its own failure: a replica, or semi-synchronous replication.
     """
 
@@ -49,6 +51,7 @@ class NodeChange:
     removed: tuple[Node, ...] = ()
     old_primary: str | None = None
     url: str | None = None
+    errant: str = ""
     warnings: tuple[str, ...] = ()
 
 
@@ -168,6 +171,7 @@ def set_primary(
         require_commits(change.pool(node), cluster, timeout_s)
         change.verify(now, node)
         old = "the same server" if same else change.old_primary(now, node, timeout_s)
+        errant = change.errant(now, node, old)
         home = change.home() if same else change.home(moves=now, to=node, old=old)
         if keep_old and old != "read-only":
             reason = f"the same server as {node}" if old == "the same server" else old
@@ -202,5 +206,6 @@ def set_primary(
             removed=(*([] if keep_old or same else [now.primary]), *dropped),
             old_primary=None if same else old,
             url=replace(change.url, node=node).for_database(change.topology.name) if moved else None,
+            errant=errant,
             warnings=promotion_warnings(change.pool(node), now, result),
         )

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from schemaless.errors import AccessDenied, TopologyError
+from schemaless.errors import AccessDenied, ServerTimeout, ServerUnavailable, TopologyError
 from schemaless.failover.sql import SELECT_RECEIVED, select_own_claim, upsert_claim, use_up_id
 from schemaless.keys import heartbeat_database
 from schemaless.schema.databases import next_id
 from schemaless.schema.sql import show_tables
 from schemaless.topology.sql.moving import moved, select_top
-from schemaless.topology.sql.replicas import SELECT_GTID_APPLIED, select_lacking
+from schemaless.topology.sql.replicas import SELECT_GTID_APPLIED, select_beyond, select_lacking
 from schemaless.wire.accounts import own_grant
 from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DatabaseMissing
@@ -70,6 +70,41 @@ def missing_from(pool: NodePool, transactions: Iterable[str]) -> str:
     """Return the given GTIDs that a server has not committed; an empty string if it has committed all."""
     sql = select_lacking(transactions)
     return str(pool.run(lambda connection: connection.rows(sql))[0][0])
+
+
+def errant(pool: NodePool, others: Iterable[NodePool], old: NodePool | None) -> str:
+    """Return the GTIDs that a new primary has committed and no other server has; an empty string if there are none.
+
+    Transactions of the old primary are no errant ones, even if it did not complete them: it may have been killed or
+    made read-only while it waited for replicas to acknowledge them.
+
+    Args:
+        pool: the new primary.
+        others: servers to compare with; those that do not answer are left out.
+        old: the old primary, if it answers. Without it, only transactions that began on the new primary are returned,
+            because others may be the old primary's.
+    """
+    known: list[str] = []
+    for other in others:
+        try:
+            known += received(other).transactions
+        except (ServerUnavailable, ServerTimeout):
+            continue
+    if not known:
+        return ""
+    beyond, own = _beyond(pool, known)
+    origin = None if old is None else _beyond(old, known)[1]
+    sets = [each.strip() for each in beyond.split(",")]
+    uuids = [each.partition(":")[0] for each in sets]
+    return ",".join(
+        each for each, uuid in zip(sets, uuids, strict=True) if each and (uuid != origin if origin else uuid == own)
+    )
+
+
+def _beyond(pool: NodePool, known: Iterable[str]) -> tuple[str, str]:
+    sql = select_beyond(known)
+    beyond, own = pool.run(lambda connection: connection.rows(sql))[0]
+    return str(beyond), str(own)
 
 
 def last_block(pool: NodePool, database: str) -> int | None:

@@ -16,6 +16,7 @@ import schemaless
 from schemaless import Datastore, DictionaryInUse, InvalidInput, PrimaryNotClaimed, ServerError, TopologyError
 from schemaless.admin import dictionary_removal as removal
 from schemaless.admin.ndjson import dump_lines, dump_reader, load
+from schemaless.cli.topology_failover import say_promotion
 from schemaless.failover import adopt as failover
 from schemaless.failover import change as changing
 from schemaless.failover import nodes
@@ -483,6 +484,35 @@ def test_adoption_says_what_the_new_primary_lacks(client, adopt, first, second):
         "cluster-1 has no replica left",
         str(second.socket),
     ]
+
+
+@pytest.mark.parametrize("old", ["read-only", "unreachable"])
+def test_errant_transactions_of_a_promoted_replica_are_named(
+    client, adopt, first, second, monkeypatch, tmp_path, capsys, old
+):
+    """Those that began on the replica, but not the old primary's own, which it may not have completed.
+
+    If the old primary does not answer, another replica is asked: here, the same server under another address.
+    """
+    adopt(first, timeout_s=30)
+    if old == "unreachable":
+        link = tmp_path / "another.sock"
+        link.symlink_to(first.socket)
+        node = f"INSERT INTO {client.name}.node (cluster, role, socket) VALUES ('cluster-1', 'replica', '{link}')"
+        sql(first, node)
+        monkeypatch.setattr(changing.Change, "old_primary", lambda *arguments, **options: "unreachable")
+    ((uuid_of_first,),) = sql(first, "SELECT @@server_uuid")
+    with failed_over(first):
+        ((executed,),) = sql(second, "SELECT @@global.gtid_executed")
+        sql(second, "CREATE DATABASE by_mistake", "DROP DATABASE by_mistake")
+        ((expected,),) = sql(second, f"SELECT GTID_SUBTRACT(@@global.gtid_executed, '{executed}')")
+        sql(second, f"SET GTID_NEXT = '{uuid_of_first}:1000000'", "BEGIN", "COMMIT", "SET GTID_NEXT = AUTOMATIC")
+        with read_only(first):
+            done = adopt(second)
+    say_promotion(done)
+
+    assert (done.old_primary, done.errant) == (old, expected)
+    assert expected in capsys.readouterr().err
 
 
 def test_mariadb_is_refused(flavour, admin_url, admin_urls):

@@ -99,6 +99,11 @@ def select_lacking(positions: Iterable[str]) -> bytes:
     return b"SELECT GTID_SUBTRACT(%b, @@global.gtid_executed)" % text(",".join(filter(None, positions)))
 
 
+def select_beyond(positions: Iterable[str]) -> bytes:
+    """Select the transactions that the server has committed and no given position has, and its UUID; MySQL only."""
+    return b"SELECT GTID_SUBTRACT(@@global.gtid_executed, %b), @@server_uuid" % text(",".join(filter(None, positions)))
+
+
 def _tokens(database: str) -> bytes:
     return table(database, b"heartbeat_token")
 
