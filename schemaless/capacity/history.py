@@ -17,8 +17,6 @@ from schemaless.capacity.measurement import Measurement
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
 from schemaless.internals import internals_of
-from schemaless.jobs.job import job_name
-from schemaless.jobs.job_store import JobStore
 from schemaless.wire.connection import Connection
 
 _ALL_DAYS: Final = 14
@@ -26,7 +24,13 @@ _DAILY_DAYS: Final = 100
 _WEEKLY_DAYS: Final = 731
 
 
-_DONE: Final = {"move": "moved shards", "rebuild": "rebuilt tables"}
+_CHANGES: Final = {
+    "migrate": "migration {} has changed cells",
+    "move": "move {} has moved shards",
+    "rebuild": "rebuild {} has rebuilt tables",
+    "restore": "restore {} has changed cells",
+    "retain": "retention run {} has changed cells",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +116,20 @@ def changes_since(store: Datastore, measurement: Measurement) -> list[str]:
     """
     known = measurement.job_progress
     return [
-        f"{job_name(kind)} {job_id} has {_DONE.get(kind, 'changed cells')}"
-        for job_id, kind, done in JobStore(store).progress(measurement.taken_at)
+        _CHANGES[kind].format(job_id)
+        for job_id, kind, done in job_progress(store, measurement.taken_at)
         if done != known.get(job_id, 0)
     ]
+
+
+def job_progress(store: Datastore, since: datetime) -> list[tuple[int, str, int]]:
+    """Return the progress of jobs, except erasures, that are unfinished or ended after a time, oldest first.
+
+    Each entry has the job's id and kind, and the number of completed shards of a move or rebuild, of changed cells of
+    other jobs.
+    """
+    rows = internals_of(store).catalog.run(lambda connection: connection.rows(sql.select_progress(store.name, since)))
+    return [(int(job_id), str(kind), int(done)) for job_id, kind, done in rows]
 
 
 def thinned(all_kept: Sequence[Kept], now: datetime) -> list[Kept]:

@@ -16,13 +16,13 @@ from schemaless.capacity.codec_trials import with_trials
 from schemaless.capacity.days import intake_by_day
 from schemaless.capacity.disks import GivenDisk, with_disks
 from schemaless.capacity.groups import Part, PartSample, sample_part
+from schemaless.capacity.history import job_progress
 from schemaless.capacity.measurement import ClusterFiles, DayIntake, Measurement
 from schemaless.capacity.sql import SELECT_NOW
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.events import Advanced, Listener, ignore_events
 from schemaless.internals import internals_of
-from schemaless.jobs.job_store import JobStore
 from schemaless.numbers import Interval, added
 from schemaless.survey.page_model import MARIADB, MYSQL
 from schemaless.survey.sampling import Bounds
@@ -105,7 +105,7 @@ def measure(
     started = time.monotonic()
     check_disks(store, disks or {})
     now = datetime.fromisoformat(internals.catalog.run(lambda connection: str(connection.rows(SELECT_NOW)[0][0])))
-    job_progress = {job_id: done for job_id, _, done in JobStore(store).progress(now)}
+    progress = {job_id: done for job_id, _, done in job_progress(store, now)}
     seed = time.time_ns() % 1_000_000 if seed is None else seed
     clusters = [cluster for cluster in internals.topology.clusters if internals.topology.shards_of(cluster.name)]
     by_shard = store.shard_count <= bounds.parts
@@ -133,7 +133,7 @@ def measure(
         rows_read=sum(result.rows_read for result in measured) + sum(part.rows_read for part in samples),
         pages_read=round(sum(part.pages_read for part in samples)),
         seed=seed,
-        job_progress=job_progress,
+        job_progress=progress,
     )
     if trials:
         measurement = with_trials(store, measurement, seed=seed, engines=engines, codec=codec, listener=listener)

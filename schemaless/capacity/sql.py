@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Final
 
-from schemaless.wire.sql.parts import CREATED_AT, by_id, cell_table, id_range, insert, numbers, table, text
+from schemaless.wire.sql.parts import CREATED_AT, by_id, cell_table, id_range, insert, moment, numbers, table, text
 
 
 def select_same_sample(catalog: str, taken_at: str, figures: str) -> bytes:
@@ -34,6 +35,20 @@ def select_samples(catalog: str, sample_ids: Iterable[int]) -> bytes:
 def delete_samples(catalog: str, sample_ids: Iterable[int]) -> bytes:
     """Delete measurements."""
     return b"DELETE FROM %b WHERE sample_id IN (%b)" % (table(catalog, b"capacity_sample"), numbers(sample_ids))
+
+
+def select_progress(catalog: str, since: datetime) -> bytes:
+    """Select the progress of jobs, except erasures, that are unfinished or ended after a time.
+
+    The row: job_id, kind, and the number of completed shards of a move or rebuild, of changed cells of other jobs.
+    """
+    return (
+        b"SELECT j.job_id, j.kind, SUM(IF(j.kind IN ('move','rebuild'),s.state='done',s.cells)) "
+        b"FROM %b AS j JOIN %b AS s ON s.job_id=j.job_id WHERE j.kind<>'erase' AND (j.state IN %b OR j.ended_at>=%b) "
+        # The end of a finalised job is when it was finalised.
+        b"GROUP BY j.job_id, j.kind, j.state HAVING j.state<>'finalised' OR MAX(s.ended_at)>=%b ORDER BY j.job_id"
+        % (table(catalog, b"job"), table(catalog, b"job_shard"), b"('running','paused')", moment(since), moment(since))
+    )
 
 
 def select_figures(database: str, after: int, up_to: int) -> bytes:

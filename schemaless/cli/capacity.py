@@ -138,7 +138,7 @@ def shares_of(text: str) -> tuple[float, ...]:
 def measure(
     url: str, disks: tuple[str, ...], engine: str | None, no_keep: bool, seed: int | None, as_json: bool
 ) -> int:
-    """Measure sizes and growth, try codecs, and save the result in the catalog.
+    """Measure sizes and growth, try codecs, and save the results.
 
     The command samples cells of all shards, on replicas if there are any, and shows each estimate with its 95 %
     confidence interval. The size of the sample does not depend on the number of cells. A small datastore is read

@@ -150,15 +150,6 @@ class JobStore:
         rows = self.catalog.rows(sql.select_that_replaced(self._name))
         return {int(job_id) for (job_id,) in rows}
 
-    def progress(self, since: datetime) -> list[tuple[int, Kind, int]]:
-        """Return the progress of jobs, except erasures, that are unfinished or ended after a time, oldest first.
-
-        Each entry has the job's id and kind, and the number of completed shards of a move or rebuild, of changed cells
-        of other jobs.
-        """
-        rows = self.catalog.rows(sql.select_progress(self._name, since))
-        return [(int(job_id), kind, int(done)) for job_id, kind, done in rows]
-
     def change_state(self, job_id: int, before: Sequence[JobState], after: JobState, why: str | None = None) -> bool:
         """Change the state of a job that is in one of the states ``before``; return False if it is in none of them."""
         ended = after in ("done", "aborted", "finalised")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Final
 
 from schemaless.wire.sql.parts import (
@@ -14,7 +13,6 @@ from schemaless.wire.sql.parts import (
     insert,
     later,
     matching,
-    moment,
     numbers,
     table,
     text,
@@ -82,20 +80,6 @@ def select_jobs(catalog: str, *, kind: str | None = None, job_id: int | None = N
 def select_that_replaced(catalog: str) -> bytes:
     """Select the ids of the jobs that replaced at least one body."""
     return b"SELECT DISTINCT job_id FROM %b WHERE cells>0" % table(catalog, b"job_shard")
-
-
-def select_progress(catalog: str, since: datetime) -> bytes:
-    """Select the progress of jobs, except erasures, that are unfinished or ended after a time.
-
-    The row: job_id, kind, and the number of completed shards of a move or rebuild, of changed cells of other jobs.
-    """
-    return (
-        b"SELECT j.job_id, j.kind, SUM(IF(j.kind IN ('move','rebuild'),s.state='done',s.cells)) "
-        b"FROM %b AS j JOIN %b AS s ON s.job_id=j.job_id WHERE j.kind<>'erase' AND (j.state IN %b OR j.ended_at>=%b) "
-        # The end of a finalised job is when it was finalised.
-        b"GROUP BY j.job_id, j.kind, j.state HAVING j.state<>'finalised' OR MAX(s.ended_at)>=%b ORDER BY j.job_id"
-        % (table(catalog, b"job"), table(catalog, b"job_shard"), _UNFINISHED, moment(since), moment(since))
-    )
 
 
 def update_state(
