@@ -10,6 +10,7 @@ import pytest
 
 import schemaless
 from schemaless import NewStoredCell
+from schemaless.capacity.history import changes_since
 from schemaless.capacity.rebuilt import disk_per_body, predicted_files, unit_in_blocks, unit_of
 from schemaless.capacity.reporting import Asked, make
 from schemaless.internals import internals_of
@@ -100,6 +101,10 @@ def test_the_report_predicts_what_a_migration_and_rebuild_give(fresh_store, migr
     with schemaless.connect(admin_url) as store:
         outcomes = rebuild.run(store)
     assert [shard.state for shard in outcomes] == ["done"] * 4, outcomes
+    assert changes_since(fresh_store, found.measurement) == [
+        "migration 1 has changed cells",
+        "rebuild 2 has rebuilt tables",
+    ]
     shards = by_hand(fresh_store)
     then = 0
     for cluster in internals_of(fresh_store).topology.clusters:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from schemaless.capacity.history import keep
+from schemaless.capacity.history import changes_since, keep
 from schemaless.capacity.measure import measure
 from schemaless.internals import internals_of
 from schemaless.jobs.job_store import JobStore
@@ -130,7 +130,8 @@ def test_clusters_are_evened_out(client, url, new_row, invoke):  # noqa: F811
         client.put_cell(row, "BASE", 1, random.Random(row.int).randbytes(20_000).hex())
     early = invoke("shards", "plan", "--balance", url=url)
     beside = invoke("shards", "plan", "--balance", "--to", "cluster-2", url=url)
-    keep(client, measure(client, trials=False))
+    before = measure(client, trials=False)
+    keep(client, before)
     planned = invoke("shards", "plan", "--balance", "--unchecked-accounts", "--json", url=url)
     shown = invoke("shards", "plan", "--balance", "--unchecked-accounts", url=url)
     shard = planned.json["targets"][0]["shards"][0]["shard"]
@@ -138,6 +139,7 @@ def test_clusters_are_evened_out(client, url, new_row, invoke):  # noqa: F811
     moved = invoke("shards", "move", "--balance", "--unchecked-accounts", "--execute", "--json", url=url)
     again = invoke("shards", "plan", "--balance", url=url)
     internals_of(client).shards.router.again(internals_of(client).shards.routing)
+    assert changes_since(client, before)[0] == f"move {begun.job_id} has moved shards"
     keep(client, measure(client, trials=False))
     even = invoke("shards", "plan", "--balance", url=url)
     for left in moves.left_behind(client):
