@@ -153,7 +153,7 @@ def test_demo_left_early_says_what_is_there_and_what_to_run(
     assert result.code == code
     said, last = filter(None, result.err.splitlines())
     assert said.startswith(f"the demo did not finish: {state.format(folder)}. Run the same command to start over")
-    assert said.endswith(f"delete the servers with: schemaless local down --delete --folder '{folder}'")
+    assert said.endswith(f"delete the servers with: {command_name()} local down --delete --folder '{folder}'")
     assert last.startswith("schemaless: ")
 
 
