@@ -24,12 +24,10 @@ from schemaless.erase.replay import Recorded, ledger_lines, load_ledger, read_le
 from schemaless.erase.status import status as status_of
 from schemaless.erase.verify import verify as verify_erasure
 from schemaless.errors import InvalidInput
-from schemaless.events import Step, only
 from schemaless.internals import internals_of
 from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.throttle import Thresholds
 from schemaless.pages.erasure_page import erasure_page
-from schemaless.purge.datastore import purge_datastore
 from schemaless.retention.replay import replay as replay_undone
 from schemaless.terminal.files import OutputFile, data_output, write_whole
 from schemaless.terminal.output import (
@@ -153,14 +151,8 @@ add_controls(
     multiple=True,
     help="A folder of originals to search besides the migrations' own folders on this machine; may be repeated.",
 )
-@click.option(
-    "--search",
-    multiple=True,
-    metavar="TEXT",
-    help="Search dictionaries and the files of servers on this machine for this text, byte by byte; may be repeated.",
-)
 @json_option
-def verify(number: int, url: str, folders: tuple[Path, ...], search: tuple[str, ...], as_json: bool) -> int:
+def verify(number: int, url: str, folders: tuple[Path, ...], as_json: bool) -> int:
     """Search for what an erasure should have removed.
 
     The command searches the cells on primaries and replicas, index entries, parked cells, tables left by moves,
@@ -170,21 +162,20 @@ def verify(number: int, url: str, folders: tuple[Path, ...], search: tuple[str, 
     \b
     Examples:
       schemaless erase verify 12
-      schemaless erase verify 12 --search anna@example.org
+      schemaless erase verify 12 --archive /backup/originals
 
     Exit status: 0, or 1 if something was found or a follower has not acknowledged the erasure yet.
     """
     with open_store(url) as store:
         shards = len(internals_of(store).erasures.ledger.entry(number).shards)
         with progress("verifying", shards, "shards") as listener:
-            found = verify_erasure(store, number, archive_folders=folders, search=search, listener=listener)
+            found = verify_erasure(store, number, archive_folders=folders, listener=listener)
     if as_json:
         print_json(
             {
                 **status_json(found.status),
                 "cells_verified": found.cells,
                 "faults": dict(found.faults),
-                "files": [{"file": path, "kind": kind} for path, kind in found.matches],
                 "outstanding": found.outstanding,
             }
         )
@@ -193,44 +184,9 @@ def verify(number: int, url: str, folders: tuple[Path, ...], search: tuple[str, 
         out().print(f"{counted(found.cells, 'cell')} verified")
         for what, count in found.faults.items():
             out().print(f"left: {count:,} {what}", markup=False)
-        for path, kind in found.matches:
-            out().print(f"found in {kind} {path}", markup=False)
         for what in found.outstanding:
             note(f"outstanding: {what}")
     return 0 if found.clean and not found.status.waiting else EXIT_FAILED
-
-
-@erase.command()
-@url_option
-@execute_option
-def purge(url: str, execute: bool) -> None:
-    """Overwrite remains of erased documents in files of local servers.
-
-    Free pages, undo and redo logs, doublewrite buffers and binary logs hold such remains until the servers reuse the
-    space. The command rebuilds all tables, overwrites or truncates the logs, and deletes all binary logs but the
-    current one, on primaries and replicas. It needs the root account of servers on this machine, such as those of
-    'schemaless local', and takes half a minute plus the time to rebuild the tables. 'erase verify --search' searches
-    the files afterwards.
-
-    The command changes settings of the servers, such as the size of the redo log and super_read_only of replicas, and
-    restores them. If it is killed, run it again: it restores them first.
-
-    \b
-    Examples:
-      schemaless erase purge
-      schemaless erase purge --execute
-    """
-    with open_store(url) as store:
-        nodes = [node for cluster in internals_of(store).topology.clusters for node in cluster.nodes]
-        if not execute:
-            out().print(f"would rebuild {counted(store.shard_count, 'shard')}, and purge the files of:")
-            for node in nodes:
-                out().print(f"  {node}", markup=False)
-            note_dry()
-            return
-        purge_datastore(store, listener=only(Step, lambda step: note(step.what)))
-    servers = counted(len(nodes), "server")
-    out().print(f"the files of {servers} have been purged; 'schemaless erase verify --search' searches them")
 
 
 @erase.command()

@@ -116,7 +116,7 @@ def receipt(store: Datastore, number: int) -> dict[str, Any]:
 
 
 def _of_server(internals: Internals, node: Node, executed_at: datetime | None) -> dict[str, str]:
-    what = "earlier pages in undo logs until the purge, in free pages until a rebuild, in the redo log until it wraps"
+    what = "earlier pages: in undo and redo logs until they are reused, in free space of tables until a rebuild"
 
     def expiry(connection: Connection) -> str:
         settings = {str(name).lower(): str(value) for name, value in connection.rows(SHOW_LOG_EXPIRY)}

@@ -6,9 +6,8 @@ was verified.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -24,8 +23,6 @@ from schemaless.errors import InvalidInput, ServerError
 from schemaless.events import Advanced, Listener, ignore_events
 from schemaless.indexes.entries import Entries
 from schemaless.internals import Internals, internals_of
-from schemaless.purge.files import folders_of, search_files
-from schemaless.wire.node import Node
 
 _CELLS_AT_ONCE: Final = 500
 
@@ -39,19 +36,17 @@ class Verification:
         cells: number of erased cells that were looked up on the primaries.
         faults: what was found, by place.
         outstanding: what a person has to check, such as archives on other machines.
-        matches: files that contain one of the search strings, with the kind of file.
     """
 
     status: ErasureStatus
     cells: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     outstanding: list[str] = field(default_factory=list)
-    matches: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def clean(self) -> bool:
         """True if nothing was found."""
-        return not self.faults and not self.matches
+        return not self.faults
 
 
 def verify(
@@ -59,17 +54,15 @@ def verify(
     number: int,
     *,
     archive_folders: Iterable[Path] = (),
-    search: Collection[str] = (),
     listener: Listener = ignore_events,
 ) -> Verification:
-    """Look for what an erasure should have removed: in tables, indexes, archives, dictionaries, replicas and files.
+    """Look for what an erasure should have removed: in tables, indexes, archives, dictionaries and replicas.
 
     Args:
         store: the datastore.
         number: number of the erasure.
         archive_folders: folders of archives; those that migrations have recorded are searched too, if they are on this
             machine.
-        search: strings whose exact bytes to look for in dictionaries and in the files of servers on this machine.
         listener: receives one event per shard.
 
     Raises:
@@ -97,8 +90,7 @@ def verify(
     for table in tables_of_moves(store, {shard.shard for shard in entry.shards}):
         found.faults[f"table {table}, which the unfinished move will drop before it ends"] += 1
     _verify_archives(store, archive_folders, found)
-    _verify_dictionaries(internals, entry.notes.get("dictionaries", ()), search, found)
-    _search_files(internals, search, found)
+    _verify_dictionaries(internals, entry.notes.get("dictionaries", ()), found)
     where = places(store, [shard.shard for shard in entry.shards])
     found.outstanding += [f"table {table}, on a server that should not have it: drop it" for table in where.strays]
     found.outstanding += [f"former primary {server}: its lost cells are not settled" for server in where.lost_primaries]
@@ -154,28 +146,7 @@ def _verify_archives(store: Datastore, folders: Iterable[Path], found: Verificat
     found.outstanding += [f"archive {folder} is not on this machine" for folder in sorted(named - set(here))]
 
 
-def _verify_dictionaries(
-    internals: Internals, suspects: Sequence[int], search: Collection[str], found: Verification
-) -> None:
+def _verify_dictionaries(internals: Internals, suspects: Sequence[int], found: Verification) -> None:
     for row in internals.dictionary_replicas.catalog.rows().values():
-        if row.content is None:
-            continue
-        if row.id in suspects or any(text.encode() in row.content for text in search):
+        if row.content is not None and row.id in suspects:
             found.faults[f"dictionary {row.id} contains values of an erased document"] += 1
-
-
-def _search_files(internals: Internals, search: Collection[str], found: Verification) -> None:
-    if not search:
-        return
-    needles = [text.encode() for text in search]
-    for node in _servers(internals):
-        folders = folders_of(internals.shards.pool_for(node))
-        if folders is None:
-            found.outstanding.append(f"the files of {node}: the server is not on this machine")
-            continue
-        found.matches += [(os.fspath(match.path), match.kind) for match in search_files(folders, needles)]
-
-
-def _servers(internals: Internals) -> Iterator[Node]:
-    for cluster in internals.topology.clusters:
-        yield from cluster.nodes

@@ -63,17 +63,11 @@ def engine_named(name: str) -> StorageEngine:
     return ENGINES[name]
 
 
-def engine_of_cells(connection: Connection, database: str, table: str = "cell") -> StorageEngine:
-    """Return the storage engine that a shard's table of cells is in; on MySQL without a query.
-
-    Args:
-        connection: connection to the server.
-        database: the shard's database.
-        table: name of the table; different for tables of moves.
-    """
+def engine_of_cells(connection: Connection, database: str) -> StorageEngine:
+    """Return the storage engine that a shard's table of cells is in; on MySQL without a query."""
     if not connection.is_mariadb:
         return INNODB
-    rows = connection.rows(select_table_engine(database, table))
+    rows = connection.rows(select_table_engine(database, "cell"))
     return engine_named(str(rows[0][0]).lower()) if rows else INNODB
 
 
