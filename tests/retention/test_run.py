@@ -402,7 +402,8 @@ def test_versions_that_a_restore_makes_the_last_ones_are_kept_and_reported(
     capsys: Any,
 ) -> None:
     """The restore lost the newer version: the cell stays, and the count of the ledger, too. Verification agrees."""
-    first, second = new_row(), new_row()
+    first = new_row()
+    second = next(row for row in iter(new_row, None) if fresh_store.shard_of(row) != fresh_store.shard_of(first))
     for row in (first, second):
         fresh_store.put_cells([NewCell(row, "BASE", version, {"version": version}) for version in (1, 2)])
     internals = internals_of(erase_store)
@@ -431,7 +432,8 @@ def test_versions_that_a_restore_makes_the_last_ones_are_kept_and_reported(
     assert (
         f"retention run {number}: 1 cell that it had erased will not be erased again: the restore lost it, or" in said
     )
-    assert erased_keys(fresh_store) == {(second, "BASE", 1)}
+    with schemaless.connect(accounts.root(erase_url)) as root:  # which may look into the gap that the restore has left
+        assert erased_keys(root) == {(second, "BASE", 1)}
     assert (undone(erase_store), internals.erasures.ledger.entry(number).cells) == ([], 2)
     assert verify(erase_store, number).clean
 
