@@ -11,6 +11,7 @@ from schemaless.failover.semi_sync import SemiSync, semi_sync
 from schemaless.keys import shard_database
 from schemaless.schema.engines import setting_faults
 from schemaless.survey.table_sizes import tables_elsewhere
+from schemaless.topology.catalog import server_identity
 from schemaless.topology.model import Cluster, Topology
 from schemaless.topology.moves import StrayTable, stray_tables, strays_text
 from schemaless.topology.replication import ReplicaThreads, is_read_only, replica_threads
@@ -35,6 +36,7 @@ class NodeState:
         semi_sync: its semi-synchronous replication, if it is a primary that has replicas or waits for some.
         threads: its replication threads, if it is a replica.
         unsafe: settings that are unsafe for the cluster's storage engine, and what to set instead.
+        replaced: whether it is a primary whose address leads to another server than the catalog has recorded.
         elsewhere: tables whose storage engine is not the cluster's, if it is a primary.
         strays: tables of cells that it should not have.
     """
@@ -50,6 +52,7 @@ class NodeState:
     semi_sync: SemiSync | None = None
     threads: ReplicaThreads | None = None
     unsafe: tuple[str, ...] = ()
+    replaced: bool = False
     elsewhere: tuple[str, ...] = ()
     strays: tuple[StrayTable, ...] = ()
 
@@ -85,7 +88,12 @@ class NodeState:
         """Warnings about settings that could lose cells, tables in an unexpected engine, and what cannot be read."""
         replication = [] if self.semi_sync is None else self.semi_sync.warnings
         unknown = self.threads.problem if self.threads is not None and self.threads.running is None else None
-        problems = filter(None, (unknown, *self.unsafe, *self.elsewhere))
+        command = "adopt" if self.epoch else "set-primary"
+        moved = (
+            "the address leads to another server than the catalog has recorded; if that is intended, name the same "
+            f"address to 'schemaless topology {command}'"
+        )
+        problems = filter(None, (moved if self.replaced else None, unknown, *self.unsafe, *self.elsewhere))
         return [*replication, *(f"{self.node}: {problem}" for problem in problems)]
 
 
@@ -165,6 +173,7 @@ def node_state(pool: NodePool, datastore: str, cluster: Cluster, node: Node) -> 
             waits,
             None if is_primary else replica_threads(pool),
             tuple(setting_faults(pool, cluster.engine)),
+            is_primary and node.server not in (None, server_identity(pool)),
         )
     except SchemalessError as problem:
         return NodeState(cluster.name, node, None, None, str(problem))

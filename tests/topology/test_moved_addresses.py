@@ -161,12 +161,15 @@ def test_set_primary_to_the_same_address_makes_programs_connect_again(address, c
         url, primary = address.admin
         _, (shown,) = node_states(url)
         changed = nodes.set_primary(url, "cluster-1", primary)
+        _, (after,) = node_states(url)
         with schemaless.connect(address.url) as writer:
             writer.put_cell(row, "BASE", 1, {"n": 1})
         assert reader.get_cell_latest(row, "BASE") is None, "it has not read the catalog yet"
         internals_of(reader).shards.router.look_at_s = 0.0
 
         assert (shown.read_only, shown.fault) == (False, None), "commands look over new connections"
+        assert "leads to another server than the catalog has recorded" in "".join(shown.warnings)
+        assert not after.replaced
         assert (changed.changed, changed.removed, changed.old_primary) == (True, (), None)
         assert reader.get_cell_latest(row, "BASE").body == {"n": 1}
     assert "leads to another server than before" in caplog.text
