@@ -284,7 +284,7 @@ def _role_url(role: str) -> Any:
 
 
 _migrate_url, _tail_url, _follow_url = _role_url("migrate"), _role_url("tail"), _role_url("follow")
-_erase_url = _role_url("erase")
+_erase_url, _move_url = _role_url("erase"), _role_url("move")
 
 
 @pytest.fixture

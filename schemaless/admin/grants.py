@@ -96,12 +96,13 @@ _ON_WRITTEN: Final[dict[Role, str]] = {
 _ON_ROUTING: Final = {"datastore": "UPDATE (`topology_token`)", "shard_range": "INSERT, DELETE"}
 """Privileges of ``move`` on the catalog tables that assign shards to clusters."""
 
-_ON_REPLICATION: Final[dict[Role, tuple[str, ...]]] = {
+_ON_PERFORMANCE: Final[dict[Role, tuple[str, ...]]] = {
     "admin": (*READ_FOR_THREADS, "replication_group_members"),
     "measure": READ_FOR_THREADS,
+    "move": ("events_transactions_current", "threads"),
 }
-"""Tables of MySQL's performance_schema that roles read, for replication threads, and for received transactions and
-group members."""
+"""Tables of MySQL's performance_schema that roles read, for replication threads, for received transactions and group
+members, and for open transactions."""
 
 _ON_MOVED: Final = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX, REFERENCES, LOCK TABLES"
 """Privileges of ``move`` on a shard's database on all servers; no other role can drop tables of cells."""
@@ -197,9 +198,9 @@ def grants(
         role: ``app`` reads cells and writes new ones; ``tail`` reads cells and metadata locks; ``follow`` does the
             same, and also stores followers' locations and index entries; ``migrate`` reads cells, replaces bodies,
             stores jobs in the catalog and monitors servers; ``erase`` erases cells and keeps the ledger of erasures;
-            ``move`` moves shards between servers, and is the only role that can drop their tables; ``measure`` reads
-            cells, file sizes and followers' locations, and stores measurements in the catalog; ``admin`` creates the
-            datastore, upgrades its tables, checks replicas and changes its catalog.
+            ``move`` moves shards between servers, rebuilds their tables, and is the only role that can drop them;
+            ``measure`` reads cells, file sizes and followers' locations, and stores measurements in the catalog;
+            ``admin`` creates the datastore, upgrades its tables, checks replicas and changes its catalog.
         account: the account.
         topology: topology of the datastore. Except for ``admin``, all tables must exist.
         catalog: the server of the catalog.
@@ -223,9 +224,8 @@ def grants(
         if clusters:
             database = _database(heartbeat_database(topology.name), partial_revokes)
             statements.append(grant(_ON_CLUSTER.get(role, "SELECT"), f"{database}.*", account))
-            if not mariadb:
-                tables = _ON_REPLICATION.get(role, ())
-                statements += [grant("SELECT", f"`performance_schema`.`{table}`", account) for table in tables]
+            for table in () if mariadb else _ON_PERFORMANCE.get(role, ()):
+                statements.append(grant("SELECT", f"`performance_schema`.`{table}`", account))
         for shard, is_home in _shards(topology, clusters, everywhere=role in ("erase", "move")):
             database = shard_database(topology.name, shard)
             statements += _of_shard(role, database, account, partial_revokes, is_home=is_home)

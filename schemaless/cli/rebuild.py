@@ -56,8 +56,7 @@ _ROWS_SHOWN = 64
     type=FiniteRange(0, MOST_LAG_S, min_open=True),
     default=600.0,
     metavar="SECONDS",
-    help="On clusters with replicas, skip a shard whose rebuild may take longer than this, since the replicas "
-    "lag by as long as it takes.",
+    help="On clusters with replicas, skip a shard whose rebuild may make them lag by more than this.",
 )
 @click.option(
     "--free-bytes",
@@ -96,10 +95,14 @@ def rebuild(
     A migration leaves free space inside the table files, and only a rebuild shrinks the files. Tables are rebuilt
     online, one shard at a time on each server, while applications read and write.
 
-    A rebuild needs disk space for the new file beside the old one, cannot be throttled once it runs, and makes replicas
-    lag by up to its own duration. Therefore the command waits for replicas between shards, and skips shards that would
-    take too long or do not fit on the disk. If it is killed, each table is either unchanged or completely rebuilt, and
-    running the same command again continues the work. The account needs the role admin.
+    On MySQL, the command copies each table, and locks out writers for a fraction of a second to swap the copy in. The
+    binary log receives all cells, and replicas lag while they build the copy's index. On MariaDB, the server rebuilds
+    the table; that cannot be throttled once it runs, and replicas lag by as long as it takes.
+
+    A rebuild needs disk space for the new file beside the old one. The command waits for replicas between shards, and
+    skips shards that would make them lag too long or do not fit on the disk. If it is killed, each table is either
+    unchanged or completely rebuilt, and running the same command again continues the work. The account needs the role
+    move.
 
     \b
     Examples:
@@ -141,8 +144,8 @@ def _show_plan(plans: list[RebuildPlan], as_json: bool) -> None:
         f"{bytes_text(total['rebuilt_bytes'])}, {bytes_text(total['file_bytes'] - total['rebuilt_bytes'])} less"
     )
     if any(plan.replicas for plan in plans):
-        longest = max((plan for plan in plans if plan.replicas), key=lambda plan: plan.seconds.high)
-        out().print(f"replicas would lag by up to {duration(longest.seconds.high)} (shard {longest.shard})")
+        longest = max((plan for plan in plans if plan.replicas), key=lambda plan: plan.lag_s.high)
+        out().print(f"replicas would lag by up to {duration(longest.lag_s.high)} (shard {longest.shard})")
     if not all(plan.size.measured for plan in plans):
         note_estimated_sizes()
     if any(plan.free_bytes is None for plan in plans):
@@ -193,6 +196,7 @@ def _plan_json(plan: RebuildPlan) -> dict[str, Any]:
         "needed_bytes": round(plan.needed_bytes),
         "free_bytes": plan.free_bytes,
         "seconds": estimate_json(plan.seconds, digits=2),
+        "lag_seconds": estimate_json(plan.lag_s, digits=2),
         "refusal": plan.refusal,
     }
 

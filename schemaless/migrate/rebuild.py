@@ -1,17 +1,18 @@
 """Rebuild tables online, one at a time on each server, to return the free space in their files to the disk.
 
+On MySQL, the table is copied at the job's pace (``table_copy.py``). On MariaDB, the server rebuilds it with one ALTER.
 On MyRocks, a rebuild is a compaction of the whole server, once per job.
 
-A running rebuild cannot be throttled, and each replica repeats it and lags by its duration. All checks are therefore
-made before it starts: free disk space, predicted duration, and whether the replicas have caught up with the previous
-rebuild.
+A running ALTER cannot be throttled, and each replica repeats it and lags by its duration; a copy needs one to build its
+index. All checks are therefore made before a rebuild starts: free disk space, predicted duration, and whether the
+replicas have caught up with the previous rebuild.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Unpack
 
@@ -19,24 +20,29 @@ from schemaless.datastore import Datastore
 from schemaless.errors import AccessDenied, InvalidInput, ServerError, ServerRefused, ServerTimeout
 from schemaless.events import Advanced, Listener, ignore_events
 from schemaless.internals import internals_of
-from schemaless.jobs.job import Job, ShardState
+from schemaless.jobs.job import ClusterState, Job, ShardState
 from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.kind import JobKind, JobSpec, RunOptions
 from schemaless.jobs.runner import ShardRun
-from schemaless.migrate.sql import rebuild_table, select_table_created
+from schemaless.migrate.sql import (
+    SELECT_LOGGED,
+    rebuild_table,
+    select_table_created,
+)
+from schemaless.migrate.table_copy import NotRebuilt, TableCopy, gave_up, pause_s
 from schemaless.numbers import Interval
 from schemaless.schema.engines import INNODB, ROCKSDB, engine_of_cells
 from schemaless.schema.sql import COMPACT
 from schemaless.survey.sizing import PredictedSize, predict
 from schemaless.survey.table_sizes import TableSize, disk_space_of, known_table_sizes, layout_of, rebuild_log_bytes
 from schemaless.wire.connection import Connection
-from schemaless.wire.errors import ConnectionLost, DuplicateKey
+from schemaless.wire.errors import DuplicateKey
 from schemaless.wire.node import Node
 from schemaless.wire.parallel import on_servers
 from schemaless.wire.pool import PoolOptions
 from schemaless.wire.sql.sessions import set_session, take_lock
 
-ASSUMED_BYTES_PER_S: Final = Interval(20e6, 60e6, 400e6)
+ASSUMED_BYTES_PER_S: Final = Interval(10e6, 40e6, 200e6)
 """Assumed rebuild speed until a cluster has measurements: bytes of the larger of old and new file, per second."""
 
 MOST_LAG_S: Final = 366 * 86_400
@@ -54,12 +60,14 @@ _SPREAD: Final = 1.5
 _JOBS_MEASURED: Final = 5
 _BYTES: Final = "rebuilt_bytes"
 _SECONDS: Final = "rebuild_s"
+_LAG_SECONDS: Final = "rebuild_lag_s"
 _STATEMENT_S: Final = 7 * 24 * 3600.0
 _COMPACTED: Final = "compacted"
 _LOCK_POLL_S: Final = 1.0
 _CREATED_POLL_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 30.0
 _LOG_TOO_SMALL: Final = 1799
+_NEEDED_PER_CELL: Final = 64
+"""Disk space for sorting the unique key, in bytes per cell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +77,7 @@ class RebuildSpec(JobSpec):
     Attributes:
         max_rebuild_lag_s: skip a shard of a cluster with replicas if its rebuild may take longer than this, in seconds.
         free_bytes: free disk space of each server according to the operator, used where it cannot be determined.
-        lock_wait_s: time that the ALTER waits for transactions that use the table, in seconds. New writers queue up
+        lock_wait_s: time that the rebuild waits for transactions that use the table, in seconds. New writers queue up
             while it waits.
         attempts: maximum number of attempts per shard.
     """
@@ -102,7 +110,8 @@ class RebuildPlan:
         replicas: number of the cluster's replicas.
         size: current file size.
         prediction: predicted file size.
-        seconds: predicted duration in seconds, by which the replicas will also lag.
+        seconds: predicted duration in seconds.
+        lag_s: predicted lag of the replicas, in seconds.
         needed_bytes: free disk space needed during the rebuild.
         free_bytes: free disk space; None if unknown.
         refusal: why the shard would be skipped, or None.
@@ -114,6 +123,7 @@ class RebuildPlan:
     size: TableSize
     prediction: PredictedSize
     seconds: Interval
+    lag_s: Interval
     needed_bytes: float
     free_bytes: int | None
     refusal: str | None
@@ -145,7 +155,7 @@ def plan_rebuild(
     """
     chosen = internals_of(store).chosen_shards(shards)
     seed = time.time_ns() % 1_000_000 if seed is None else seed
-    speeds = _speeds(JobStore(store))
+    speeds = _Speeds(JobStore(store))
 
     def plan_shard(shard: int) -> RebuildPlan:
         return _plan_shard(store, shard, spec, speeds, seed)
@@ -158,20 +168,50 @@ def plan_rebuild(
     return [plans[shard] for shard in chosen]
 
 
-def _plan_shard(
-    store: Datastore, shard: int, spec: RebuildSpec, speeds: Mapping[str, Interval], seed: int
-) -> RebuildPlan:
+class _Speeds:
+    """Rebuild speeds by cluster, in bytes per second, as measured in recent rebuilds."""
+
+    def __init__(self, job_store: JobStore) -> None:
+        states = [
+            state for job in job_store.jobs("rebuild")[-_JOBS_MEASURED:] for state in job_store.clusters(job.job_id)
+        ]
+        self.of_rebuilds = self._measured(states, _SECONDS)
+        self.of_replicas = self._measured(states, _LAG_SECONDS)
+
+    @staticmethod
+    def _measured(states: Iterable[ClusterState], measure: str) -> dict[str, Interval]:
+        bytes_done: Counter[str] = Counter()
+        seconds: Counter[str] = Counter()
+        for state in states:
+            bytes_done[state.cluster] += state.measures.get(_BYTES, 0)
+            seconds[state.cluster] += state.measures.get(measure, 0)
+        means = {cluster: bytes_done[cluster] / took_s for cluster, took_s in seconds.items() if took_s}
+        return {cluster: Interval(mean / _SPREAD, mean, mean * _SPREAD) for cluster, mean in means.items()}
+
+
+def _plan_shard(store: Datastore, shard: int, spec: RebuildSpec, speeds: _Speeds, seed: int) -> RebuildPlan:
     internals = internals_of(store)
     cluster = internals.topology.cluster_of(shard)
     pool = internals.shards.pool_for(cluster.primary)
     database = internals.shards.database(shard)
     size = known_table_sizes(pool, [database]).get(database, TableSize(0, 0))
     prediction = predict(store, shard, layout_of(pool, cluster.engine), seed)
-    speed = speeds.get(cluster.name, ASSUMED_BYTES_PER_S)
     work = max(size.file_bytes, prediction.file_bytes.high)
-    seconds = Interval(work / speed.high, work / speed.mid, work / speed.low)
-    # Besides the new file: the log of concurrent writes, and the sort of the secondary index.
-    needed = prediction.file_bytes.high + rebuild_log_bytes(pool) + 64 * prediction.cells.high
+    seconds, lag_s = (
+        Interval(work / speed.high, work / speed.mid, work / speed.low)
+        for speed in (
+            speeds.of_rebuilds.get(cluster.name, ASSUMED_BYTES_PER_S),
+            speeds.of_replicas.get(cluster.name, ASSUMED_BYTES_PER_S),
+        )
+    )
+    logged = pool.run(lambda connection: connection.rows(SELECT_LOGGED)[0][0])
+    needed = prediction.file_bytes.high + _NEEDED_PER_CELL * prediction.cells.high
+    if pool.run(lambda connection: connection.is_mariadb):
+        # The log of concurrent writes.
+        needed += rebuild_log_bytes(pool)
+    elif int(logged):
+        # The binary log, which receives all copied cells.
+        needed += prediction.body_bytes.high
     disk = disk_space_of(pool, database)
     free = spec.free_bytes if disk is None else disk.free_bytes
     refusal = None
@@ -180,25 +220,14 @@ def _plan_shard(
             f"its rebuild may need {needed / 1e6:,.0f} MB, but the disk of {cluster.primary} has {free / 1e6:,.0f} MB "
             "free; free some space, then run the rebuild again"
         )
-    elif cluster.replicas and cluster.engine == INNODB.name and seconds.high > spec.max_rebuild_lag_s:
+    elif cluster.replicas and cluster.engine == INNODB.name and lag_s.high > spec.max_rebuild_lag_s:
         refusal = (
-            f"its rebuild may take {seconds.high:,.0f} s and make the replicas of {cluster.name} lag for as "
-            f"long, which exceeds the "
+            f"its rebuild may make the replicas of {cluster.name} lag by {lag_s.high:,.0f} s, which exceeds the "
             f"limit of {spec.max_rebuild_lag_s:g} s; raise the limit with --max-rebuild-lag"
         )
-    return RebuildPlan(shard, cluster.name, len(cluster.replicas), size, prediction, seconds, needed, free, refusal)
-
-
-def _speeds(job_store: JobStore) -> dict[str, Interval]:
-    """Return the rebuild speed in bytes per second of each cluster with measurements from recent rebuilds."""
-    bytes_done: Counter[str] = Counter()
-    seconds: Counter[str] = Counter()
-    for job in job_store.jobs("rebuild")[-_JOBS_MEASURED:]:
-        for state in job_store.clusters(job.job_id):
-            bytes_done[state.cluster] += state.measures.get(_BYTES, 0)
-            seconds[state.cluster] += state.measures.get(_SECONDS, 0)
-    means = {cluster: bytes_done[cluster] / took_s for cluster, took_s in seconds.items() if took_s}
-    return {cluster: Interval(mean / _SPREAD, mean, mean * _SPREAD) for cluster, mean in means.items()}
+    return RebuildPlan(
+        shard, cluster.name, len(cluster.replicas), size, prediction, seconds, lag_s, needed, free, refusal
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +241,8 @@ class ShardRebuilt:
         before_bytes: file size before the rebuild.
         after_bytes: file size after the rebuild; None unless ``state`` is "done".
         predicted: predicted file size; None if there was no prediction.
-        seconds: duration of the ALTER that succeeded, or None.
-        attempts: number of ALTERs sent.
+        seconds: duration of the rebuild without the attempts that failed, or None.
+        attempts: number of attempts to rebuild the table or, on MySQL, to swap it.
         message: why the shard was skipped, or another remark.
     """
 
@@ -254,7 +283,7 @@ def run(
     table is either unchanged or completely rebuilt, and repeating the call continues the job.
 
     Args:
-        store: the datastore; its account needs the role ``admin``.
+        store: the datastore; its account needs the role ``move``.
         spec: parameters of the rebuild.
         shards: shard numbers, all by default.
         how: see ``RunOptions``. More workers than clusters are of no use.
@@ -322,22 +351,33 @@ class _ShardWork:
         self._spec = RebuildSpec.of(shard_run.job)
 
     def rebuild(self) -> None:
-        """Rebuild the table, unless an earlier runner's ALTER already did or a check refuses it."""
+        """Rebuild the table, unless an earlier runner or its server already did, or a check refuses it."""
+        try:
+            self._rebuild()
+        except NotRebuilt as refused:
+            self._skip(str(refused))
+
+    def _rebuild(self) -> None:
+        copies = not self._connection.is_mariadb
+        if copies:
+            copy = TableCopy(
+                self._internals.shards, self._run, self._connection, self._spec.lock_wait_s, self._spec.attempts
+            )
+            copy.lock()
         self._lock_server()
         # Check the identity of the shard before anything is changed.
         self._internals.shards.verify(self._state.shard, self._node)
         counters = self._state.counters
-        if "made" in counters and counters["made"] != self._created():
-            # The server completed the ALTER of a runner that died.
-            counters["note"] = "its runner died, but the server completed the rebuild"
+        if copy.take_over() if copies else "made" in counters and counters["made"] != self._created():
+            # The server completed the ALTER of a runner that died, or the runner died after the swap.
+            counters["note"] = "its runner died, but the rebuild was complete"
             self._finish()
             return
         planned = _plan_shard(
-            self._store, self._state.shard, self._spec, _speeds(self._run.job_store), time.time_ns() % 1_000_000
+            self._store, self._state.shard, self._spec, _Speeds(self._run.job_store), time.time_ns() % 1_000_000
         )
         if planned.refusal is not None:
-            self._skip(planned.refusal)
-            return
+            raise NotRebuilt(planned.refusal)
         counters |= {
             "predicted": list(planned.prediction.file_bytes),
             "predicted_seconds": list(planned.seconds),
@@ -348,12 +388,15 @@ class _ShardWork:
         if engine_of_cells(self._connection, self._database) is ROCKSDB:
             self._compact()
             return
-        self._connection.execute(set_session({"lock_wait_timeout": self._spec.lock_wait_s}))
-        began_s = self._alter()
-        if began_s is not None:
-            counters["seconds"] = round(time.monotonic() - began_s, 3)
-            self._finish()
-            self._record_speed(counters["seconds"])
+        if copies:
+            copy.rebuild()
+            took_s, lag_s = copy.copy_s + copy.index_s, copy.index_s
+        else:
+            self._connection.execute(set_session({"lock_wait_timeout": self._spec.lock_wait_s}))
+            took_s = lag_s = self._alter()
+        counters["seconds"] = round(took_s, 3)
+        self._finish()
+        self._record_speed(took_s, lag_s)
 
     def _compact(self) -> None:
         """Compact all tables of the server once, when its first shard is due; a single shard cannot be compacted."""
@@ -366,11 +409,10 @@ class _ShardWork:
                 for statement in COMPACT:
                     self._connection.execute(statement)
             except AccessDenied as denied:
-                self._skip(
+                raise NotRebuilt(
                     f"{denied.message}. MyRocks requires SUPER for a compaction: grant it to the account, or run on "
                     f"{self._node}: {'; '.join(statement.decode() for statement in COMPACT)}"
-                )
-                return
+                ) from denied
             self._state.counters["seconds"] = round(time.monotonic() - began_s, 3)
             measures = {**self._cluster_measures(), _COMPACTED: 1}
             self._run.job_store.record_on_cluster(self._run.job.job_id, self._run.cluster, measures)
@@ -405,10 +447,10 @@ class _ShardWork:
                 return str(created)
             time.sleep(_CREATED_POLL_S)
 
-    def _alter(self) -> float | None:
-        """Rebuild the table; return the start time of the ALTER that succeeded, or None if the shard is skipped."""
+    def _alter(self) -> float:
+        """Rebuild the table with an ALTER; return the duration of the one that succeeded, in seconds."""
         counters = self._state.counters
-        for attempt in range(1, self._spec.attempts + 1):
+        for attempt in range(self._spec.attempts):
             self._run.gate()
             counters["attempts"] = counters.get("attempts", 0) + 1
             counters["made"] = self._created()
@@ -416,32 +458,27 @@ class _ShardWork:
             began_s = time.monotonic()
             try:
                 self._connection.execute(rebuild_table(self._database))
-            except ConnectionLost:
-                raise
-            except (ServerTimeout, DuplicateKey) as error:
-                # A transaction holds the table's metadata lock, or a concurrent INSERT hit a duplicate key, which
-                # aborts the rebuild on some servers. The table is unchanged in both cases.
+            except ServerTimeout as error:
+                # A transaction holds the table's metadata lock.
                 last: ServerError = error
+            except DuplicateKey as error:
+                # MariaDB before 10.8 aborts the ALTER when a concurrent INSERT meets a duplicate key.
+                last = error
             except ServerRefused as error:
                 if error.code != _LOG_TOO_SMALL:
                     raise
-                self._skip(
+                raise NotRebuilt(
                     "the writes during the rebuild exceeded innodb_online_alter_log_max_size "
                     f"({error.message}); raise that variable on the server, or run the rebuild again when there are "
                     "fewer writes. The table is unchanged"
-                )
-                return None
+                ) from error
             else:
-                return began_s
-            if attempt < self._spec.attempts:
-                self._run.pause(min(_LONGEST_PAUSE_S, 2.0 ** min(attempt, 8) / 2))
-        self._skip(
-            f"no attempt succeeded (attempts: {self._spec.attempts}); the last error: {last.message}; "
-            "look for a long transaction in performance_schema.metadata_locks. The table is unchanged"
-        )
-        return None
+                return time.monotonic() - began_s
+            if attempt + 1 < self._spec.attempts:
+                self._run.pause(pause_s(attempt))
+        raise NotRebuilt(gave_up(self._spec.attempts, last))
 
-    def _record_speed(self, took_s: float) -> None:
+    def _record_speed(self, took_s: float, lag_s: float) -> None:
         """Add this rebuild to the cluster's measurements.
 
         The lock on the server keeps other runners from doing so at the same time.
@@ -452,6 +489,7 @@ class _ShardWork:
         measures = {
             _BYTES: state.measures.get(_BYTES, 0) + size,
             _SECONDS: round(state.measures.get(_SECONDS, 0) + took_s, 3),
+            _LAG_SECONDS: round(state.measures.get(_LAG_SECONDS, 0) + lag_s, 3),
         }
         job_store.record_on_cluster(job_id, self._run.cluster, measures)
 

@@ -7,7 +7,19 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from schemaless.cells.sql import _DESCRIPTOR, _names
-from schemaless.wire.sql.parts import CREATED_AT, LIVE, by_id, cell_table, escaped, id_range, numbers, texts
+from schemaless.wire.sql.parts import (
+    CREATED_AT,
+    LIVE,
+    by_id,
+    cell_table,
+    escaped,
+    id_range,
+    numbers,
+    quoted_table,
+    table,
+    text,
+    texts,
+)
 
 _DIGESTS: Final = b"added_id, row_key, column_name, ref_key, " + CREATED_AT + b", UNHEX(SHA2(body,256)), LENGTH(body)"
 
@@ -122,3 +134,94 @@ def select_table_created(database: str) -> bytes:
 def rebuild_table(database: str) -> bytes:
     """Rebuild the ``cell`` table online."""
     return b"ALTER TABLE %b FORCE, ALGORITHM=INPLACE, LOCK=NONE" % cell_table(database)
+
+
+def create_copy(database: str, name: str) -> tuple[bytes, ...]:
+    """Create an empty copy of the ``cell`` table without its unique key, which is faster to build at the end."""
+    created = quoted_table(database, name)
+    return b"CREATE TABLE %b LIKE %b" % (created, cell_table(database)), b"ALTER TABLE %b DROP KEY cell_key" % created
+
+
+def add_unique_key(database: str, name: str) -> bytes:
+    """Add the unique key to a copy of the ``cell`` table."""
+    key = b"ADD UNIQUE KEY cell_key (row_key, column_name, ref_key)"
+    return b"ALTER TABLE %b %b, ALGORITHM=INPLACE" % (quoted_table(database, name), key)
+
+
+def select_has_key(database: str, name: str) -> bytes:
+    """Select whether a copy of the ``cell`` table has its unique key."""
+    return (
+        b"SELECT COUNT(*)>0 FROM information_schema.STATISTICS WHERE TABLE_SCHEMA=%b AND TABLE_NAME=%b "
+        b"AND INDEX_NAME='cell_key'" % (text(database), text(name))
+    )
+
+
+def select_extent(database: str, name: str, after: int, up_to: int, rows: int, max_bytes: int) -> bytes:
+    """Select the last added_id (NULL if there are no rows), the number and the total size of the next rows of a table.
+
+    They are at most ``rows`` rows, and at most one more than fit into ``max_bytes``.
+    """
+    page = (
+        b"SELECT added_id, LENGTH(body)+100 AS size FROM %b FORCE INDEX (PRIMARY) WHERE %b "
+        b"ORDER BY added_id LIMIT %d" % (quoted_table(database, name), id_range(after, up_to), rows)
+    )
+    return (
+        b"SELECT MAX(added_id), COUNT(*), SUM(size) FROM (SELECT added_id, size, SUM(size) OVER (ORDER BY added_id "
+        b"ROWS UNBOUNDED PRECEDING) AS total FROM (%b) AS page) AS totals WHERE total-size<%d" % (page, max_bytes)
+    )
+
+
+def copy_cells(database: str, name: str, after: int, up_to: int | None = None) -> bytes:
+    """Copy the cells with ``after < added_id <= up_to`` into another table of the shard."""
+    return b"INSERT INTO %b SELECT * FROM %b WHERE %b ORDER BY added_id" % (
+        quoted_table(database, name),
+        by_id(database),
+        id_range(after, up_to),
+    )
+
+
+def copy_erasures(database: str, name: str, after: int) -> bytes:
+    """Copy the bodies of the cells that were erased after an event into a copy of the ``cell`` table."""
+    log, copy, cell = table(database, b"erased_cell"), quoted_table(database, name), cell_table(database)
+    return (
+        b"UPDATE %b STRAIGHT_JOIN %b ON %b.added_id=%b.added_id STRAIGHT_JOIN %b ON %b.added_id=%b.added_id "
+        b"SET %b.body=%b.body WHERE %b.event_id>%d" % (log, copy, copy, log, cell, cell, log, copy, cell, log, after)
+    )
+
+
+def lock_for_swap(database: str, name: str) -> bytes:
+    """Lock the ``cell`` table, its copy and the log of erased cells until ``UNLOCK_TABLES``."""
+    names = (cell_table(database), quoted_table(database, name), table(database, b"erased_cell"))
+    return b"LOCK TABLES %b WRITE, %b WRITE, %b READ" % names
+
+
+def count_lacking(database: str, name: str, after: int, up_to: int) -> bytes:
+    """Count a table's rows that the ``cell`` table lacks or has otherwise, except for erased cells."""
+    columns = (b"added_id", b"row_key", b"column_name", b"ref_key", b"created_at", b"body")
+    return (
+        b"SELECT COUNT(*) FROM (SELECT * FROM %b WHERE %b) AS old LEFT JOIN %b AS new ON %b WHERE new.added_id IS NULL "
+        b"AND old.added_id NOT IN (SELECT added_id FROM %b)"
+        % (
+            quoted_table(database, name),
+            id_range(after, up_to),
+            cell_table(database),
+            b" AND ".join(b"new.%b=old.%b" % (column, column) for column in columns),
+            table(database, b"erased_cell"),
+        )
+    )
+
+
+SELECT_TRANSACTIONS: Final = (
+    b"SELECT t.PROCESSLIST_ID=CONNECTION_ID(), t.PROCESSLIST_ID, e.EVENT_ID, ROUND(e.TIMER_WAIT/1e12) "
+    b"FROM performance_schema.events_transactions_current AS e JOIN performance_schema.threads AS t USING (THREAD_ID) "
+    b"WHERE e.STATE='ACTIVE' AND e.AUTOCOMMIT='NO' AND t.PROCESSLIST_ID IS NOT NULL "
+    b"AND e.ISOLATION_LEVEL IN ('REPEATABLE READ','SERIALIZABLE')"
+)
+"""Selects the transactions that read from one snapshot until they end, and the one that this statement is in.
+
+The columns are whether it is that one, its connection, the number of its event, and its age in seconds; MySQL only.
+``information_schema.INNODB_TRX`` fails while a statement with a binary body is running (error 3854).
+"""
+
+SELECT_LOGGED: Final = b"SELECT @@global.log_bin"
+"""Selects whether the server writes a binary log."""

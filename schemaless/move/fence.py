@@ -170,6 +170,26 @@ def _kill(connection: Connection, thread: int, shard: int) -> None:
             raise
 
 
+def rename_time_s(connection: Connection, database: str, name: str) -> float:
+    """Rename a table back and forth until that is fast; return the last duration in seconds.
+
+    A server does not rename a table's file while it flushes the table's pages. After such a wait, the server flushes no
+    more pages for a moment. The table is renamed away and back in one statement.
+
+    Raises:
+        ServerTimeout: DDL is blocked.
+    """
+    took_s = 0.0
+    for _ in range(_MAX_RENAMES):
+        began_s = time.monotonic()
+        for statement in sql.rename(database, [(name, f"{name}_"), (f"{name}_", name)]):
+            connection.execute(statement)
+        took_s = time.monotonic() - began_s
+        if took_s < _FAST_RENAME_S:
+            break
+    return took_s
+
+
 class Fence:
     """A mover's sessions on the source and the target, with their locks; a context manager.
 
@@ -315,26 +335,12 @@ class Fence:
     def target_renames_fast(self, token: str, max_s: float) -> bool:
         """Rename the copied tables back and forth until that is fast; return whether the last round beat ``max_s``.
 
-        A server does not rename a table's file while it flushes the table's pages. After such a wait, the server
-        flushes no more pages for a moment. Each table is renamed away and back in one statement.
-
         Raises:
             ServerTimeout: DDL is blocked.
         """
         tables = [*index_tables(side_of(self.target, self.database).incoming), "cell"]
-        return sum(self._rename_time_s(moving.incoming(table, token)) for table in tables) < max_s
-
-    def _rename_time_s(self, name: str) -> float:
-        """Rename a table back and forth until that is fast; return the last duration in seconds."""
-        took_s = 0.0
-        for _ in range(_MAX_RENAMES):
-            began_s = time.monotonic()
-            for statement in sql.rename(self.database, [(name, f"{name}_"), (f"{name}_", name)]):
-                self.target.execute(statement)
-            took_s = time.monotonic() - began_s
-            if took_s < _FAST_RENAME_S:
-                break
-        return took_s
+        names = [moving.incoming(table, token) for table in tables]
+        return sum(rename_time_s(self.target, self.database, name) for name in names) < max_s
 
     def lock(self, budget_s: float) -> bool:
         """Lock the shard's tables against readers and writers; return False if that takes longer than ``budget_s``."""

@@ -52,7 +52,7 @@ def refusal_of(
         return f"its tables are at revision {version}, not at {needed}; run 'schemaless schema upgrade' first"
     for side, connection in ((source, at_source), (target, at_target)):
         for names, step in (
-            (side.moved, "run 'schemaless shards drop-moved' to drop leftovers that are no longer needed"),
+            (side.moved, "run 'schemaless shards drop-moved' to drop it, or 'schemaless rebuild' if a rebuild left it"),
             (side.incoming, "that move was aborted while this server was down; no program reads the table: drop it"),
             ({"noted": side.saved_locations}, "that move was aborted, and the table is no longer needed: drop it"),
         ):

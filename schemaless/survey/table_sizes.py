@@ -16,7 +16,7 @@ from schemaless.internals import internals_of
 from schemaless.schema.engines import INNODB, ROCKSDB
 from schemaless.schema.sql import select_tables_elsewhere
 from schemaless.survey.lsm_sizes import in_myrocks, lsm_layout, lsm_sizes, other_lsm_sizes
-from schemaless.survey.page_model import MARIADB, MYSQL, PAGE_BYTES, Layout
+from schemaless.survey.page_model import MARIADB, MYSQL_COPIED, PAGE_BYTES, Layout
 from schemaless.survey.sql import (
     FRESH_STATISTICS,
     SELECT_DATA_FOLDER,
@@ -227,7 +227,7 @@ def _statistics(connection: Connection, sql: bytes) -> list[tuple[str, Any]]:
 
 
 def layout_of(pool: NodePool, engine: str = INNODB.name) -> Layout:
-    """Return how a server's storage engine lays out cells: the layout of its pages, or how its blocks are compressed.
+    """Return how a server's storage engine lays out rebuilt cells: its pages, or how its blocks are compressed.
 
     Raises:
         InvalidInput: the server's pages do not have InnoDB's default size.
@@ -242,7 +242,7 @@ def layout_of(pool: NodePool, engine: str = INNODB.name) -> Layout:
                 f"{connection.node} has pages of {page_bytes} bytes (innodb_page_size), but sizes can be predicted "
                 f"only for pages of {PAGE_BYTES} bytes"
             )
-        return replace(MARIADB if connection.is_mariadb else MYSQL, fill_factor=int(fill_factor))
+        return replace(MARIADB, fill_factor=int(fill_factor)) if connection.is_mariadb else MYSQL_COPIED
 
     return pool.run(operation)
 

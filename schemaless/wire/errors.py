@@ -298,6 +298,8 @@ def _role(text: str) -> str:
         role = "erase"
     elif table in ("alembic_version", "heartbeat_token"):
         role = "admin"
+    elif table in ("events_transactions_current", "threads"):
+        role = "move"
     elif command == "SELECT" or (command == "INSERT" and table == "cell"):
         role = "app"
     elif (command == "UPDATE" and table in ("cell", "c")) or table.startswith("job"):

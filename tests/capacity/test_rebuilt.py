@@ -82,7 +82,7 @@ def test_a_cluster_that_is_down_has_no_prediction():
 
 
 @pytest.mark.mysql
-def test_the_report_predicts_what_a_migration_and_rebuild_give(fresh_store, migrate_store, admin_url, new_row, by_hand):
+def test_the_report_predicts_what_a_migration_and_rebuild_give(fresh_store, migrate_store, move_url, new_row, by_hand):
     """With two columns and four shards, away from a step, the result is in the interval and near its middle."""
     draw = random.Random(3)
     words = [f"word{number:05}" for number in range(3_000)]
@@ -98,7 +98,7 @@ def test_the_report_predicts_what_a_migration_and_rebuild_give(fresh_store, migr
     predicted = found.after.file_bytes
     assert predicted is not None
     migrate.run(migrate_store, MigrateSpec("msgpack+zlib"))
-    with schemaless.connect(admin_url) as store:
+    with schemaless.connect(move_url) as store:
         outcomes = rebuild.run(store)
     assert [shard.state for shard in outcomes] == ["done"] * 4, outcomes
     assert changes_since(fresh_store, found.measurement) == [

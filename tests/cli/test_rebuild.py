@@ -29,11 +29,11 @@ def made(store) -> list[str]:
     ]
 
 
-def test_rebuild_without_execute_says_what_it_would_give_and_changes_nothing(invoke, admin_url, fresh_store, cells):
+def test_rebuild_without_execute_says_what_it_would_give_and_changes_nothing(invoke, move_url, fresh_store, cells):
     """The text has a table by shard and the total; the JSON has intervals."""
     before = made(fresh_store)
-    plan = invoke("rebuild", url=admin_url)
-    data = invoke("rebuild", "--json", "--shards", "1,3", url=admin_url).json
+    plan = invoke("rebuild", url=move_url)
+    data = invoke("rebuild", "--json", "--shards", "1,3", url=move_url).json
 
     assert made(fresh_store) == before
     assert (plan.code, plan.err) == (0, "nothing was changed; add --execute to do it\n")
@@ -43,10 +43,10 @@ def test_rebuild_without_execute_says_what_it_would_give_and_changes_nothing(inv
     assert all(shard["cells"]["exact"] and shard["file_bytes_measured"] for shard in data["shards"])
 
 
-def test_rebuild_execute_reports_predicted_against_actual(invoke, admin_url, cells):
+def test_rebuild_execute_reports_predicted_against_actual(invoke, move_url, cells):
     """Only the given shards are rebuilt; the result is a table, or JSON."""
-    plain = invoke("rebuild", "--execute", "--shards", "0", url=admin_url)
-    data = invoke("rebuild", "--execute", "--json", "--shards", "1-2", url=admin_url)
+    plain = invoke("rebuild", "--execute", "--shards", "0", url=move_url)
+    data = invoke("rebuild", "--execute", "--json", "--shards", "1-2", url=move_url)
 
     assert plain.code == data.code == 0
     assert plain.out.startswith("1 of 1 shard rebuilt: ")
@@ -58,14 +58,14 @@ def test_rebuild_execute_reports_predicted_against_actual(invoke, admin_url, cel
     ]
 
 
-def test_rebuild_that_leaves_a_shard_alone_is_exit_1(invoke, admin_url, cells, by_hand, fresh_store):
+def test_rebuild_that_leaves_a_shard_alone_is_exit_1(invoke, move_url, cells, by_hand, fresh_store):
     """The reason is on standard error."""
     pool = by_hand(fresh_store).pool_for(internals_of(fresh_store).topology.cluster_of(0).primary)
     with pool.connection() as reader:
         reader.unfinished = True
         reader.execute(b"START TRANSACTION")
         reader.rows(b"SELECT COUNT(*) FROM `%b`.cell" % internals_of(fresh_store).shards.database(0).encode())
-        result = invoke("rebuild", "--execute", "--shards", "0", "--lock-wait", "1", "--attempts", "1", url=admin_url)
+        result = invoke("rebuild", "--execute", "--shards", "0", "--lock-wait", "1", "--attempts", "1", url=move_url)
 
     assert result.code == 1
     assert "0 of 1 shard rebuilt" in result.out
@@ -81,17 +81,19 @@ def test_rebuild_without_the_role_is_refused(invoke, fresh_url, cells):
 
 
 def test_rebuild_stopped_between_shards_is_exit_3_and_goes_on(
-    invoke, start, eventually, admin_url, cells, by_hand, fresh_store
+    invoke, start, eventually, move_url, cells, by_hand, fresh_store
 ):
     """After Ctrl-C the same command continues the job without repeating completed rebuilds."""
     arguments = ("rebuild", "--execute", "--shards", "0-1", "--lock-wait", "1", "--json")
     pool = by_hand(fresh_store).pool_for(internals_of(fresh_store).topology.cluster_of(1).primary)
-    with schemaless.connect(admin_url) as store, pool.connection() as reader:
+    with schemaless.connect(move_url) as store, pool.connection() as reader:
         job_store = JobStore(store)
         reader.unfinished = True
+        # Without a snapshot, for which the first shard would have to wait too on MySQL.
+        reader.execute(b"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         reader.execute(b"START TRANSACTION")
         reader.rows(b"SELECT COUNT(*) FROM `%b`.cell" % internals_of(fresh_store).shards.database(1).encode())
-        process = start(*arguments, url=admin_url)
+        process = start(*arguments, url=move_url)
         eventually(
             lambda: job_store.jobs() and [state.counters.get("attempts") for state in job_store.shards(1)] == [1, 1],
             "the first shard is rebuilt, the second one is waited for",
@@ -100,7 +102,7 @@ def test_rebuild_stopped_between_shards_is_exit_3_and_goes_on(
         _, err = process.communicate(timeout=60)
         middle = made(fresh_store)
         states = [state.state for state in job_store.shards(1)]
-    again = invoke(*arguments, url=admin_url)
+    again = invoke(*arguments, url=move_url)
     after = made(fresh_store)
 
     assert process.returncode == 3, err

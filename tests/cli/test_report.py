@@ -16,13 +16,13 @@ pytestmark = pytest.mark.mysql
 
 
 @pytest.fixture
-def migrated(invoke, fresh_store, migrate_url, admin_url, new_row):
+def migrated(invoke, fresh_store, migrate_url, move_url, new_row):
     """A migrated datastore of 60 cells with two rebuilt shards; returns its URL."""
     fresh_store.put_stored_cells(
         [NewStoredCell(new_row(), "AB"[n % 2], 1, json.dumps({"text": "text " * (40 + n)}).encode()) for n in range(60)]
     )
     assert invoke("migrate", "run", "--execute", url=migrate_url).code == 0
-    assert invoke("rebuild", "--execute", "--shards", "0-1", url=admin_url).code == 0
+    assert invoke("rebuild", "--execute", "--shards", "0-1", url=move_url).code == 0
     return migrate_url
 
 

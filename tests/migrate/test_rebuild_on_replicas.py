@@ -30,6 +30,7 @@ def accounts(replicated: LocalServer) -> Iterator[Accounts]:
         url = made.create(NAME, 2)
         replica = made.url("admin", replicated.replicas[0].url)
         nodes.add_replica(made.url("admin", url), "cluster-1", replica, timeout_s=30)
+        made.allow("move", NAME, 2)
         yield made
 
 
@@ -40,7 +41,7 @@ def test_rebuild_waits_for_a_replica_that_lags(accounts, replicated, eventually)
     what = "SLAVE" if replica.flavour == "mariadb" else "REPLICA"
     done = []
     with (
-        schemaless.connect(accounts.url("admin", replicated.url, NAME)) as store,
+        schemaless.connect(accounts.url("move", replicated.url, NAME)) as store,
         closing(connect(replica.url, None)) as on_replica,
         closing(connect(replicated.url, None)) as reader,
     ):
@@ -73,7 +74,7 @@ def test_rebuild_waits_for_a_replica_that_lags(accounts, replicated, eventually)
 @pytest.mark.innodb("replicas repeat no compaction")
 def test_plan_says_how_long_replicas_would_lag_and_refuses_above_the_limit(accounts, replicated):
     """The limit holds for a cluster with replicas; the message says how to raise it."""
-    with schemaless.connect(accounts.url("admin", replicated.url, NAME)) as store:
+    with schemaless.connect(accounts.url("move", replicated.url, NAME)) as store:
         usual = rebuild.plan_rebuild(store, RebuildSpec())
         strict = rebuild.plan_rebuild(store, RebuildSpec(max_rebuild_lag_s=1e-6))
 

@@ -49,14 +49,14 @@ def files(store, by_hand) -> dict[int, int]:
 
 
 @pytest.mark.innodb("a compaction needs SUPER, and the files of a small datastore in MyRocks are empty until then")
-def test_report_tells_bodies_files_and_binary_log_apart(fresh_store, legacy, migrate_store, admin_url, by_hand):
+def test_report_tells_bodies_files_and_binary_log_apart(fresh_store, legacy, migrate_store, move_url, by_hand):
     """Sizes before, after the run and after a rebuild, by cluster, shard and column, match those of the servers."""
     before = files(fresh_store, by_hand)
     job_store = JobStore(migrate_store)
     ran = migrate.run(migrate_store, listener=only(RunStarted, lambda begun: record_plan(migrate_store, begun.job)))
     after = files(fresh_store, by_hand)
-    with schemaless.connect(admin_url) as admin_store:
-        rebuild.run(admin_store, shards=[0, 1, 2])
+    with schemaless.connect(move_url) as move_store:
+        rebuild.run(move_store, shards=[0, 1, 2])
     rebuilt = files(fresh_store, by_hand)
     found = reclaimed_report(migrate_store, job_store.job(ran.job_id), NOW)
 
@@ -78,11 +78,11 @@ def test_report_tells_bodies_files_and_binary_log_apart(fresh_store, legacy, mig
 
 
 @pytest.mark.innodb("a compaction needs SUPER, and the files of a small datastore in MyRocks are empty until then")
-def test_report_compares_predictions_with_results(fresh_store, legacy, migrate_store, admin_url):
+def test_report_compares_predictions_with_results(fresh_store, legacy, migrate_store, move_url):
     """A small datastore is read completely, so the prediction is exact."""
     ran = migrate.run(migrate_store, listener=only(RunStarted, lambda begun: record_plan(migrate_store, begun.job)))
-    with schemaless.connect(admin_url) as admin_store:
-        rebuild.run(admin_store)
+    with schemaless.connect(move_url) as move_store:
+        rebuild.run(move_store)
     found = reclaimed_report(migrate_store, JobStore(migrate_store).job(ran.job_id), NOW)
     off = {each.what: each.off for each in found.predictions}
 
