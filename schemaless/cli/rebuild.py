@@ -139,8 +139,9 @@ def _show_plan(plans: list[RebuildPlan], as_json: bool) -> None:
         print_json({"total": _plan_total(plans), "shards": [_plan_json(plan) for plan in plans]})
         return
     total = _plan_total(plans)
+    possible = counted(total["shards"] - total["refused"], "shard")
     out().print(
-        f"{counted(len(plans), 'shard')}: files of {bytes_text(total['file_bytes'])} would become "
+        f"{possible}: files of {bytes_text(total['file_bytes'])} would become "
         f"{bytes_text(total['rebuilt_bytes'])}, {bytes_text(total['file_bytes'] - total['rebuilt_bytes'])} less"
     )
     if any(plan.replicas for plan in plans):
@@ -163,7 +164,7 @@ def _show_plan(plans: list[RebuildPlan], as_json: bool) -> None:
                     plan.cluster,
                     bytes_text(plan.size.file_bytes),
                     estimate_text(plan.prediction.file_bytes, bytes_text),
-                    bytes_text(plan.size.file_bytes - plan.prediction.file_bytes.mid),
+                    "-" if plan.refusal else bytes_text(plan.size.file_bytes - plan.prediction.file_bytes.mid),
                     bytes_text(plan.needed_bytes),
                     "?" if plan.free_bytes is None else bytes_text(plan.free_bytes),
                     estimate_text(plan.seconds, duration),
@@ -177,11 +178,12 @@ def _show_plan(plans: list[RebuildPlan], as_json: bool) -> None:
 
 
 def _plan_total(plans: list[RebuildPlan]) -> dict[str, Any]:
+    possible = [plan for plan in plans if plan.refusal is None]
     return {
         "shards": len(plans),
-        "file_bytes": sum(plan.size.file_bytes for plan in plans),
-        "rebuilt_bytes": round(sum(plan.prediction.file_bytes.mid for plan in plans)),
-        "seconds": round(sum(plan.seconds.mid for plan in plans), 1),
+        "file_bytes": sum(plan.size.file_bytes for plan in possible),
+        "rebuilt_bytes": round(sum(plan.prediction.file_bytes.mid for plan in possible)),
+        "seconds": round(sum(plan.seconds.mid for plan in possible), 1),
         "refused": sum(plan.refusal is not None for plan in plans),
     }
 

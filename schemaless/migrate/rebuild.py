@@ -25,7 +25,8 @@ from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.kind import JobKind, JobSpec, RunOptions
 from schemaless.jobs.runner import ShardRun
 from schemaless.migrate.sql import (
-    SELECT_LOGGED,
+    SELECT_REBUILD_SETTINGS,
+    SELECT_TEMPORARY_FOLDER,
     rebuild_table,
     select_table_created,
 )
@@ -66,6 +67,7 @@ _COMPACTED: Final = "compacted"
 _LOCK_POLL_S: Final = 1.0
 _CREATED_POLL_S: Final = 0.1
 _LOG_TOO_SMALL: Final = 1799
+_TEMPORARY_FOLDER_FULL: Final = 1878
 _NEEDED_PER_CELL: Final = 64
 """Disk space for sorting the unique key, in bytes per cell."""
 
@@ -204,7 +206,7 @@ def _plan_shard(store: Datastore, shard: int, spec: RebuildSpec, speeds: _Speeds
             speeds.of_replicas.get(cluster.name, ASSUMED_BYTES_PER_S),
         )
     )
-    logged = pool.run(lambda connection: connection.rows(SELECT_LOGGED)[0][0])
+    own_file, logged = pool.run(lambda connection: connection.rows(SELECT_REBUILD_SETTINGS)[0])
     needed = prediction.file_bytes.high + _NEEDED_PER_CELL * prediction.cells.high
     if pool.run(lambda connection: connection.is_mariadb):
         # The log of concurrent writes.
@@ -215,7 +217,12 @@ def _plan_shard(store: Datastore, shard: int, spec: RebuildSpec, speeds: _Speeds
     disk = disk_space_of(pool, database)
     free = spec.free_bytes if disk is None else disk.free_bytes
     refusal = None
-    if free is not None and needed > free:
+    if cluster.engine == INNODB.name and not int(own_file):
+        refusal = (
+            f"innodb_file_per_table is OFF on {cluster.primary}: a rebuilt table might be stored in the shared system "
+            "tablespace, whose file never shrinks; set the variable to ON there, then run the rebuild again"
+        )
+    elif free is not None and needed > free:
         refusal = (
             f"its rebuild may need {needed / 1e6:,.0f} MB, but the disk of {cluster.primary} has {free / 1e6:,.0f} MB "
             "free; free some space, then run the rebuild again"
@@ -388,12 +395,22 @@ class _ShardWork:
         if engine_of_cells(self._connection, self._database) is ROCKSDB:
             self._compact()
             return
-        if copies:
-            copy.rebuild()
-            took_s, lag_s = copy.copy_s + copy.index_s, copy.index_s
-        else:
-            self._connection.execute(set_session({"lock_wait_timeout": self._spec.lock_wait_s}))
-            took_s = lag_s = self._alter()
+        try:
+            if copies:
+                copy.rebuild()
+                took_s, lag_s = copy.copy_s + copy.index_s, copy.index_s
+            else:
+                self._connection.execute(set_session({"lock_wait_timeout": self._spec.lock_wait_s}))
+                took_s = lag_s = self._alter()
+        except ServerRefused as error:
+            if error.code != _TEMPORARY_FOLDER_FULL:
+                raise
+            folder = self._connection.rows(SELECT_TEMPORARY_FOLDER)[0][0]
+            raise NotRebuilt(
+                f"the folder {folder} of {self._node}, in which the rebuild sorts its index, is full "
+                f"({error.message}). Make room for {_NEEDED_PER_CELL * planned.prediction.cells.high / 1e6:,.0f} MB "
+                "there, or set innodb_tmpdir to another folder, then run the rebuild again. The table is unchanged"
+            ) from error
         counters["seconds"] = round(took_s, 3)
         self._finish()
         self._record_speed(took_s, lag_s)
@@ -498,7 +515,8 @@ class _ShardWork:
         self._run.job_store.leases.release(self._run.job.job_id, self._state, after="failed", message=reason)
 
     def _finish(self) -> None:
-        size = known_table_sizes(self._internals.shards.pool_for(self._node), [self._database])[self._database]
+        sizes = known_table_sizes(self._internals.shards.pool_for(self._node), [self._database])
+        size = sizes.get(self._database, TableSize(0, 0))
         self._state.bytes_after = size.file_bytes
         self._state.counters["allocated_after"] = size.allocated_bytes
         self._run.finish()

@@ -223,5 +223,8 @@ The columns are whether it is that one, its connection, the number of its event,
 ``information_schema.INNODB_TRX`` fails while a statement with a binary body is running (error 3854).
 """
 
-SELECT_LOGGED: Final = b"SELECT @@global.log_bin"
-"""Selects whether the server writes a binary log."""
+SELECT_REBUILD_SETTINGS: Final = b"SELECT @@global.innodb_file_per_table, @@global.log_bin"
+"""Selects whether rebuilt tables have files of their own, and whether the server writes a binary log."""
+
+SELECT_TEMPORARY_FOLDER: Final = b"SELECT IFNULL(NULLIF(@@innodb_tmpdir,''),@@tmpdir)"
+"""Selects the folder in which a rebuild sorts an index."""

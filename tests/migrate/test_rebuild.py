@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 import schemaless
-from schemaless import InvalidInput, JobConflict, NewStoredCell
+from schemaless import InvalidInput, JobConflict, NewStoredCell, ServerRefused
 from schemaless.internals import internals_of
 from schemaless.jobs.job_store import JobStore
 from schemaless.migrate import rebuild
@@ -19,6 +19,7 @@ from schemaless.migrate.run import MIGRATE
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.numbers import Interval
 from schemaless.survey.table_sizes import DiskSpace, cell_table_sizes
+from schemaless.wire.connection import Connection
 from tests.topologies import opened_as
 
 pytestmark = [pytest.mark.mysql, pytest.mark.shared]
@@ -188,6 +189,60 @@ def test_rebuild_without_disk_space_is_not_started(fresh_store, shrunk, move_sto
     assert file_bytes(fresh_store, by_hand, 0) == size
     assert "has 0 MB free" in said[0].refusal
     assert (unknown[0].free_bytes, unknown[0].refusal) == (None, None)
+
+
+@pytest.mark.innodb("MyRocks has no tablespaces")
+def test_rebuild_into_the_system_tablespace_is_not_started(fresh_store, shrunk, move_store, by_hand):
+    """The system tablespace never shrinks; sizes of tables in it are unknown."""
+    pool = by_hand(fresh_store).pool_for(internals_of(fresh_store).topology.cluster_of(0).primary)
+    before = everything(fresh_store)
+    pool.run(lambda connection: connection.execute(b"SET GLOBAL innodb_file_per_table=OFF"))
+    try:
+        (planned,) = rebuild.plan_rebuild(move_store, RebuildSpec(), [0])
+        (refused,) = rebuild.run(move_store, shards=[0])
+        # Put the table into the system tablespace, as if the server had always run so.
+        name = internals_of(fresh_store).shards.database(0).encode()
+        for statement in (
+            b"CREATE TABLE `%b`.other LIKE `%b`.cell" % (name, name),
+            b"INSERT INTO `%b`.other SELECT * FROM `%b`.cell" % (name, name),
+            b"DROP TABLE `%b`.cell" % name,
+            b"RENAME TABLE `%b`.other TO `%b`.cell" % (name, name),
+        ):
+            by_hand(fresh_store).execute(0, statement)
+        (inside,) = rebuild.plan_rebuild(move_store, RebuildSpec(), [0])
+    finally:
+        pool.run(lambda connection: connection.execute(b"SET GLOBAL innodb_file_per_table=ON"))
+    (moved,) = rebuild.run(move_store, shards=[0])
+
+    assert "innodb_file_per_table is OFF on" in planned.refusal
+    assert (inside.refusal, inside.size.file_bytes) == (planned.refusal, 0)
+    assert (refused.state, refused.message) == ("failed", planned.refusal)
+    assert (moved.state, moved.before_bytes) == ("done", 0)
+    assert moved.after_bytes == file_bytes(fresh_store, by_hand, 0)
+    assert everything(fresh_store) == before
+
+
+@pytest.mark.innodb("a compaction sorts no index")
+def test_a_full_temporary_folder_skips_the_shard(fresh_store, shrunk, move_store, monkeypatch, server_kind):
+    """The message names the folder and what to do; nothing is left over."""
+    before, ask = everything(fresh_store), Connection.ask
+    fails = b"FORCE" if server_kind == "mariadb" else b"ADD UNIQUE KEY"
+
+    def full(connection: Connection, sql: bytes, **how: object) -> object:
+        if sql.startswith(b"ALTER TABLE") and fails in sql:
+            raise ServerRefused("Temporary file write failure.", node=connection.node, shard=0, code=1878)
+        return ask(connection, sql, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "ask", full)
+        (skipped,) = rebuild.run(move_store, shards=[0])
+    (done,) = rebuild.run(move_store, shards=[0])
+
+    assert skipped.state == "failed"
+    assert skipped.message.startswith("the folder /")
+    assert "or set innodb_tmpdir to another folder" in skipped.message
+    assert done.state == "done"
+    assert everything(fresh_store) == before
 
 
 def test_rebuild_over_the_lag_limit_is_not_started(shrunk, move_store, monkeypatch, server_kind):
